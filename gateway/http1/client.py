@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.http1.errors import EngineGone
 from gateway.request.header_values import from_bytes, to_bytes
 
 Headers = tuple[tuple[str, str], ...]
@@ -29,10 +30,6 @@ _PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 _WITHOUT_BODY = frozenset({204, 304})
 """Statuses without a body. No engine call is answered so; bytes that an engine sent behind one would be taken for
 another answer."""
-
-
-class EngineGone(ConnectionError):
-    """The connection broke off, or what came over it is not HTTP."""
 
 
 @dataclass(eq=False, slots=True)
