@@ -40,6 +40,7 @@ RESPONSE = (
 MESSAGE = (
     named_event("message_start", message={"id": "m"})
     + named_event("content_block_delta", delta={"text": "a"})
+    + named_event("message_delta", delta={"stop_reason": "end_turn"})
     + named_event("message_stop")
 )
 WHOLE = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}'
