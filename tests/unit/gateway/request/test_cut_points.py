@@ -149,6 +149,7 @@ EACH_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 def check(scene: Scene, whole: bytes) -> None:
     scene.check()
+    assert scene.port.progress.sample(POOL.name) == ()
     assert scene.faults == []
     assert scene.end.outcome in OVER
     assert whole.startswith(scene.sink.body)

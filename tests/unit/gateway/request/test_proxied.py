@@ -14,6 +14,7 @@ from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.effects import StopLeg
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, RequestId, Standing, TargetKind
 from gateway.request.answer import AnswerSettings
 from gateway.request.legs import LegFailure
@@ -31,7 +32,7 @@ from tests.fakes.engine import (
     response_created,
     token,
 )
-from tests.support.core import MODEL, MS, TENANT, US, policy, replica_spec, rule
+from tests.support.core import MODEL, MS, TENANT, US, policy, profile, replica_spec, rule
 from tests.support.proxied import (
     FAILED,
     GOOD,
@@ -480,6 +481,16 @@ class TestOrders:
         assert record.refusal is refusal
         assert (scene.port.requests, scene.port.open_requests) == ({}, 0)
         assert scene.count(events.RequestAbandoned) == 0
+
+    def test_the_record_of_a_refused_forward_takes_no_other_s_place(self) -> None:
+        """A request of the same id may be over and not reported yet."""
+        scene = Scene()
+        scene.port.submit(events.PolicyApplied(policy(US, accept=rule(US))))
+        unreported = RequestRecord(events.RequestArrived(profile("r1"), 10**18), policy(US), 0)
+        scene.port.keep(unreported)
+        scene.begin(forwarded=True)
+        assert len(scene.sink.refusals) == 1
+        assert scene.port.requests == {RequestId("r1"): unreported}
 
     def test_the_origin_of_a_refused_forward_may_leave_without_a_word(self) -> None:
         scene = Scene()
