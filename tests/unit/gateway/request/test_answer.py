@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
 from gateway.request.answer import Answer, AnswerSettings
 from gateway.request.answers import TokenUsage
@@ -143,16 +143,19 @@ class TestCounting:
         assert one.summary.first_token_ns == first_ns == 0
 
 
-def test_a_recording_sink_notes_what_comes_after_the_end() -> None:
+LATE: list[Callable[[RecordingSink], object]] = [
+    lambda sink: sink.write(b""),
+    lambda sink: sink.start(head()),
+    lambda sink: sink.accepted(),
+    lambda sink: sink.end(end(), RequestSummary()),
+]
+
+
+@pytest.mark.parametrize("word", LATE)
+def test_a_recording_sink_notes_what_comes_after_the_end(word: Callable[[RecordingSink], object]) -> None:
     """The sink of these tests checks its contract, so that the tests of requests need not."""
-    for late in (
-        lambda sink: sink.write(b""),
-        lambda sink: sink.start(head()),
-        lambda sink: sink.accepted(),
-        lambda sink: sink.end(end(), RequestSummary()),
-    ):
-        sink = RecordingSink()
-        sink.end(EndRequest(FIRST.request_id, Outcome.ABANDONED, "", 1), RequestSummary())
-        assert sink.breaches == []
-        late(sink)
-        assert "called after the end" in sink.breaches
+    sink = RecordingSink()
+    sink.end(end(Outcome.ABANDONED), RequestSummary())
+    assert sink.breaches == []
+    word(sink)
+    assert "called after the end" in sink.breaches

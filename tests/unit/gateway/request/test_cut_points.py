@@ -62,6 +62,14 @@ def disaggregated(connector: Connector = Connector.NIXL) -> Scene:
     return scene
 
 
+def beside_a_peer() -> Scene:
+    """Scene whose own replicas are full, and whose peer has a free one."""
+    scene = Scene()
+    scene.probe(waiting=1)
+    scene.hear()
+    return scene
+
+
 @dataclass(frozen=True)
 class Case:
     """Request one of whose legs is cut."""
@@ -123,6 +131,7 @@ CASES = {
     "stored stream": Case(RESPONSE, asked={"path": RESPONSES_PATH, "stores_response": True}, step=7),
     "stored": Case(STORED, JSON, asked={"path": RESPONSES_PATH, "stores_response": True}),
     "forwarded": Case(CHAT, asked={"forwarded": True}, step=7),
+    "at a peer": Case(RESPONSE, scene=beside_a_peer, asked={"path": RESPONSES_PATH}, step=3),
     "kept": Case(CHAT, asked=RESUMED, step=3),
     "resumed": Case(CHAT, before=(BROKEN,), asked=RESUMED, step=3),
     "prefill": Case(PREFILLED, JSON, behind=(Reply((CHAT,)),), scene=disaggregated, step=5, asked={"body": BODY}),
