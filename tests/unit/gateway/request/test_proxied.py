@@ -400,7 +400,7 @@ class TestErrorsOfOurs:
             assert state.breaker.state is BreakerState.CLOSED
             assert state.distrusted_since_ns is None
 
-    def test_while_it_opens(self, kind: TargetKind, error: Exception) -> None:
+    def test_while_it_connects(self, kind: TargetKind, error: Exception) -> None:
         scene = self.scene(kind)
         assert scene.play(error) is Outcome.FAILED_INTERNALLY
         self.assert_ours(scene, kind, error)
