@@ -108,7 +108,7 @@ class TestResuming:
         assert text_of(scene.sink.body) == "abc"
         assert scene.summary.resumes == 2
 
-    def test_a_leg_that_the_core_stops_in_an_answer_is_resumed(self) -> None:
+    def test_an_answer_that_breaks_after_a_silence_is_resumed_too(self) -> None:
         scene = Scene()
         request = scene.begin(Reply((ROLE + token("a"), SILENCE)), REST, body=BODY, hold=Room().hold)
         scene.port.give(lambda: scene.leg.listener.on_failed(FAILED))

@@ -478,7 +478,7 @@ class TestPeers:
         assert (ended.result, ended.prompt_tokens) == (LegResult.COMPLETED, None)
         assert scene.sink.body == b"".join(BEGINNING) + STOP + DONE
 
-    def test_a_refusal_by_a_peer_is_handed_on_with_its_reason(self) -> None:
+    def test_a_peers_failure_is_handed_on_with_its_details(self) -> None:
         scene = self.scene()
         failure = LegFailure(LegResult.FAILED, "it has gone", has_reached=False, is_final=True)
         scene.play(failure, FAILED)
