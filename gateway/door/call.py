@@ -198,7 +198,9 @@ class ClientCall:
             self.release()
 
     def release(self) -> None:
-        """Give back what the call holds. A second call does nothing."""
+        """Give back what the call holds, and drop what refers to it. A second call does nothing."""
+        self.exchange.forget()
+        self.request = None
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None

@@ -203,9 +203,8 @@ class EngineLeg:
     def stop(self) -> None:
         if self._is_over:
             return
+        self._stop_reading()
         self._finish()
-        if self.exchange is not None:
-            self.exchange.stop()
         self._listener.on_failed(STOPPED)
 
     def pause(self) -> None:
@@ -307,6 +306,7 @@ class EngineLeg:
 
     def _finish(self) -> None:
         self._is_over = True
+        self.exchange = None  # it refers to this leg
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

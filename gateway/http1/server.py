@@ -198,6 +198,10 @@ class Exchange:
         """True if nothing can be sent any more."""
         return self._connection is None or self._connection.is_closing
 
+    def forget(self) -> None:
+        """Call nobody any more: the request is over but for its last bytes."""
+        self.on_body = self.on_left = self.on_writable = _nothing
+
     def must_close(self) -> None:
         """Close the connection after this answer, which says so."""
         self._keeps_alive = False

@@ -110,25 +110,26 @@ class LegAnswer:
         if self.is_over:
             return
         if is_request_over:
-            self._close()
-            self._over(self._ended_early(LegResult.CANCELLED, "stopped"))
+            self._cancel("stopped")
         else:
             self._fail(LegFailure(LegResult.CANCELLED, "stopped"))
 
     def leave(self) -> None:
         """End the leg, since the client has left."""
         if not self.is_over:
-            self._close()
-            self._over(self._ended_early(LegResult.CANCELLED, "the owner left"))
+            self._cancel("the owner left")
 
     def on_writable(self) -> None:
         if self._is_paused and not self.is_over:
             self._is_paused = False
             body = self._body
             assert body is not None, "what it sent has filled the client's buffer"
-            body.has_room()
-            if self._handle is not None:
-                self._handle.resume()
+            try:
+                body.has_room()
+                if self._handle is not None:
+                    self._handle.resume()
+            except Exception as error:  # noqa: BLE001 - see `begin`
+                self._fault(error)
 
     # Inputs of the leg
 
@@ -246,8 +247,7 @@ class LegAnswer:
     def _grace_is_over(self) -> None:
         self._timer = None
         if not self.is_over:
-            self._close()
-            self._over(self._ended_early(LegResult.CANCELLED, "stopped"))
+            self._cancel("stopped")
 
     def _set_timer(self, delay_s: float, act: Callable[[], None]) -> None:
         if self._timer is not None:
@@ -262,11 +262,22 @@ class LegAnswer:
             self._timer.cancel()
             self._timer = None
         handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.stop()
-        if self._body is not None:
-            self._body.settle()
-        self.answer.leave(self.order)
+        try:
+            if handle is not None:
+                handle.stop()
+        finally:
+            self.answer.leave(self.order)
+            if self._body is not None:
+                self._body.settle()
+
+    def _cancel(self, detail: str) -> None:
+        """End a leg whose answer is not wanted any more."""
+        try:
+            self._close()
+        except Exception as error:  # noqa: BLE001 - see `begin`
+            self._fault(error)
+        else:
+            self._over(self._ended_early(LegResult.CANCELLED, detail))
 
     def _fail(self, failure: LegFailure) -> None:
         """End a leg without the client's doing; the answer may be resumed elsewhere."""

@@ -70,6 +70,7 @@ class ProxiedRequest:
         "_parts",
         "_record",
         "_sink",
+        "_was_stopped",
         "has_left",
         "summary",
     )
@@ -117,6 +118,8 @@ class ProxiedRequest:
         """The core's final order; the sink is ended once all legs are over."""
         self.has_left = False
         """True once the client has left."""
+        self._was_stopped = False
+        """True if the leg that ended last was stopped by the core."""
         self._is_over = False
 
     @property
@@ -214,17 +217,13 @@ class ProxiedRequest:
 
     def _leg_over(self, leg: LegAnswer, ended: LegEnded) -> None:
         order, summary = leg.order, self.summary
-        if ended.result is not LegResult.COMPLETED and not self.has_left and not self._has_run_out(ended):
+        if ended.result is not LegResult.COMPLETED and not self.has_left:
             summary.prompt_taken = False  # failed or refused: not charged
+            self._was_stopped = ended.result is LegResult.CANCELLED
         summary.attempts.append(f"{order.target}: {ended.result}")
         leg.tell(ended)
         del self._legs[order.attempt, order.leg]
         self._finish_if_done()
-
-    def _has_run_out(self, ended: LegEnded) -> bool:
-        """Return true if the leg ran until the request's deadline, which is no failure of its target."""
-        end = self._end
-        return ended.result is LegResult.CANCELLED and end is not None and end.outcome is Outcome.EXPIRED_RUNNING
 
     # End
 
@@ -232,6 +231,8 @@ class ProxiedRequest:
         end = self._end
         if end is None or self._legs or self._is_over:
             return
+        if self._was_stopped and end.outcome is Outcome.EXPIRED_RUNNING:
+            self.summary.prompt_taken = True  # the leg ran until the deadline, which is no failure of its target
         continuation = self._answer.continuation
         self.summary.transcript_dropped = continuation is not None and continuation.is_dropped
         self.summary.duration_ns = self._context.port.now_ns() - self._arrived_ns
