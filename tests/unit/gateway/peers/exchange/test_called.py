@@ -5,6 +5,7 @@ and breaking off.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,36 +15,66 @@ import pytest
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, RefusalReason
-from gateway.request.legs import Leg, LegFailure, OutboundRequest
-from tests.support.callee import BODY, HEAD, LAST, TOKEN, Callee, serve
+from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegListener, OutboundRequest
+from tests.support.callee import BODY, HEAD, LAST, TOKEN, Callee
+from tests.support.callee import serve as serve_with
 from tests.support.core import MS, SECOND
 from tests.support.gateways import until
-from tests.support.legs import Pouring
+from tests.support.legs import OpenLeg
 from tests.support.orders import forward_order
 
 PIECE = TOKEN.replace(b'"x"', b'"' + b"y" * 4000 + b'"')
 
 
-class Script(Pouring):
-    """An engine's answer: a token, `pieces` further pieces once the gate opens, and the end."""
+class Answer:
+    """Leg at an engine that answers at once: a token, `pieces` further pieces once the gate opens, and the end. It
+    hands on one piece each turn of the loop, while its request has room."""
 
-    def __init__(self, gate: asyncio.Event | None, pieces: int) -> None:
-        self.head = HEAD
+    def __init__(self, engines: Engines, listener: LegListener, gate: asyncio.Event | None, pieces: int) -> None:
+        self._engines = engines
+        self._listener = listener
         self._gate = gate
-        self._pieces = pieces
-        self._source = self._written()
+        self._chunks = deque([TOKEN, *[PIECE] * pieces, LAST])
+        self._is_paused = self._has_head = False
+        self.is_over = False
+        self.pauses = 0
+        asyncio.get_running_loop().call_soon(self._tell)
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self._source
+    def stop(self) -> None:
+        if not self.is_over:
+            self._finish()
+            self._listener.on_failed(STOPPED)
 
-    async def _written(self) -> AsyncIterator[bytes]:
-        yield TOKEN
-        if self._gate is not None:
-            await self._gate.wait()
-        for _ in range(self._pieces):
-            yield PIECE
-            await asyncio.sleep(0)
-        yield LAST
+    def pause(self) -> None:
+        assert not self._is_paused
+        self._is_paused = True
+        self.pauses += 1
+
+    def resume(self) -> None:
+        assert self._is_paused
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self.is_over or self._is_paused:
+            return
+        if not self._has_head:
+            self._has_head = True
+            self._listener.on_head(HEAD)
+        elif self._gate is not None and not self._gate.is_set():
+            asyncio.get_running_loop().call_later(0.001, self._tell)
+            return
+        if self._chunks:
+            self._listener.on_data(self._chunks.popleft())
+            asyncio.get_running_loop().call_soon(self._tell)
+        else:
+            self._finish()
+            self._listener.on_end(None)
+        self._engines.turn_over()
+
+    def _finish(self) -> None:
+        self.is_over = True
+        self._engines.open_legs -= 1
 
 
 class Engines:
@@ -51,29 +82,37 @@ class Engines:
 
     def __init__(self, gate: asyncio.Event | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
         self.open_legs = 0
-        self.opened = 0
+        self.legs: list[Answer] = []
+        self.turn_over: Callable[[], None] = lambda: None
         self._gate = gate
         self._pieces = pieces
 
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
+    def open(self, order: StartLeg, request: OutboundRequest, listener: LegListener) -> LegHandle:
         self.open_legs += 1
-        self.opened += 1
-        try:
-            on_accepted()
-            yield Script(self._gate, self._pieces(request.profile.request_id))
-        finally:
-            self.open_legs -= 1
+        self.legs.append(Answer(self, listener, self._gate, self._pieces(request.profile.request_id)))
+        return self.legs[-1]
+
+
+@asynccontextmanager
+async def serve(peering: PeeringConfig, engines: Engines) -> AsyncIterator[Callee]:
+    async with serve_with(peering, engines) as callee:
+        engines.turn_over = callee.driver.run
+        yield callee
 
 
 async def whole(callee: Callee, number: int) -> bytes:
     return b"".join(await callee.read(forward_order(f"r-{number}")))
 
 
+def reads_nothing(callee: Callee, order: StartLeg) -> OpenLeg:
+    """A forward whose origin reads nothing beyond the head of its answer."""
+    leg = OpenLeg()
+    leg.on_told = lambda name: leg.handle.pause() if name == "head" else None
+    return callee.open(order, leg=leg)
+
+
 async def until_at_rest(callee: Callee, engines: Engines) -> None:
-    reception, room = callee.server._service.reception, callee.server._service.room
+    reception, room = callee.service.reception, callee.service.room
     await until(lambda: not (callee.driver.open_requests or engines.open_legs or reception.forwards or room.peers))
 
 
@@ -99,26 +138,32 @@ async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_n
                 tasks.create_task(client(number))
             await until(lambda: len(begun) + len(failures) == 500)
             assert failures == []
-            assert callee.server._service.callers.streams == 1
+            assert callee.service.callers.streams == 1
             await callee.server.stop(0)
         assert len(failures) == 500
         assert {failure.result for failure in failures} == {LegResult.FAILED}
         await until_at_rest(callee, engines)
-        assert engines.opened == 500
-        assert callee.server._service.callers.streams == 0
+        assert len(engines.legs) == 500
+        assert callee.service.callers.streams == 0
 
 
 async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> None:
     """The 199 streams beside a leg that reads nothing end, and the bytes held for that leg are bounded."""
     sizes = {"r-0": 1000}
     engines = Engines(pieces=lambda request_id: sizes.get(request_id, 3))
-    async with serve(PeeringConfig(), engines) as callee, callee.forward(forward_order("r-0")) as stalled:
+    async with serve(PeeringConfig(), engines) as callee:
+        stalled = reads_nothing(callee, forward_order("r-0"))
+        await stalled.until_head()
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(whole(callee, number)) for number in range(1, 200)]
         assert {task.result() for task in others} == {TOKEN + 3 * PIECE + LAST}
         assert engines.open_legs == 1
-        assert b"".join([each async for each in stalled.chunks()]) == TOKEN + 1000 * PIECE + LAST
-    await until_at_rest(callee, engines)
+        await until(lambda: engines.legs[0].pauses == 1)
+        stalled.handle.resume()
+        await stalled.until_over()
+        assert stalled.body == TOKEN + 1000 * PIECE + LAST
+        assert engines.legs[0].pauses > 1, "it held its engine again and again"
+        await until_at_rest(callee, engines)
 
 
 async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_is_lost() -> None:
@@ -128,7 +173,7 @@ async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_i
     engines = Engines(pieces=lambda _: 2)
     async with serve(aged, engines) as callee:
         seen: set[object] = set()
-        callers = callee.server._service.callers
+        callers = callee.service.callers
         engines._gate = gate
         async with asyncio.TaskGroup() as tasks:
             long = tasks.create_task(whole(callee, 0))
@@ -194,21 +239,17 @@ async def test_a_request_for_which_there_is_no_room_is_refused_before_it_is_sent
 
 async def test_an_error_of_ours_ends_one_forward_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(PeeringConfig(), Engines()) as callee:
-        reception = callee.server._service.reception
-        run = reception.run
-        told: list[BaseException] = []
-        monkeypatch.setattr(reception, "note_fault", told.append)
 
-        async def stumble(*_: object) -> None:
+        def stumble(*_: object) -> None:
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(reception, "run", stumble)
-        failure = await callee.failure(forward_order("r-1"))
+        with monkeypatch.context() as patched:
+            patched.setattr(callee.service.reception, "request_of", stumble)
+            failure = await callee.failure(forward_order("r-1"))
         assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-        assert [type(each) for each in told] == [ZeroDivisionError]
-        monkeypatch.setattr(reception, "run", run)
+        assert [type(each) for each in callee.faults] == [ZeroDivisionError]
         assert await whole(callee, 2) == TOKEN + LAST
-        assert callee.server._service.callers.streams == 1
+        assert callee.service.callers.streams == 1
 
 
 async def test_an_answer_that_nobody_takes_is_dropped_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +257,9 @@ async def test_an_answer_that_nobody_takes_is_dropped_after_its_deadline(monkeyp
     engines = Engines(pieces=lambda _: 200)
     async with serve(PeeringConfig(), engines) as callee:
         order = replace(forward_order("r-1"), deadline_ns=forward_order().deadline_ns - 30 * SECOND + 200 * MS)
-        async with callee.forward(order) as leg:
-            assert leg.head.status == 200
-            await until(lambda: engines.open_legs == 0)
-            await until_at_rest(callee, engines)
+        stalled = reads_nothing(callee, order)
+        await stalled.until_head()
+        assert stalled.head.status == 200
+        await until(lambda: engines.open_legs == 0)
+        await until_at_rest(callee, engines)
+        stalled.handle.stop()

@@ -16,7 +16,7 @@ from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.liar import answered_with
-from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
+from tests.fakes.peer import FakePeer, FrameContext, serve_fake_peer
 from tests.support.clock import StillClock
 from tests.support.core import EU, MS, SECOND, peer_spec
 from tests.support.gateways import until
@@ -56,12 +56,12 @@ async def outcome(forward: OriginForward) -> str:
     return str(word.said.outcome)
 
 
-async def serves(_: pb.ForwardRequest, context: ForwardContext) -> None:
-    for message in (codec.accepted_to_pb(), *answered_with(b"x")):
+async def serves(_: pb.ForwardRequest, context: FrameContext) -> None:
+    for message in (answer_frames.accepted(), *answered_with(b"x")):
         await context.write(message)
 
 
-async def breaks(_: pb.ForwardRequest, context: ForwardContext) -> None:
+async def breaks(_: pb.ForwardRequest, context: FrameContext) -> None:
     await context.abort(grpc.StatusCode.INTERNAL, "broken")
 
 
@@ -98,7 +98,7 @@ async def test_a_connection_that_is_lost_is_tried_at_once() -> None:
     """The connection is restored by gRPC, and the carrier adds no delay of its own."""
     async with carrying() as (carrier, fake):
 
-        async def lost(_: pb.ForwardRequest, context: ForwardContext) -> None:
+        async def lost(_: pb.ForwardRequest, context: FrameContext) -> None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
         fake.forwarded = lost
@@ -112,8 +112,8 @@ async def test_an_old_stream_takes_no_new_forward_and_ends_behind_its_last() -> 
     async with carrying(AGED, clock=clock) as (carrier, fake):
         go_on = asyncio.Event()
 
-        async def waits(request: pb.ForwardRequest, context: ForwardContext) -> None:
-            await context.write(codec.accepted_to_pb())
+        async def waits(request: pb.ForwardRequest, context: FrameContext) -> None:
+            await context.write(answer_frames.accepted())
             await go_on.wait()
             for message in answered_with(b"x"):
                 await context.write(message)
