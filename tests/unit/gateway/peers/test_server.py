@@ -33,7 +33,6 @@ from tests.support.callee import BODY, CALLER, HEAD, LAST, SIBLING, TOKEN, Calle
 from tests.support.core import AP, EU, SECOND, TENANT, US, rule
 from tests.support.orders import forward_order
 
-
 PEERING = PeeringConfig()
 
 

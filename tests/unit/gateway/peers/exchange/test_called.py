@@ -26,11 +26,30 @@ from tests.support.orders import forward_order
 PIECE = TOKEN.replace(b'"x"', b'"' + b"y" * 4000 + b'"')
 
 
+class Gate:
+    """Holds answers after their first token until it is set."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] | None = []
+
+    def holds(self, go_on: Callable[[], None]) -> bool:
+        """True if the gate is closed; `go_on` is called once it opens."""
+        if self._held is None:
+            return False
+        self._held.append(go_on)
+        return True
+
+    def set(self) -> None:
+        held, self._held = self._held, None
+        for go_on in held or ():
+            go_on()
+
+
 class Answer:
     """Leg at an engine that answers at once: a token, `pieces` further pieces once the gate opens, and the end. It
     hands on one piece each turn of the loop, while its request has room."""
 
-    def __init__(self, engines: Engines, listener: LegListener, gate: asyncio.Event | None, pieces: int) -> None:
+    def __init__(self, engines: Engines, listener: LegListener, gate: Gate | None, pieces: int) -> None:
         self._engines = engines
         self._listener = listener
         self._gate = gate
@@ -60,9 +79,9 @@ class Answer:
             return
         if not self._has_head:
             self._has_head = True
+            self._listener.on_accepted()
             self._listener.on_head(HEAD)
-        elif self._gate is not None and not self._gate.is_set():
-            asyncio.get_running_loop().call_later(0.001, self._tell)
+        elif self._gate is not None and self._gate.holds(self._tell):
             return
         if self._chunks:
             self._listener.on_data(self._chunks.popleft())
@@ -80,7 +99,7 @@ class Answer:
 class Engines:
     """Engines in place of the scripted one: they take every request at once, each with an answer of its own."""
 
-    def __init__(self, gate: asyncio.Event | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
+    def __init__(self, gate: Gate | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
         self.open_legs = 0
         self.legs: list[Answer] = []
         self.turn_over: Callable[[], None] = lambda: None
@@ -117,7 +136,7 @@ async def until_at_rest(callee: Callee, engines: Engines) -> None:
 
 
 async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_no_count_slot_or_byte() -> None:
-    engines = Engines(gate=asyncio.Event())
+    engines = Engines(gate=Gate())
     async with serve(PeeringConfig(), engines) as callee:
         failures: list[LegFailure] = []
 
@@ -169,7 +188,7 @@ async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> N
 async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_is_lost() -> None:
     """Runs under load; an old stream ends with its last forward, and a long forward keeps its own."""
     aged = PeeringConfig(connection_age_ns=200 * MS)
-    gate = asyncio.Event()
+    gate = Gate()
     engines = Engines(pieces=lambda _: 2)
     async with serve(aged, engines) as callee:
         seen: set[object] = set()
@@ -193,7 +212,7 @@ async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_i
 
 
 async def test_a_gateway_that_stops_lets_what_runs_end_and_takes_nothing_new_on_the_stream() -> None:
-    gate = asyncio.Event()
+    gate = Gate()
     engines = Engines(gate=gate)
     async with serve(PeeringConfig(), engines) as callee:
         async with asyncio.TaskGroup() as tasks:
