@@ -13,7 +13,7 @@ import pytest
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, ReplicasObserved
 from gateway.core.vocabulary import (
@@ -206,7 +206,7 @@ class Callee:
 
 
 def start_core(driver: Driver) -> None:
-    driver.submit(ConfigApplied(CoreConfig()))
+    driver.submit(ConfigApplied(CoreConfig(pushing=PushingConfig(PushingMode.BLIND))))
     driver.submit(PolicyApplied(policy(EU)))
     driver.submit(AssignmentApplied(1, (replica_spec("eu-a", EU),), (peer_spec("us-1", US),)))
     driver.submit(ReplicasObserved((ReplicaObservation(ReplicaId("eu-a"), Clock().now_ns(), healthy=True),)))
