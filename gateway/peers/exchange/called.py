@@ -409,7 +409,8 @@ class CalledForward:
             return
         self._is_abandoned = True
         self._stop_timer()
-        self.out.drop()
+        if not self._is_refused:  # a refusal goes out: it is the last word, which the origin waits for
+            self.out.drop()
         if self._request is None or self._is_ended:
             self._finish()
         else:
