@@ -99,7 +99,7 @@ class PeerLeg:
             self._forward.pause()
 
     def resume(self) -> None:
-        if self._forward is not None and not self._is_over:
+        if self._forward is not None:
             self._forward.resume()
 
     # Taker of the peer's words
@@ -181,8 +181,9 @@ class PeerLeg:
     def _finish(self) -> None:
         self._is_over = True
         self._stop_timer()
-        if self._forward is not None:
-            self._forward.leave()
+        forward, self._forward = self._forward, None  # it refers to this leg
+        if forward is not None:
+            forward.leave()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
