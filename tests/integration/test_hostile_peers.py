@@ -136,7 +136,9 @@ async def came_of(at: Besieged, message: bytes) -> Came:
         except grpc.aio.AioRpcError as error:
             assert error.code() is Status.PERMISSION_DENIED
             return Came.DENIED
-    words = [name for frame in origin.heard for name in ("accepted", "refused", "head", "ended") if frame.HasField(name)]
+    words = [
+        name for frame in origin.heard for name in ("accepted", "refused", "head", "ended") if frame.HasField(name)
+    ]
     if words == ["refused"]:
         return Came.MALFORMED if end.startswith("busy: INVALID_ARGUMENT: ") else Came.REFUSED
     assert words == ["accepted", "head", "ended"]

@@ -145,9 +145,7 @@ async def test_what_leaves_us_comes_back_byte_for_byte(mesh: Mesh, stranger: Str
     assert (forward.origin_gateway_id, forward.hops_cross_region, forward.stamp.tenant) == ("us-1", 1, TENANT)
 
 
-async def test_a_header_beyond_ascii_is_empty_as_text_and_whole_as_bytes(
-    mesh: Mesh, stranger: Stranger
-) -> None:
+async def test_a_header_beyond_ascii_is_empty_as_text_and_whole_as_bytes(mesh: Mesh, stranger: Stranger) -> None:
     stranger.answers = [stranger.says("accepted"), stranger.head(), stranger.data(*GOOD_STREAM)]
     stranger.answers.append(stranger.ended("completed"))
     headers = {"content-type": "application/json", "x-session-id": "セッション", "user-agent": "plain"}

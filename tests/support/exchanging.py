@@ -34,13 +34,22 @@ class RawOrigin:
         await self.begin_raw(forward, request.SerializeToString(), credit)
 
     async def begin_raw(self, forward: int, raw: bytes, credit: int = 2**20) -> None:
-        """Begin a forward whose request is these bytes, in as many frames as they need."""
+        """Begin a forward whose request is these bytes, in as many frames as they need, unless it is refused before."""
         first, rest = raw[:UNASKED_BYTES_MAX], raw[UNASKED_BYTES_MAX:]
         await self.say(pb.OriginFrame(forward=forward, request_bytes=len(raw), request=first, credit=credit))
-        while rest and not any(frame.credit or frame.HasField("refused") for frame in self.heard):
-            assert await self.hear(), "the stream ended first"
+        if rest and not await self._gets_credit(forward):
+            await self.say(pb.OriginFrame(forward=forward, cancel=True))
+            return
         for start in range(0, len(rest), UNASKED_BYTES_MAX):
             await self.say(pb.OriginFrame(forward=forward, request=rest[start : start + UNASKED_BYTES_MAX]))
+
+    async def _gets_credit(self, forward: int) -> bool:
+        """Wait for credit for the rest of a request. False: the forward is refused."""
+        while True:
+            for frame in self.heard:
+                if frame.forward == forward and (frame.credit or frame.HasField("refused")):
+                    return not frame.HasField("refused")
+            assert await self.hear(), "the stream ended first"
 
     async def hear(self) -> bool:
         """Read one message. False at the end of the stream."""

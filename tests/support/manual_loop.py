@@ -11,6 +11,10 @@ from itertools import count
 from typing import Any
 
 
+def _nothing() -> None:
+    """Stands for a callback that was cancelled, which must not be kept."""
+
+
 class ManualHandle:
     """Callback that may be cancelled."""
 
@@ -21,6 +25,7 @@ class ManualHandle:
 
     def cancel(self) -> None:
         self.is_cancelled = True
+        self._act, self._arguments = _nothing, ()
 
     def run(self) -> None:
         if not self.is_cancelled:

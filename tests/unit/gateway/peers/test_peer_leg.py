@@ -15,13 +15,14 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, ReplicaId, RequestId
 from gateway.peers.client import PeerLeg
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
-from gateway.peers.exchange.origin import OriginStream
+from gateway.peers.exchange.origin import OriginForward, OriginStream
 from gateway.request.answers import TokenUsage
 from gateway.request.legs import STOPPED, LegFailure, LegHead, RanAt, RequestSummary
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
 from tests.support.core import EU
+from tests.support.cycles import left_in_cycles
 from tests.support.legs import OpenLeg
 from tests.support.manual_loop import ManualLoop, manual_loop
 from tests.support.orders import forward_order
@@ -394,3 +395,30 @@ class TestBreak:
             origin.hears(*ANSWER[:count])
         origin.stream._break(NO_FAILURE)
         assert origin.leg.failure == NO_FAILURE
+
+
+@pytest.mark.parametrize("how", ["ended", "refused", "stopped", "broken", "late"])
+def test_a_leg_that_is_over_is_in_no_cycle(how: str) -> None:
+    def run() -> Origin:
+        with manual_loop() as loop:
+            origin = Origin(loop)
+            origin.begin()
+            origin.sent()
+            match how:
+                case "ended":
+                    origin.hears(*ANSWER)
+                case "refused":
+                    origin.hears(REFUSED)
+                case "stopped":
+                    origin.leg.handle.stop()
+                case "broken":
+                    origin.stream._break(NO_FAILURE)
+                case _:
+                    loop.pass_time(ACCEPT_S)
+            if how in ("stopped", "late"):
+                origin.hears(pb.AnswerFrame(last=True))
+            assert origin.leg.ends == 1
+            del origin.leg.handle  # a request drops it with the leg's end
+            return origin
+
+    assert left_in_cycles(run, PeerLeg, OriginForward) == []
