@@ -55,7 +55,7 @@ async def serve_raw_peer(
     peer: RawPeer, credentials: grpc.ServerCredentials | None = None, port: int = 0
 ) -> AsyncIterator[RawPeer]:
     """Serve the peer on a port; 0 picks a free one."""
-    handlers = {
+    handlers: dict[str, Any] = {
         "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
         "Exchange": grpc.stream_stream_rpc_method_handler(peer._exchange),
         "Ping": grpc.unary_unary_rpc_method_handler(peer._ping),

@@ -17,8 +17,8 @@ from gateway.request.legs import LegHead, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, Exchange, Script, answer, chat_chunk, event, stream
-from tests.fakes.liar import Liar, serve_liar
 from tests.fakes.exchanging import FrameContext
+from tests.fakes.liar import Liar, serve_liar
 from tests.fakes.peer import Forwarded
 from tests.support.aftermath import stand
 from tests.support.core import EU, US, peer_spec

@@ -1,5 +1,6 @@
-"""Any order of frames, of the core's orders and of engines' words leaves nothing of a forward behind where it is served:
-its place and its memory are given back once, and its origin hears one last word at most.
+"""Any order of frames, core orders and engine words leaves nothing of a forward behind where it is served.
+
+Its place and its memory are given back once, and its origin hears one last word at most.
 """
 
 from __future__ import annotations

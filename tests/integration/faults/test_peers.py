@@ -27,6 +27,7 @@ from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
+from tests.fakes.exchanging import FrameContext
 from tests.fakes.liar import (
     Beat,
     Liar,
@@ -38,7 +39,6 @@ from tests.fakes.liar import (
     serve_liar,
     serve_with,
 )
-from tests.fakes.exchanging import FrameContext
 from tests.fakes.peer import Forwarded
 from tests.support.core import EU, LAYERED, MS, SECOND, US, peer_spec, under
 from tests.support.gateways import QUICK_PEERING, ask, counted, until, usable_peers
