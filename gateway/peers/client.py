@@ -114,16 +114,18 @@ class PeerLeg:
         except WireError as error:
             self._fail(malformed(error))
         except Exception as error:  # noqa: BLE001 - any other error is this gateway's own
-            self._finish()
-            self._listener.on_fault(error)
+            self._fault(error)
 
     def on_data(self, data: bytes) -> None:
         if self._is_over:
             return
-        if self._has_head:
-            self._listener.on_data(data)
-        else:
+        if not self._has_head:
             self._fail(_out_of_order("data", is_accepted=self._is_accepted))
+            return
+        try:
+            self._listener.on_data(data)
+        except Exception as error:  # noqa: BLE001 - it must not end the stream's other forwards
+            self._fault(error)
 
     def on_broken(self, failure: LegFailure) -> None:
         if not self._is_over:
@@ -177,6 +179,10 @@ class PeerLeg:
     def _fail(self, failure: LegFailure) -> None:
         self._finish()
         self._listener.on_failed(failure)
+
+    def _fault(self, error: Exception) -> None:
+        self._finish()
+        self._listener.on_fault(error)
 
     def _finish(self) -> None:
         self._is_over = True

@@ -187,14 +187,18 @@ class TestWords:
         assert origin.leg.failure == LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
         assert origin.stream.forwards == 0
 
-    def test_a_receiver_s_error_in_a_word_is_no_fault_of_the_peer(self, origin: Origin) -> None:
-        def stumble(name: str) -> None:
-            if name == "head":
+    @pytest.mark.parametrize("count,name", [(1, "accepted"), (2, "head"), (3, "data")])
+    def test_a_receiver_s_error_in_a_word_is_no_fault_of_the_peer_or_the_stream(
+        self, origin: Origin, count: int, name: str
+    ) -> None:
+        def stumble(told: str) -> None:
+            if told == name:
                 raise ZeroDivisionError("ours")
 
         origin.leg.on_told = stumble
-        origin.hears(ACCEPTED, HEADED, ONE)
-        assert origin.leg.told == ["accepted", "head", "fault"]
+        origin.hears(ACCEPTED, HEADED, ONE, TWO)
+        assert origin.leg.told == [*["accepted", "head", "data"][:count], "fault"]
+        assert origin.stream.broken is None
         assert isinstance(origin.leg.fault, ZeroDivisionError)
         assert [frame.cancel for frame in origin.sent()] == [True]
 
