@@ -488,7 +488,7 @@ def test_a_model_keeps_its_slashes() -> None:
     assert codec.read_load(codec.load_to_pb(report, 0))[0] == report
 
 
-# The version before forwards shared a stream, whose codec made the messages of `said_before_exchange`
+# An older version, whose codec made the messages of `said_by_frozen`
 
 BEFORE = said_by_frozen()
 
