@@ -99,7 +99,7 @@ class PeerLeg:
             self._forward.pause()
 
     def resume(self) -> None:
-        if self._forward is not None and not self._is_over:
+        if self._forward is not None:
             self._forward.resume()
 
     # Taker of the peer's words
@@ -114,16 +114,18 @@ class PeerLeg:
         except WireError as error:
             self._fail(malformed(error))
         except Exception as error:  # noqa: BLE001 - any other error is this gateway's own
-            self._finish()
-            self._listener.on_fault(error)
+            self._fault(error)
 
     def on_data(self, data: bytes) -> None:
         if self._is_over:
             return
-        if self._has_head:
-            self._listener.on_data(data)
-        else:
+        if not self._has_head:
             self._fail(_out_of_order("data", is_accepted=self._is_accepted))
+            return
+        try:
+            self._listener.on_data(data)
+        except Exception as error:  # noqa: BLE001 - it must not end the stream's other forwards
+            self._fault(error)
 
     def on_broken(self, failure: LegFailure) -> None:
         if not self._is_over:
@@ -178,11 +180,16 @@ class PeerLeg:
         self._finish()
         self._listener.on_failed(failure)
 
+    def _fault(self, error: Exception) -> None:
+        self._finish()
+        self._listener.on_fault(error)
+
     def _finish(self) -> None:
         self._is_over = True
         self._stop_timer()
-        if self._forward is not None:
-            self._forward.leave()
+        forward, self._forward = self._forward, None  # it refers to this leg
+        if forward is not None:
+            forward.leave()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

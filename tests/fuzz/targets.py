@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httptools
 from aiohttp.base_protocol import BaseProtocol
@@ -193,16 +193,13 @@ def read_peer_messages(data: bytes) -> None:
             read(message)
 
 
-def _read_forward_response(message: pb.ForwardResponse) -> None:
-    match message.WhichOneof("kind"):
-        case "refused":
-            codec.read_refused(message.refused)
-        case "head":
-            codec.read_head(message.head)
-        case "ended":
-            codec.read_ended(message.ended)
-        case _:
-            pass
+def _read_answer_frame(frame: pb.AnswerFrame) -> None:
+    reads: tuple[tuple[Literal["refused", "head", "ended"], Callable[[Any], object]], ...]
+    reads = (("refused", codec.read_refused), ("head", codec.read_head), ("ended", codec.read_ended))
+    for word, read in reads:
+        if frame.HasField(word):
+            with suppress(WireError):
+                read(getattr(frame, word))
 
 
 def _read_forward(message: pb.ForwardRequest) -> None:
@@ -213,7 +210,7 @@ def _read_forward(message: pb.ForwardRequest) -> None:
 
 _READERS: tuple[tuple[type[Message], Callable[[Any], object]], ...] = (
     (pb.ForwardRequest, _read_forward),
-    (pb.ForwardResponse, _read_forward_response),
+    (pb.AnswerFrame, _read_answer_frame),
     (pb.SubscribeRequest, codec.read_subscribe_request),
     (pb.SubscribeResponse, codec.read_load),
     (pb.ExplainRequest, codec.read_explain_request),

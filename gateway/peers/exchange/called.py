@@ -409,7 +409,8 @@ class CalledForward:
             return
         self._is_abandoned = True
         self._stop_timer()
-        self.out.drop()
+        if not self._is_refused:  # a refusal goes out: it is the last word, which the origin waits for
+            self.out.drop()
         if self._request is None or self._is_ended:
             self._finish()
         else:
@@ -431,6 +432,7 @@ class CalledForward:
         """Forget the forward: all of its answer is on its way."""
         self._stop_timer()
         self._give_back()
+        self._request = None  # it refers to this forward
         if self._is_abandoned and not self._is_refused:
             self.out.frame.last = True
         self._stream.is_over(self.out.forward)

@@ -329,6 +329,7 @@ class OriginForward:
         if is_last and not ends_itself:
             self.has_spoken = True
             self._broken = closed_without_a_word(after_unknown=self._passed_over)
+            self._out.drop()
         self._hand_on()
         return moves or (bool(words) and not says_nothing) or is_last
 
