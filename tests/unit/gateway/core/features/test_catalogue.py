@@ -10,7 +10,9 @@ from typing import get_args
 import pytest
 
 from gateway.core import events
+from gateway.core.features.adoption import Adoption
 from gateway.core.features.catalogue import features_of
+from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
@@ -46,6 +48,8 @@ OWN: dict[type[Feature], list[events.Event]] = {
     StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
+    Classes: [],
+    Adoption: [],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]
