@@ -31,6 +31,6 @@ def features_of(core: Kernel) -> list[Feature]:
         StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),
-        Classes(core),  # after Resume, which may say how long the rest of an answer waits
+        Classes(core),  # later than Resume, whose word on how long the rest of an answer waits counts
         Adoption(core),
     ]
