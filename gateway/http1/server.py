@@ -587,7 +587,7 @@ class ServerConnection:
 
     def _step(self) -> bool:
         """Take one step. False: nothing is left to do until more arrives or the present answer is complete."""
-        if self._transport is None or self._is_refused:
+        if self.is_closing or self._is_refused:
             return False
         if (lingering := self._lingering) is not None:
             return self._linger(lingering)
