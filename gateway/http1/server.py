@@ -499,6 +499,7 @@ class ServerConnection:
             return
         self._current = None
         self._since_s = self.server.time()
+        self.read_on()  # nothing may have taken the body
         if exchange.is_malformed:
             self.close()
             return
