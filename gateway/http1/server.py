@@ -41,6 +41,7 @@ _GOODBYES_MAX = 256
 _LOOKS_MAX_S = 1.0
 _LOOKS_MIN_S = 0.005
 _NAMES_MAX = 1024
+_WITHOUT_BODY = frozenset({204, 304})
 _LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _METHODS = {each: each.decode() for each in (b"GET", b"HEAD", b"POST", b"DELETE", b"OPTIONS", b"PUT", b"PATCH")}
@@ -208,6 +209,7 @@ class Exchange:
         assert not self.has_begun, "an answer begins once"
         self.has_begun = True
         is_newest = self.is_newest
+        has_length = has_length or status in _WITHOUT_BODY
         self._is_chunked = is_newest and not has_length
         connection = self._connection
         is_leaving = connection is not None and connection.server.is_leaving
@@ -248,7 +250,7 @@ class Exchange:
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Give a whole answer. A HEAD request gets its headers only."""
         lines = "".join([f"{name}: {text}\r\n" for name, text in headers.items()])
-        has_body = status not in (204, 304)
+        has_body = status not in _WITHOUT_BODY
         if has_body:
             lines += f"content-length: {len(body)}\r\n"
         self.start(status, lines, has_length=True)
