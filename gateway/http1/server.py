@@ -309,6 +309,7 @@ class ServerConnection:
         "_is_head_over",
         "_is_reading_paused",
         "_is_refused",
+        "_keeps_alive",
         "_lingering",
         "_parser",
         "_parsing",
@@ -331,6 +332,8 @@ class ServerConnection:
         """Request that asks for another protocol, whose body the parser has not begun."""
         self._is_head_over = True
         """False while the parser is in a head."""
+        self._keeps_alive = True
+        """False if the client sends no further request, by the latest head."""
         self._headers_bytes = 0
         """Bytes of the headers that were parsed of the present head."""
         self._unfinished_bytes = 0
@@ -460,7 +463,8 @@ class ServerConnection:
         version, method = parser.get_http_version(), parser.get_method()
         exchange.is_newest = version == "1.1"
         exchange.method = _METHODS.get(method) or from_bytes(method)
-        exchange.head_is_over(keeps_alive=parser.should_keep_alive())
+        self._keeps_alive = parser.should_keep_alive()
+        exchange.head_is_over(keeps_alive=self._keeps_alive)
         self._fault = _objection(version, exchange.headers)
         self._queue.append(exchange)
         if parser.should_upgrade() and method != b"CONNECT":
@@ -574,7 +578,9 @@ class ServerConnection:
                 self._parser.feed_data(_framing_of(self._upgrading.headers))
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
-            self._fault = self._fault or _fault_of(error)
+            is_behind_last = not self._keeps_alive and self._is_head_over and self._parsing is None
+            if not is_behind_last:
+                self._fault = self._fault or _fault_of(error)
         return None
 
     def _advance(self) -> None:
