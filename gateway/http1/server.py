@@ -303,7 +303,7 @@ class ServerConnection:
         "_current",
         "_fault",
         "_full_since_s",
-        "_has_completed",
+        "_has_progressed",
         "_headers_bytes",
         "_is_advancing",
         "_is_head_over",
@@ -337,9 +337,9 @@ class ServerConnection:
         self._headers_bytes = 0
         """Bytes of the headers that were parsed of the present head."""
         self._unfinished_bytes = 0
-        """Bytes that have arrived of a head that is not complete."""
-        self._has_completed = False
-        """True if a request has become complete in this turn."""
+        """Bytes that have arrived of a head that is not complete, or since the latest byte of a body."""
+        self._has_progressed = False
+        """True if more of a body, or the end of a head or of a request, has arrived in this turn."""
         self._queue: deque[Exchange] = deque()
         """Requests whose turn has not come."""
         self._ahead_bytes = 0
@@ -457,7 +457,7 @@ class ServerConnection:
         parser, exchange = self._parser, self._parsing
         if self._is_head_over or parser is None or exchange is None:
             return
-        self._is_head_over = True
+        self._is_head_over = self._has_progressed = True
         if self._fault is not None:
             return
         version, method = parser.get_http_version(), parser.get_method()
@@ -472,6 +472,7 @@ class ServerConnection:
 
     def on_body(self, data: bytes) -> None:
         exchange = self._parsing
+        self._has_progressed = True
         if exchange is None or self._fault is not None or exchange.is_over:
             return
         exchange.add(data)
@@ -482,7 +483,7 @@ class ServerConnection:
         exchange, self._parsing = self._parsing, None
         if exchange is not None and exchange is self._upgrading:
             return  # its body is still to come
-        self._has_completed = True
+        self._has_progressed = True
         if exchange is not None and self._fault is None:
             exchange.body_is_over()
 
@@ -555,15 +556,16 @@ class ServerConnection:
 
     def _feed(self, data: bytes) -> None:
         rest: bytes | None = data
-        self._has_completed = False
+        self._has_progressed = False
         while rest and self._parser is not None and self._fault is None:
             rest = self._parse(self._parser, rest)
-        if self._is_head_over:
+        if self._has_progressed or self._parsing is None:
             self._unfinished_bytes = 0
+        if self._parsing is None:
             return
-        if not self._unfinished_bytes:
+        if not self._is_head_over and not self._unfinished_bytes:
             self._since_s = self.server.time()
-        self._unfinished_bytes += 1 if self._has_completed else len(data)
+        self._unfinished_bytes += 1 if self._has_progressed else len(data)
         if self._unfinished_bytes > self.server.limits.headers_bytes_max:
             self._fault = self._fault or Fault.HEADERS_TOO_LARGE
 
