@@ -22,6 +22,8 @@ from gateway.request.header_values import from_bytes, to_bytes
 Headers = tuple[tuple[str, str], ...]
 
 _HEAD_BYTES_MAX = 64 * 1024
+_BARE_BYTES_MAX = 2 * _HEAD_BYTES_MAX
+"""Bytes without any of the body that may arrive in a row: interim answers, a head, or chunks' and trailers' lines."""
 _HEADERS_MAX = 256
 _LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
@@ -69,6 +71,7 @@ class ClientConnection:
 
     __slots__ = (
         "_arrivals",
+        "_bare_bytes",
         "_body",
         "_exchange",
         "_fault",
@@ -100,6 +103,8 @@ class ClientConnection:
         self._options: list[str] = []
         """Header names that the current answer's `connection` header lists."""
         self._head_bytes = 0
+        self._bare_bytes = 0
+        """Bytes that have arrived since the request was sent, or since the latest byte of the body."""
         self._body: list[bytes] = []
         """Pieces of the body that the parser has found in this turn."""
         self._transport: asyncio.Transport | None = None
@@ -136,7 +141,7 @@ class ClientConnection:
         self._status = 0
         self._headers = []
         self._options = []
-        self._head_bytes = 0
+        self._head_bytes = self._bare_bytes = 0
         self._has_head = self._is_head_told = self._has_length = self._keeps_alive = self.has_answered = False
         self._is_complete = False
         if body:
@@ -183,6 +188,9 @@ class ClientConnection:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self._fault is None:
                 self._fault = EngineGone(f"what it sent is not HTTP: {error}")
+        self._bare_bytes = 0 if self._body else self._bare_bytes + len(data)
+        if self._bare_bytes > _BARE_BYTES_MAX and not self._is_complete and self._fault is None:
+            self._fault = EngineGone("its headers are too large")
         self._hand_on(exchange)
         self._on_turn()
 
