@@ -398,6 +398,8 @@ class ClientExchange:
     def _send_on(self, connection: ClientConnection) -> None:
         self._connection = connection
         connection.send(self, self._head, self._body)
+        if self._is_paused:
+            connection.pause_reading()
 
     async def _connect(self) -> None:
         try:
