@@ -111,7 +111,7 @@ class ClientConnection:
         self._parser: httptools.HttpResponseParser | None = None
         """Set from the first request until the connection is lost, since parser and connection refer to each other."""
         self._arrivals: select.poll | None = None
-        self._fault: OSError | None = None
+        self._fault: Exception | None = None
         self._has_head = self._is_head_told = self._has_length = self._keeps_alive = False
         self._is_complete = True
 
@@ -187,7 +187,7 @@ class ClientConnection:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self._fault is None:
-                self._fault = EngineGone(f"what it sent is not HTTP: {error}")
+                self._fault = _own_error_in(error) or EngineGone(f"what it sent is not HTTP: {error}")
         self._bare_bytes = 0 if self._body else self._bare_bytes + len(data)
         if self._bare_bytes > _BARE_BYTES_MAX and not self._is_complete and self._fault is None:
             self._fault = EngineGone("its headers are too large")
@@ -297,6 +297,12 @@ class ClientConnection:
         """Drop the headers that `connection` names: they are for this connection alone (RFC 9110, section 7.6.1)."""
         named = {"connection", *map(str.strip, self._options)}
         self._headers = [pair for pair in self._headers if pair[0].lower() not in named]
+
+
+def _own_error_in(error: Exception) -> Exception | None:
+    """Error that a callback has raised, which the parser wraps; None for malformed bytes."""
+    is_ours = isinstance(error, httptools.HttpParserCallbackError)
+    return error.__context__ if is_ours and isinstance(error.__context__, Exception) else None
 
 
 def _host_of(peername: object) -> str:
