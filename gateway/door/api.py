@@ -292,7 +292,7 @@ class Api:
         check_announced(exchange, self._settings.body_bytes_max)  # first: no room helps a body that is too large
         call.held = held = self._room.hold(holders_of(caller, exchange.peer_address, self._settings))
         is_prompt = exchange.is_complete and "content-encoding" not in exchange.headers
-        if is_prompt and exchange.body_bytes <= TURN_BYTES:
+        if is_prompt and exchange.body_bytes <= min(TURN_BYTES, self._settings.body_bytes_max):
             body = exchange.take_body()
             held.take(len(body))
             self._begin_post(call, body)
