@@ -27,7 +27,7 @@ from gateway.core import vocabulary
 from gateway.core.kernel import effects, events
 from gateway.core.kernel.requests import AttemptState, LegState, RequestRecord, RequestState
 from gateway.core.placement.prefix_index import _NODE_BYTES, _Node
-from gateway.door.sink import HttpSink
+from gateway.door.call import ClientCall
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink
 from gateway.request.event_scanner import EventScanner
@@ -88,7 +88,8 @@ GONE_AT_REST = tuple(
         Mailbox,
         RequestState,
         AttemptState,
-        HttpSink,
+        ClientCall,
+        Exchange,
         PeerLeg,
         ForwardSink,
         EventScanner,
