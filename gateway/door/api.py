@@ -182,11 +182,7 @@ class Api:
 
     def _failed(self, call: ClientCall, error: BaseException) -> None:
         self._on_fault(error)
-        if call.exchange.has_begun:
-            call.exchange.abort()
-            call.release()
-        else:
-            call.give_error(errors.INTERNAL)
+        call.fail()
 
     def _aside(self, call: ClientCall, work: Coroutine[None, None, None]) -> None:
         """Run something that a call has to wait for. The client's leaving cancels it."""
