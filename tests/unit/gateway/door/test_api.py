@@ -359,6 +359,24 @@ class TestRefusals:
             running.end()
             assert read(bytes(line.sent)).body == b"x"
 
+    @pytest.mark.parametrize("has_begun", [False, True])
+    async def test_and_one_at_its_end(self, monkeypatch: pytest.MonkeyPatch, has_begun: bool) -> None:
+        def fail(*_: object) -> None:
+            raise KeyError("ours")
+
+        monkeypatch.setattr("gateway.door.call.ClientCall._settle", fail)
+        async with serving(monkeypatch) as edge:
+            line, request = edge.post()
+            if has_begun:
+                request.start()
+                request.sink.write(b"x")
+            with pytest.raises(KeyError, match="ours"):
+                request.end()
+            if has_begun:
+                assert line.is_cut
+            else:
+                assert read(bytes(line.sent)).code == "internal_error"
+
 
 class TestUploads:
     async def test_a_large_or_packed_body_is_read_aside(self, edge: Edge) -> None:
