@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
+from gateway.request.owner import RequestOwner
+from gateway.request.relay import RelaySettings
 
 from gateway.core import events
 from gateway.core.features.stored_responses.key import stored_response_key
@@ -22,8 +24,6 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.request.legs import LegFailure, SinkGone
-from gateway.request.owner import RequestOwner
-from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

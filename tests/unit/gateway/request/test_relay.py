@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from gateway.request.mailbox import LegScope
+from gateway.request.relay import Feed, Relay, RelaySettings
 
 from gateway.core.events import Event
 from gateway.core.kernel.effects import StartLeg
@@ -22,8 +24,6 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.answers import TokenUsage
 from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary, SinkGone
-from gateway.request.mailbox import LegScope
-from gateway.request.relay import Feed, Relay, RelaySettings
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, token
 from tests.support.core import profile
 from tests.support.gateways import until
