@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from gateway.peers.calls import CallWords
 
+from gateway.peers.calls import CallWords
 from gateway.peers.exchange.called import CalledForward
 from tests.fakes.engine import GOOD_STREAM
 from tests.support.core import AP, EU, LAYERED, US, under

@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from gateway.peers.arrivals import Arrivals, Context
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RefusalReason
 from gateway.peers import codec
+from gateway.peers.arrivals import Arrivals, Context
 from gateway.peers.room import PeerRoom
 from gateway.peers.server import SERVICE_NAME
 from gateway.request.legs import OutboundRequest

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
-from gateway.request.owner import RequestOwner
-from gateway.request.relay import RelaySettings
 
 from gateway.core import events
 from gateway.core.features.stored_responses.key import stored_response_key
@@ -24,6 +22,8 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.request.legs import LegFailure, SinkGone
+from gateway.request.owner import RequestOwner
+from gateway.request.relay import RelaySettings
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

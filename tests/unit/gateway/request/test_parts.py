@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gateway.request.mailbox import LegScope
-from gateway.request.relay import Compare, Relay
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegEnded
@@ -26,7 +24,9 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary
+from gateway.request.mailbox import LegScope
 from gateway.request.parts import PartFeed
+from gateway.request.relay import Compare, Relay
 from tests.fakes.engine import DONE, ROLE, event, token
 from tests.support.core import profile
 from tests.support.owning import FAILED, JSON, Reply, Scene, ScriptedLeg

@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from gateway.request.mailbox import LegScope
-from gateway.request.relay import Feed, Relay, RelaySettings
 
 from gateway.core.events import Event
 from gateway.core.kernel.effects import StartLeg
@@ -24,6 +22,8 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.answers import TokenUsage
 from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary, SinkGone
+from gateway.request.mailbox import LegScope
+from gateway.request.relay import Feed, Relay, RelaySettings
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, token
 from tests.support.core import profile
 from tests.support.gateways import until
