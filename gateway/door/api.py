@@ -182,11 +182,7 @@ class Api:
 
     def _failed(self, call: ClientCall, error: BaseException) -> None:
         self._on_fault(error)
-        if call.exchange.has_begun:
-            call.exchange.abort()
-            call.release()
-        else:
-            call.give_error(errors.INTERNAL)
+        call.fail()
 
     def _aside(self, call: ClientCall, work: Coroutine[None, None, None]) -> None:
         """Run something that a call has to wait for. The client's leaving cancels it."""
@@ -292,7 +288,7 @@ class Api:
         check_announced(exchange, self._settings.body_bytes_max)  # first: no room helps a body that is too large
         call.held = held = self._room.hold(holders_of(caller, exchange.peer_address, self._settings))
         is_prompt = exchange.is_complete and "content-encoding" not in exchange.headers
-        if is_prompt and exchange.body_bytes <= TURN_BYTES:
+        if is_prompt and exchange.body_bytes <= min(TURN_BYTES, self._settings.body_bytes_max):
             body = exchange.take_body()
             held.take(len(body))
             self._begin_post(call, body)

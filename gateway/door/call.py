@@ -15,7 +15,7 @@ from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.door.cors import Cors
 from gateway.door.entrance import Entrance
-from gateway.door.errors import ClientFault, ErrorKind, error_headers, kind_of
+from gateway.door.errors import INTERNAL, ClientFault, ErrorKind, error_headers, kind_of
 from gateway.door.limits import KeyMeter
 from gateway.door.parse import Caller, choose_request_id, fresh_request_id
 from gateway.door.room import Held
@@ -288,6 +288,21 @@ class ClientCall:
         return body
 
     def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        try:
+            self._end(end, summary)
+        except Exception:
+            self.fail()
+            raise
+
+    def fail(self) -> None:
+        """End the call after an internal error."""
+        if self.exchange.has_begun:
+            self.exchange.abort()
+            self.release()
+        else:
+            self.give_error(INTERNAL)
+
+    def _end(self, end: EndRequest, summary: RequestSummary) -> None:
         self._settle(summary)
         exchange = self.exchange
         if exchange.is_over:

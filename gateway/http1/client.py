@@ -23,6 +23,8 @@ from gateway.request.header_values import from_bytes, to_bytes
 Headers = tuple[tuple[str, str], ...]
 
 _HEAD_BYTES_MAX = 64 * 1024
+_BARE_BYTES_MAX = 2 * _HEAD_BYTES_MAX
+"""Bytes without any of the body that may arrive in a row: interim answers, a head, or chunks' and trailers' lines."""
 _HEADERS_MAX = 256
 _LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
@@ -66,6 +68,7 @@ class ClientConnection:
 
     __slots__ = (
         "_arrivals",
+        "_bare_bytes",
         "_body",
         "_exchange",
         "_fault",
@@ -97,13 +100,15 @@ class ClientConnection:
         self._options: list[str] = []
         """Header names that the current answer's `connection` header lists."""
         self._head_bytes = 0
+        self._bare_bytes = 0
+        """Bytes that have arrived since the request was sent, or since the latest byte of the body."""
         self._body: list[bytes] = []
         """Pieces of the body that the parser has found in this turn."""
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         """Set from the first request until the connection is lost, since parser and connection refer to each other."""
         self._arrivals: select.poll | None = None
-        self._fault: OSError | None = None
+        self._fault: Exception | None = None
         self._has_head = self._is_head_told = self._has_length = self._keeps_alive = False
         self._is_complete = True
 
@@ -133,7 +138,7 @@ class ClientConnection:
         self._status = 0
         self._headers = []
         self._options = []
-        self._head_bytes = 0
+        self._head_bytes = self._bare_bytes = 0
         self._has_head = self._is_head_told = self._has_length = self._keeps_alive = self.has_answered = False
         self._is_complete = False
         if body:
@@ -179,7 +184,10 @@ class ClientConnection:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if self._fault is None:
-                self._fault = EngineGone(f"what it sent is not HTTP: {error}")
+                self._fault = _own_error_in(error) or EngineGone(f"what it sent is not HTTP: {error}")
+        self._bare_bytes = 0 if self._body else self._bare_bytes + len(data)
+        if self._bare_bytes > _BARE_BYTES_MAX and not self._is_complete and self._fault is None:
+            self._fault = EngineGone("its headers are too large")
         self._hand_on(exchange)
         self._on_turn()
 
@@ -288,6 +296,12 @@ class ClientConnection:
         self._headers = [pair for pair in self._headers if pair[0].lower() not in named]
 
 
+def _own_error_in(error: Exception) -> Exception | None:
+    """Error that a callback has raised, which the parser wraps; None for malformed bytes."""
+    is_ours = isinstance(error, httptools.HttpParserCallbackError)
+    return error.__context__ if is_ours and isinstance(error.__context__, Exception) else None
+
+
 def _host_of(peername: object) -> str:
     """Address of the other end; empty if the transport does not tell."""
     is_internet = isinstance(peername, tuple) and bool(peername) and isinstance(peername[0], str)
@@ -387,6 +401,8 @@ class ClientExchange:
     def _send_on(self, connection: ClientConnection) -> None:
         self._connection = connection
         connection.send(self, self._head, self._body)
+        if self._is_paused:
+            connection.pause_reading()
 
     async def _connect(self) -> None:
         try:

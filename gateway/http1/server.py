@@ -41,6 +41,7 @@ _GOODBYES_MAX = 256
 _LOOKS_MAX_S = 1.0
 _LOOKS_MIN_S = 0.005
 _NAMES_MAX = 1024
+_WITHOUT_BODY = frozenset({204, 304})
 _LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _METHODS = {each: each.decode() for each in (b"GET", b"HEAD", b"POST", b"DELETE", b"OPTIONS", b"PUT", b"PATCH")}
@@ -212,6 +213,7 @@ class Exchange:
         assert not self.has_begun, "an answer begins once"
         self.has_begun = True
         is_newest = self.is_newest
+        has_length = has_length or status in _WITHOUT_BODY
         self._is_chunked = is_newest and not has_length
         connection = self._connection
         is_leaving = connection is not None and connection.server.is_leaving
@@ -252,7 +254,7 @@ class Exchange:
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Give a whole answer. A HEAD request gets its headers only."""
         lines = "".join([f"{name}: {text}\r\n" for name, text in headers.items()])
-        has_body = status not in (204, 304)
+        has_body = status not in _WITHOUT_BODY
         if has_body:
             lines += f"content-length: {len(body)}\r\n"
         self.start(status, lines, has_length=True)
@@ -305,12 +307,13 @@ class ServerConnection:
         "_current",
         "_fault",
         "_full_since_s",
-        "_has_completed",
+        "_has_progressed",
         "_headers_bytes",
         "_is_advancing",
         "_is_head_over",
         "_is_reading_paused",
         "_is_refused",
+        "_keeps_alive",
         "_lingering",
         "_parser",
         "_parsing",
@@ -333,12 +336,14 @@ class ServerConnection:
         """Request that asks for another protocol, whose body the parser has not begun."""
         self._is_head_over = True
         """False while the parser is in a head."""
+        self._keeps_alive = True
+        """False if the client sends no further request, by the latest head."""
         self._headers_bytes = 0
         """Bytes of the headers that were parsed of the present head."""
         self._unfinished_bytes = 0
-        """Bytes that have arrived of a head that is not complete."""
-        self._has_completed = False
-        """True if a request has become complete in this turn."""
+        """Bytes that have arrived of a head that is not complete, or since the latest byte of a body."""
+        self._has_progressed = False
+        """True if more of a body, or the end of a head or of a request, has arrived in this turn."""
         self._queue: deque[Exchange] = deque()
         """Requests whose turn has not come."""
         self._ahead_bytes = 0
@@ -456,13 +461,14 @@ class ServerConnection:
         parser, exchange = self._parser, self._parsing
         if self._is_head_over or parser is None or exchange is None:
             return
-        self._is_head_over = True
+        self._is_head_over = self._has_progressed = True
         if self._fault is not None:
             return
         version, method = parser.get_http_version(), parser.get_method()
         exchange.is_newest = version == "1.1"
         exchange.method = _METHODS.get(method) or from_bytes(method)
-        exchange.head_is_over(keeps_alive=parser.should_keep_alive())
+        self._keeps_alive = parser.should_keep_alive()
+        exchange.head_is_over(keeps_alive=self._keeps_alive)
         self._fault = _objection(version, exchange.headers)
         self._queue.append(exchange)
         if parser.should_upgrade() and method != b"CONNECT":
@@ -470,6 +476,7 @@ class ServerConnection:
 
     def on_body(self, data: bytes) -> None:
         exchange = self._parsing
+        self._has_progressed = True
         if exchange is None or self._fault is not None or exchange.is_over:
             return
         exchange.add(data)
@@ -480,7 +487,7 @@ class ServerConnection:
         exchange, self._parsing = self._parsing, None
         if exchange is not None and exchange is self._upgrading:
             return  # its body is still to come
-        self._has_completed = True
+        self._has_progressed = True
         if exchange is not None and self._fault is None:
             exchange.body_is_over()
 
@@ -503,6 +510,7 @@ class ServerConnection:
             return
         self._current = None
         self._since_s = self.server.time()
+        self.read_on()  # nothing may have taken the body
         if exchange.is_malformed:
             self.close()
             return
@@ -552,15 +560,16 @@ class ServerConnection:
 
     def _feed(self, data: bytes) -> None:
         rest: bytes | None = data
-        self._has_completed = False
+        self._has_progressed = False
         while rest and self._parser is not None and self._fault is None:
             rest = self._parse(self._parser, rest)
-        if self._is_head_over:
+        if self._has_progressed or self._parsing is None:
             self._unfinished_bytes = 0
+        if self._parsing is None:
             return
-        if not self._unfinished_bytes:
+        if not self._is_head_over and not self._unfinished_bytes:
             self._since_s = self.server.time()
-        self._unfinished_bytes += 1 if self._has_completed else len(data)
+        self._unfinished_bytes += 1 if self._has_progressed else len(data)
         if self._unfinished_bytes > self.server.limits.headers_bytes_max:
             self._fault = self._fault or Fault.HEADERS_TOO_LARGE
 
@@ -575,7 +584,9 @@ class ServerConnection:
                 self._parser.feed_data(_framing_of(self._upgrading.headers))
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
-            self._fault = self._fault or _fault_of(error)
+            is_behind_last = not self._keeps_alive and self._is_head_over and self._parsing is None
+            if not is_behind_last:
+                self._fault = self._fault or _fault_of(error)
         return None
 
     def _advance(self) -> None:
@@ -591,7 +602,7 @@ class ServerConnection:
 
     def _step(self) -> bool:
         """Take one step. False: nothing is left to do until more arrives or the present answer is complete."""
-        if self._transport is None or self._is_refused:
+        if self.is_closing or self._is_refused:
             return False
         if (lingering := self._lingering) is not None:
             return self._linger(lingering)
