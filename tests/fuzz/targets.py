@@ -28,11 +28,11 @@ from gateway.http1.client import (
     ClientConnection,
     ClientExchange,
     ConnectionPool,
-    EngineGone,
     Headers,
     Origin,
     request_head,
 )
+from gateway.http1.errors import EngineGone
 from gateway.http1.server import Exchange, Fault, HttpServer, ServerLimits
 from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer

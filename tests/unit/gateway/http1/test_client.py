@@ -20,11 +20,11 @@ from gateway.http1.client import (
     ClientConnection,
     ClientExchange,
     ConnectionPool,
-    EngineGone,
     Headers,
     Origin,
     request_head,
 )
+from gateway.http1.errors import EngineGone
 from mesh.clock import Clock
 from mesh.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
