@@ -74,6 +74,8 @@ class Room:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._body_bytes_max = body_bytes_max
+        self.small_bytes_max = min(bytes_max, body_bytes_max)
+        """Bytes of all bodies up to which there is room for anybody, since no share is smaller."""
         self._held: dict[Holder, int] = {}
 
     def hold(self, holders: Sequence[Holder] = ()) -> Held:
@@ -132,7 +134,11 @@ class Held:
 
     def take(self, body_bytes: int) -> None:
         """Take room and a place for a body that has arrived whole. Raises ClientFault if there is none."""
-        self.grow(body_bytes)
+        room = self._room
+        if room.bytes + body_bytes > room.small_bytes_max:
+            self.check(body_bytes)
+        room.add(body_bytes, self._holders)
+        self._bytes += body_bytes
         self.settle()
 
     def close(self) -> None:
