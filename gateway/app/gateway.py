@@ -34,6 +34,7 @@ from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.stray_hosts import StrayHosts
 from gateway.app.tracing import TracedGateway, requests_traced
+from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -51,7 +52,6 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
-from gateway.records.wording import in_words
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
 from gateway.request.legs import LegOpener

@@ -13,7 +13,9 @@ from typing import Any
 
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.config import PlacementConfig
+from gateway.core.features.catalogue import policy_by_name
+from gateway.core.placement.cost import Cost
 from gateway.door.connections import READ_BYTES
 from gateway.door.settings import operators_connections_max
 from mesh.allocator import describe_allocator
@@ -92,7 +94,8 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
 def _indexes(placement: PlacementConfig) -> int:
     """Number of prefix indexes: of prompts sent to replicas and to peers, and by cost also of what replicas' caches
     still hold."""
-    return 3 if placement.policy in (PlacementPolicy.COST, PlacementPolicy.PRICE) else 2
+    policy = policy_by_name(placement.policy)
+    return 3 if policy is not None and issubclass(policy, Cost) else 2
 
 
 def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> str:

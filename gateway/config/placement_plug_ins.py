@@ -12,6 +12,7 @@ from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.features.catalogue import policy_by_name
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
 
@@ -44,6 +45,8 @@ def find_plug_in(name: str) -> PlugIn:
 def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
     """Faults of a `placement` section, as (key, message)."""
     if config.policy in list(PlacementPolicy):
+        if policy_by_name(config.policy) is None:
+            yield "policy", f"{config.policy} comes with a feature that this gateway was built without"
         if config.policy_version is not None:
             yield "policy_version", f"{config.policy} comes with the gateway, and with no version of its own"
         if config.policy_options:

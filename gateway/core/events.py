@@ -7,7 +7,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
-from gateway.core.prices import Prices
+from gateway.core.features.prices.prices import PricesChanged as PricesChanged  # noqa: PLC0414 - handed on
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import (
@@ -294,13 +294,6 @@ class TokenBudgetRestored:
     """Token-budget estimates learnt before this process began."""
 
     snapshot: TokenBudgetSnapshot
-
-
-@value
-class PricesChanged:
-    """Prices in force from this event on: another list, or another time of day. None: no prices are known."""
-
-    prices: Prices | None
 
 
 @value

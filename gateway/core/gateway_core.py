@@ -35,7 +35,7 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
-from gateway.core.features.catalogue import features_of
+from gateway.core.features.catalogue import POLICIES, features_of
 from gateway.core.kernel.deadlines import Deadlines
 from gateway.core.kernel.feature import Hooks
 from gateway.core.kernel.judging import Judging
@@ -81,7 +81,7 @@ class GatewayCore(Kernel):
     ) -> None:
         """`plug_ins` finds placement policies that are named in a config and not built in; `features` makes the
         optional features."""
-        super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
+        super().__init__(gateway_id, place, seed=seed, plug_ins=lambda name: POLICIES.get(name) or plug_ins(name))
         self._publisher = Publisher(self)
         self._judging = Judging(self)
         self._retries = Retries(self)

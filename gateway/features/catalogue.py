@@ -6,17 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.config.sections import GatewayConfig
+from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.extension import LengthsExtension
 from gateway.features.limits.extension import LimitsExtension
+from gateway.features.lockdown.extension import LockdownExtension
 from gateway.features.prices.extension import PricesExtension
 from gateway.features.scaling.extension import ScalingExtension
+from gateway.features.stored_responses.extension import StoredResponsesExtension
 
 KINDS: Sequence[type[Extension]] = [
+    DisaggregatedExtension,
     LengthsExtension,
     LimitsExtension,
+    LockdownExtension,
     PricesExtension,
     ScalingExtension,
+    StoredResponsesExtension,
 ]
 
 

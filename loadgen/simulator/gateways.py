@@ -20,10 +20,10 @@ from gateway.core import events
 from gateway.core.bits import slots_of
 from gateway.core.effects import Effect
 from gateway.core.events import Event
+from gateway.core.features.prices.prices import Prices
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_index import Match
-from gateway.core.prices import Prices
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
     ControlVersion,

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
+from gateway.core.features.prices.in_force import carbon_figure, peer_prices, replica_price
+from gateway.core.features.prices.prices import ReplicaPrice, Work, work_milligrams
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer, Policy
-from gateway.core.prices import ReplicaPrice, Work, work_milligrams
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile
 
@@ -75,16 +76,16 @@ class LeastCarbon(Policy):
 
 
 def _milligrams_here(fleet: Fleet, slot: int) -> float:
-    price = fleet.replica_price(slot)
+    price = replica_price(fleet, slot)
     return _UNKNOWN_MILLIGRAMS if price is None else work_milligrams(price, _WORK)
 
 
 def _milligrams_there(fleet: Fleet, profile: RequestProfile, slot: int) -> float:
     """CO2 at a gateway in milligrams: that of its dirtiest replicas, since it chooses among them itself."""
-    prices: list[ReplicaPrice] = fleet.peer_prices(slot, profile.model)
+    prices: list[ReplicaPrice] = peer_prices(fleet, slot, profile.model)
     return max((work_milligrams(each, _WORK) for each in prices), default=_UNKNOWN_MILLIGRAMS)
 
 
 def _costs(milligrams: float) -> Costs | None:
     """Costs as the decision record shows them; None where the list does not say."""
-    return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(carbon_milligrams=milligrams)
+    return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(further=(carbon_figure(milligrams),))

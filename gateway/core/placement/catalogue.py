@@ -1,4 +1,5 @@
-"""Built-in placement policies by their config name. Plug-ins are not listed here."""
+"""Built-in placement policies by their config name. Plug-ins are not listed here, nor are policies that come with a
+feature."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from gateway.core.placement.nearest_region import NearestRegion
 from gateway.core.placement.policy import Policy
 from gateway.core.placement.power_of_two import PowerOfTwo
 from gateway.core.placement.prefix import Prefix
-from gateway.core.placement.price import Price
 from gateway.core.placement.random_choice import RandomChoice
 from gateway.core.placement.round_robin import RoundRobin
 from gateway.core.placement.session_sticky import SessionSticky
@@ -31,5 +31,4 @@ BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.LMETRIC: LMetric,
     PlacementPolicy.AFFINITY_LOAD: AffinityLoad,
     PlacementPolicy.SESSION_STICKY: SessionSticky,
-    PlacementPolicy.PRICE: Price,
 }

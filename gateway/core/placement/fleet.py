@@ -13,7 +13,6 @@ from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers
 from gateway.core.pools import PoolFit
 from gateway.core.prefix_index import Match, PrefixIndex
-from gateway.core.prices import Prices, PriceTable, ReplicaPrice
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
@@ -40,8 +39,8 @@ class Fleet:
         self.rng = rng
         self.region = region
         """Region of this gateway; requests sent to other regions leave it."""
-        self.prices: PriceTable | None = None
-        """Prices in force at this time of day; None: none are configured."""
+        self.told: dict[str, object] = {}
+        """Values that features provide for policies, by the feature's name."""
         self.first_token_slos_ns: dict[ServiceClass, int] = {}
         """First-token objective of each service class that has one."""
         self.fit: PoolFit | None = None
@@ -60,9 +59,6 @@ class Fleet:
     def first_token_slo_ns(self, profile: RequestProfile) -> int:
         """First-token objective of the request's class; 0: none."""
         return self.first_token_slos_ns.get(profile.service_class, 0)
-
-    def take_prices(self, prices: Prices | None) -> None:
-        self.prices = None if prices is None else PriceTable(prices)
 
     # Replicas
 
@@ -84,10 +80,6 @@ class Fleet:
 
     def replica_pool(self, slot: int) -> PoolName:
         return self._replicas.at(slot).spec.pool
-
-    def replica_price(self, slot: int) -> ReplicaPrice | None:
-        """Price of the replica; None if none is known."""
-        return None if self.prices is None else self.prices.of(self.replica_region(slot), self.replica_pool(slot))
 
     def replica_kv_tokens(self, slot: int) -> int:
         """Capacity of the replica's KV cache in tokens; 0 where the engine does not report it."""
@@ -127,7 +119,7 @@ class Fleet:
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
 
-    def _served(self, slot: int, model: ModelName) -> list[ModelCapacity]:
+    def served_at(self, slot: int, model: ModelName) -> list[ModelCapacity]:
         """Capacities of a peer that the request being placed would run on."""
         served = [each for each in self._peers.at(slot).served if each.model == model]
         return served if self.fit is None else self.fit.preferred_among(served)
@@ -141,7 +133,7 @@ class Fleet:
         not count."""
         state = self._peers.at(slot)
         replicas = load = 0
-        for capacity in self._served(slot, model):
+        for capacity in self.served_at(slot, model):
             replicas += capacity.replicas
             load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
@@ -151,7 +143,7 @@ class Fleet:
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
-        return sum([each.replicas for each in self._served(slot, model)])
+        return sum([each.replicas for each in self.served_at(slot, model)])
 
     def least_peer_load(self, mask: int, model: ModelName) -> float:
         """Lowest load per replica among the peers of a mask; 0 for an empty mask."""
@@ -161,7 +153,7 @@ class Fleet:
         """Bytes of prompt ahead in the peer's least busy replica by its last heartbeat, plus those of forwards
         since."""
         state = self._peers.at(slot)
-        told = min([each.backlog_bytes for each in self._served(slot, model)], default=0)
+        told = min([each.backlog_bytes for each in self.served_at(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
 
     def peer_wait_ns(self, slot: int, model: ModelName) -> float:
@@ -170,21 +162,12 @@ class Fleet:
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""
-        told = [each.free_tokens for each in self._served(slot, model) if each.free_tokens is not None]
+        told = [each.free_tokens for each in self.served_at(slot, model) if each.free_tokens is not None]
         return max(told, default=None)
 
     def peer_region(self, slot: int) -> RegionName:
         """Region of the peer; some of its replicas may stand elsewhere."""
         return self._peers.at(slot).spec.place.region
-
-    def peer_prices(self, slot: int, model: ModelName) -> list[ReplicaPrice]:
-        """Prices of the peer's capacities for the request being placed, one for each place and pool; empty if any of
-        them has no price, or no price list is in force."""
-        if self.prices is None:
-            return []
-        found = [self.prices.of(each.place.region, each.pool) for each in self._served(slot, model)]
-        known = [each for each in found if each is not None]
-        return known if len(known) == len(found) else []
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns

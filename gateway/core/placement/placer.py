@@ -28,7 +28,6 @@ from gateway.core.placement.policy import (
     share_of,
 )
 from gateway.core.prefix_index import PrefixIndex
-from gateway.core.prices import Prices
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.rooms import Homes
@@ -132,15 +131,10 @@ class Placer:
         else:
             self._policy.configure(config)
 
-    def take_prices(self, prices: Prices | None) -> None:
-        """Take the prices in force from this moment on."""
-        self._fleet.take_prices(prices)
-
     @property
-    def prices(self) -> Prices | None:
-        """Prices in force."""
-        table = self._fleet.prices
-        return None if table is None else table.prices
+    def told(self) -> dict[str, object]:
+        """Values that features provide for policies, by the feature's name."""
+        return self._fleet.told
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         self._targets_changed(self._fleet.replica_index, joined, left)

@@ -16,6 +16,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
+from gateway.features.lengths.words import PoolWords
 from mesh.series import Label
 from mesh.supervisor import Supervisor, Tenure
 
@@ -28,6 +29,7 @@ class LengthsExtension(Extension):
         (f"{MISROUTED}_total", "how"): Label("How it showed that the pool was too short.", tuple(Misroute)),
         (f"{MOVES}_total", "move"): Label("Why a threshold was moved.", tuple(Move)),
     }
+    words = PoolWords()
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.events import Event, PricesChanged
+from gateway.core.events import Event
+from gateway.core.features.prices.in_force import TOLD_AS
+from gateway.core.features.prices.prices import PricesChanged, PriceTable
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 
@@ -16,5 +18,9 @@ class PricesInForce(Feature):
     def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, PricesChanged):
             return False
-        self._core.placer.take_prices(event.prices)
+        told = self._core.placer.told
+        if event.prices is None:
+            told.pop(TOLD_AS, None)
+        else:
+            told[TOLD_AS] = PriceTable(event.prices)
         return True

@@ -18,6 +18,7 @@ from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
+from gateway.core.features.prices.prices import Prices
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
@@ -25,7 +26,6 @@ from gateway.core.features.stored_responses import StoredResponses
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
-from gateway.core.prices import Prices
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
 

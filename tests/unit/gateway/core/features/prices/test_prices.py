@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.prices import GIGABYTE, HOUR_NS, EgressPrice, Prices, PriceTable, ReplicaPrice, Work
+from gateway.core.features.prices.prices import GIGABYTE, HOUR_NS, EgressPrice, Prices, PriceTable, ReplicaPrice, Work
 from gateway.core.vocabulary import PoolName, RegionName
 
 US, EU, JP = (RegionName(name) for name in ("us", "eu", "jp"))

@@ -13,10 +13,18 @@ from typing import Final
 
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
+from gateway.core.features.prices.in_force import (
+    carbon_figure,
+    first_token_figure,
+    money_figure,
+    peer_prices,
+    prices_of,
+    replica_price,
+)
+from gateway.core.features.prices.prices import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
-from gateway.core.prices import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, PoolName, RegionName, RequestProfile, Target, TargetKind
 
@@ -56,7 +64,7 @@ class Price(Cost):
     # Questions
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
-        table = self.fleet.prices
+        table = prices_of(self.fleet)
         slo_ns = self.fleet.first_token_slo_ns(profile) or self.config.price_first_token_ns
         if table is None or not slo_ns:
             return super().weigh(profile, offer, now_ns)
@@ -78,17 +86,17 @@ class Price(Cost):
     def _with_rivals(self, choice: Choice) -> Choice:
         """Leave out the compared targets if prices are known: their figures lack money, which `costs_at_replica` and
         `costs_at_peer` add."""
-        return choice if self.fleet.prices is not None else super()._with_rivals(choice)
+        return choice if prices_of(self.fleet) is not None else super()._with_rivals(choice)
 
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:
         blocks = self.fleet.match_replicas(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         costs = self._replica_costs(profile, slot, blocks, held)
-        table = self.fleet.prices
+        table = prices_of(self.fleet)
         if table is None:
             return costs
-        price = self.fleet.replica_price(slot)
+        price = replica_price(self.fleet, slot)
         carbon = None if price is None else work_milligrams(price, self._work(profile, blocks))
         micros = self._micros_here(profile, slot, blocks, table)
         return _priced(costs, self._first_token_here_ns(profile, slot, blocks, held), micros, carbon, table)
@@ -96,10 +104,10 @@ class Price(Cost):
     def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs:
         blocks = self.fleet.match_peers(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         costs = self._peer_costs(profile, slot, blocks)
-        table = self.fleet.prices
+        table = prices_of(self.fleet)
         if table is None:
             return costs
-        prices, work = self.fleet.peer_prices(slot, profile.model), self._work(profile, blocks)
+        prices, work = peer_prices(self.fleet, slot, profile.model), self._work(profile, blocks)
         carbon = max([work_milligrams(each, work) for each in prices]) if prices else None
         micros = self._micros_there(profile, slot, blocks, table)
         return _priced(costs, self._first_token_there_ns(profile, slot, blocks), micros, carbon, table)
@@ -148,7 +156,7 @@ class Price(Cost):
         return max(self._line.estimate_ns(uncached_bytes), self._byte_ns * uncached_bytes)
 
     def _micros_here(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:
-        price = self.fleet.replica_price(slot)
+        price = replica_price(self.fleet, slot)
         if price is None:
             return -1.0
         there = self._egress_micros(profile, self.fleet.replica_region(slot), table)
@@ -179,7 +187,7 @@ class Price(Cost):
 
     def _micros_there(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:
         """Price at a peer: that of its dearest replica, since the peer chooses among its replicas."""
-        prices: list[ReplicaPrice] = self.fleet.peer_prices(slot, profile.model)
+        prices: list[ReplicaPrice] = peer_prices(self.fleet, slot, profile.model)
         if not prices:
             return -1.0
         work = self._work(profile, blocks)
@@ -235,10 +243,5 @@ def _peer_choice(option: _Option, *, is_remote: bool) -> Choice:
 
 
 def _priced(costs: Costs, first_token_ns: float, micros: float, carbon: float | None, table: PriceTable) -> Costs:
-    return replace(
-        costs,
-        first_token_ns=first_token_ns,
-        money_micros=None if micros < 0 else micros,
-        currency=table.prices.currency,
-        carbon_milligrams=carbon,
-    )
+    money = money_figure(None if micros < 0 else micros, table.prices.currency)
+    return replace(costs, further=(first_token_figure(first_token_ns), money, carbon_figure(carbon)))
