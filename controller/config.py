@@ -15,7 +15,7 @@ from controller.core.config import ControllerConfig
 from controller.dns.config import RecordsConfig
 from controller.dns.expressible import lease_faults, record_faults, zone_of
 from controller.store.config import StoreConfig, StoreKind, store_faults
-from gateway.core.regions import RegionTable
+from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import RegionName
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from mesh.environment import PROCESS_ENVIRONMENT

@@ -28,9 +28,9 @@ from controller.driver import Driver
 from controller.keeper import Keeper, Written
 from controller.registry import AnnouncementRefused, PlaceRefused, Registry, registry_of
 from controller.views import Board, View
-from gateway.core.narrowing import narrowed
-from gateway.core.regions import RegionTable
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
 from mesh.control.vocabulary import Hello
 from mesh.naming.tree import Area, NameServer, RecordTree

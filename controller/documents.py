@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from controller.store.store import StoreUnusable
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import Announcement

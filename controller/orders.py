@@ -12,7 +12,7 @@ from controller import documents
 from controller.documents import Changes, Freeze, GatewayOrder, ReplicaOrder, encode
 from controller.registry import DocumentFault, RegisteredReplica, Registry, read_replica, registry_of
 from controller.store.store import StoreUnusable
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import FEATURE_DOCUMENT_LENGTH_MAX, Announcement
 from mesh.operators_config import Role

@@ -16,7 +16,7 @@ from controller.links import Link, Links
 from controller.logs import Recent
 from controller.questions import LatestDecisions
 from controller.registry import Registered
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences

@@ -17,7 +17,7 @@ from controller.core.events import (
     RegistryApplied,
 )
 from controller.registry import Registry
-from gateway.core.residency import ResidencyPolicy, may_accept, may_process
+from gateway.core.kernel.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, TenantName
 

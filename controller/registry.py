@@ -17,8 +17,8 @@ from controller import documents
 from controller.core.vocabulary import GatewayEntry, Location, ReplicaEntry
 from controller.documents import Announced, Changes, Freeze, GatewayOrder, ReplicaOrder, decode, encode, under
 from controller.store.store import DOCUMENT_BYTES_MAX
-from gateway.core.regions import RegionTable
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import Announcement, Hello, PeerGrant

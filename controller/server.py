@@ -25,7 +25,7 @@ from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
 from controller.views import View
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from mesh.channels import server_options, stop_at_once
 from mesh.clock import Clock
 from mesh.control.codec import read_from_gateway, said_by_controller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller import documents
 from controller.registry import RegisteredReplica
 from controller.views import View
-from gateway.core.residency import accepted_origins
+from gateway.core.kernel.residency import accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule
 from mesh.control.vocabulary import ReplicaGrant, Snapshot
 

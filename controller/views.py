@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from controller.registry import RegisteredReplica, Registry
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
 from mesh.control.vocabulary import NOBODY, ReplicaOwner
 from mesh.naming.tree import RecordTree

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationInfo
 
-from gateway.core.regions import KnownRegion, RegionTable
+from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from mesh.descriptions import SchemaFrom, describe_keys
 from mesh.faults import Fault, FileError, KeyFaults

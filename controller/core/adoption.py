@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.residency import ResidencyPolicy, may_accept
+from gateway.core.kernel.residency import ResidencyPolicy, may_accept
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId
 

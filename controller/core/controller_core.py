@@ -42,7 +42,7 @@ from controller.core.health import GatewayHealth
 from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.naming.tree import Area, RecordTree
 

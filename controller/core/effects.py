@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.core.vocabulary import Condition
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.naming.tree import RecordTree

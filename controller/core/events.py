@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.core.config import ControllerConfig
 from controller.core.vocabulary import GatewayEntry, HeardPeer, ReplicaEntry
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 

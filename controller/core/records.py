@@ -12,7 +12,7 @@ from functools import partial
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.residency import ResidencyPolicy, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 

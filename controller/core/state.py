@@ -9,8 +9,8 @@ from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.health import GatewayHealth
 from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
-from gateway.core.narrowing import narrowed
-from gateway.core.residency import ResidencyPolicy, accepted_origins
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.residency import ResidencyPolicy, accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule, RegionName, ReplicaId
 
 HOLDS = frozenset({Condition.UP, Condition.UNKNOWN})

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from gateway.core.residency import ResidencyPolicy, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.others_usage import BudgetName, BudgetUse, Used

@@ -17,8 +17,8 @@ from gateway.config.sections import GatewayConfig
 from gateway.control.announcing import announcement_of
 from gateway.control.attachment import Attachment
 from gateway.control.keeping import Kept, SnapshotKeeper
-from gateway.core.regions import RegionTable
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.peers.ears import Ears
 from mesh.clock import Clock

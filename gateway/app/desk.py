@@ -14,11 +14,11 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
-from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, Event, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.description import decode_figures_of, describe, gauges_of, sharing_of
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import ConfigApplied, Event, PolicyApplied, TokensSettled
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import extensions_of
 from gateway.peers.board import LoadBoard

@@ -9,10 +9,10 @@ from functools import partial
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.decode.config import LOCAL_POLICIES
-from gateway.core.decode.locality.nearness import Nearness, SignatureState
-from gateway.core.decode.locality.signature import Comparer
-from gateway.core.events import ArtifactReady
+from gateway.core.features.disaggregated.config import LOCAL_POLICIES
+from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
+from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.kernel.events import ArtifactReady
 from gateway.core.vocabulary import PoolName
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.state.locality import LocalityKeeper

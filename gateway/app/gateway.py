@@ -38,7 +38,7 @@ from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import DrainLifted, DrainRequested
+from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.door.app import Api

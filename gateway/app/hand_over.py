@@ -19,7 +19,7 @@ from gateway.app.accounts import Accounts
 from gateway.app.desk import Desk
 from gateway.app.listening import Door
 from gateway.config.sections import GatewayConfig
-from gateway.core.state import GatewayState
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit

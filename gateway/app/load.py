@@ -4,8 +4,8 @@ depends on them.
 
 from __future__ import annotations
 
-from gateway.core.description import ReplicaCondition, condition_of
-from gateway.core.state import GatewayState
+from gateway.core.kernel.description import ReplicaCondition, condition_of
+from gateway.core.kernel.state import GatewayState
 from gateway.records.forward_rates import ForwardRates, Way
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad
 

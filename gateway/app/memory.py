@@ -13,8 +13,8 @@ from typing import Any
 
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementConfig
 from gateway.core.features.catalogue import policy_by_name
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.cost import Cost
 from gateway.door.connections import READ_BYTES
 from gateway.door.settings import operators_connections_max

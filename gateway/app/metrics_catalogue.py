@@ -6,8 +6,8 @@ It builds an idle gateway core and shows no values.
 
 from __future__ import annotations
 
-from gateway.core.description import gauges_of, sharing_of
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.description import gauges_of, sharing_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.features.catalogue import KINDS
 from gateway.records.audit import AuditLevels

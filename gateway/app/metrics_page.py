@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.core.decode.admissions import AdmissionReason
-from gateway.core.decode.locality.nearness import SignatureState
-from gateway.core.description import ReplicaCondition
-from gateway.core.goodput import Promise
-from gateway.core.limits_config import LimitKind
+from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.expert_locality.nearness import SignatureState
+from gateway.core.kernel.description import ReplicaCondition
+from gateway.core.kernel.goodput import Promise
+from gateway.core.kernel.limits_config import LimitKind
 from gateway.core.vocabulary import (
     Category,
     LegResult,

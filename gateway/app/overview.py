@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from gateway.app.decided import latest
 from gateway.app.desk import DRAINED, Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import ReplicaCondition, condition_of
-from gateway.core.peers import PeerState
-from gateway.core.replicas import ReplicaState
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.description import ReplicaCondition, condition_of
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ModelCapacity, Place, Standing
 from gateway.policy.words import sentences_seen_from
 from gateway.records.forward_rates import Way

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gateway.config.orders import Orders, OrdersRefused, away_from, read_orders, without_orders
 from gateway.config.sections import GatewayConfig
-from gateway.core.regions import RegionTable
+from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import ControlVersion
 from mesh.control.vocabulary import Ownership, Snapshot
 

@@ -13,15 +13,15 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.decode.predictors.arrays import (
+from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
     PredictorArrays,
     SurvivalArrays,
     UnusableArrays,
 )
-from gateway.core.decode.predictors.catalogue import make_estimator
-from gateway.core.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
+from gateway.core.kernel.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import read_or_make_secret

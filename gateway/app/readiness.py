@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.core.config import OverflowMode
-from gateway.core.peers import PeerState
-from gateway.core.state import GatewayState
+from gateway.core.kernel.config import OverflowMode
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import Standing
 
 _AWAY = frozenset({Standing.LOST, Standing.STALE, Standing.NOT_ACCEPTING})

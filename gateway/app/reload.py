@@ -13,9 +13,9 @@ from gateway.app.memory import fitted_like
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.narrowing import narrowed
-from gateway.core.regions import RegionTable
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.features.catalogue import KINDS
 from gateway.policy.file import load_policy_or_closed, table_file

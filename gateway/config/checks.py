@@ -15,8 +15,8 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import tracing_faults
-from gateway.core.config import CoreConfig
-from gateway.core.decode.config import check_decode, out_of_bounds
+from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
+from gateway.core.kernel.config import CoreConfig
 from gateway.core.vocabulary import Connector
 from mesh.faults import Fault
 from mesh.operators_config import operator_faults

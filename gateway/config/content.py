@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gateway.config.classifiers import SAMPLED, find_classifier
 from gateway.config.names import Model
 from gateway.config.plug_ins import PlugInUnusable
-from gateway.core.config import ThresholdConfig, TokenBudgetConfig
+from gateway.core.kernel.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
 from mesh.values import SECOND_NS
 

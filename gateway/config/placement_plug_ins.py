@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
-from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.core.features.catalogue import policy_by_name
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.decode.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
+from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
 from mesh.values import SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS

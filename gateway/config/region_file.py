@@ -30,7 +30,7 @@ from gateway.config.targets import (
 )
 from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import collector_headers
-from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import CoreConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Connector,

@@ -1,8 +1,9 @@
 """Sections of a region file that are used as they are written, and the gateway's config made of them.
 
 A new section is a dataclass here and a line in `Sections`; a section that decisions depend on belongs in
-`gateway.core.config` and its `CoreConfig`, and the section of an optional feature in `gateway.features.sections`. Keys
-in the file, their checks and the defaults shown by `nightside gateway check` follow from it.
+`gateway.core.kernel.config` and its `CoreConfig`, and the section of an optional feature in
+`gateway.features.sections`. Keys in the file, their checks and the defaults shown by `nightside gateway check` follow
+from it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
-from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.features.sections import FeatureSections
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig

@@ -27,9 +27,10 @@ from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
 from gateway.conformance.upsets import UPSETS
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
-from gateway.core.effects import RecordShadow, StartLeg
-from gateway.core.events import (
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.kernel.effects import RecordShadow, StartLeg
+from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
     Event,
@@ -41,11 +42,10 @@ from gateway.core.events import (
     RequestArrived,
     ResponseStored,
 )
-from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Policy
-from gateway.core.prefix_chain import prefix_chain, prefix_salt
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     GatewayId,

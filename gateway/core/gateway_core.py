@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from gateway.core.attempts import RetryBudget
-from gateway.core.effects import (
+from gateway.core.features.catalogue import POLICIES, features_of
+from gateway.core.kernel.attempts import RetryBudget
+from gateway.core.kernel.deadlines import Deadlines
+from gateway.core.kernel.effects import (
     AcceptForward,
     Effect,
     EndRequest,
     PublishLoad,
     RefuseForward,
 )
-from gateway.core.events import (
+from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
     DrainLifted,
@@ -35,20 +37,18 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
-from gateway.core.features.catalogue import POLICIES, features_of
-from gateway.core.kernel.deadlines import Deadlines
 from gateway.core.kernel.feature import Hooks
 from gateway.core.kernel.judging import Judging
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.placing import Placing
+from gateway.core.kernel.prospects import waits_for, why_never_again
+from gateway.core.kernel.publishing import Publisher
+from gateway.core.kernel.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
+from gateway.core.kernel.targets import Targets
+from gateway.core.kernel.timers import TimerKind
 from gateway.core.placement.policy import PlugIns, no_plug_ins
-from gateway.core.prospects import waits_for, why_never_again
-from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState, Size
-from gateway.core.targets import Targets
-from gateway.core.timers import TimerKind
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,

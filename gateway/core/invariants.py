@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.core.config import OverflowMode
-from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
-from gateway.core.events import (
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.config import OverflowMode
+from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg
+from gateway.core.kernel.events import (
     AssignmentApplied,
     Event,
     FirstToken,
@@ -16,10 +17,9 @@ from gateway.core.events import (
     ReplicasObserved,
     RequestArrived,
 )
-from gateway.core.gateway_core import GatewayCore
-from gateway.core.peers import PeerState
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import Hold, LegState, Phase, RequestClass, RequestState
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import Hold, LegState, Phase, RequestClass, RequestState
 from gateway.core.vocabulary import (
     LegResult,
     LegRole,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gateway.config.targets import ReplicaConfig
-from gateway.core.events import AssignmentApplied
+from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, PoolName, PoolSpec, ReplicaId, ReplicaSpec
 
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]

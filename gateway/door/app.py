@@ -13,8 +13,8 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from gateway.core.effects import EndRequest
-from gateway.core.events import RequestArrived
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
 from gateway.door import errors
 from gateway.door.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop

@@ -12,7 +12,7 @@ from itertools import chain
 
 from aiohttp import web
 
-from gateway.core.limits_config import TRY_AGAIN_NS, Room
+from gateway.core.kernel.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.door.errors import (
     BUDGET_EXCEEDED,

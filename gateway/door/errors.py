@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome
 
 _MILLISECOND_NS = 1_000_000

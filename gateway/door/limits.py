@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.core.limits_config import TRY_AGAIN_NS, LimitKind, Room
+from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, Room
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000

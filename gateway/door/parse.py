@@ -14,8 +14,8 @@ from os import urandom
 from multidict import MultiMapping
 from xxhash import xxh3_64_hexdigest
 
-from gateway.core.prefix_chain import prefix_chain, prefix_salt
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import RequestId
 from gateway.door.errors import ErrorKind, kind_of
 from gateway.request.engine_api import MESSAGES_PATH, RESPONSES_PATH

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.door.aiohttp_internals import http_date, sent_answer
 from gateway.door.errors import ErrorKind, error_headers, kind_of

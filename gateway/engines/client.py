@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from gateway.config.targets import Dialect
-from gateway.core.effects import StartLeg
+from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import Extra, LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 
 from gateway.config.sections import ProbeConfig
-from gateway.core.events import ReplicasObserved
+from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import Reading

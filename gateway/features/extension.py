@@ -16,9 +16,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.limits_config import Room
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, TenantName
 from gateway.features.status import StatusView
 from gateway.features.words import Words

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.locality.artifact import EldrArtifact, centroids_of, idf_of
+from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, idf_of
 from gateway.fit.balanced_kmeans import Labels, cluster, matched
 from gateway.fit.eldr_calibration import Calibration, UnusableCalibration, by_document
 from gateway.fit.rank_correlation import choose_layers, draw_pairs, peak_of, rho_of, target_of

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import Shape
 from gateway.request.expert_counts import BadCounts, unpack_counts
 
 REQUESTS_MAX = 20_000

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gateway.core.decode.predictors.arrays import PredictorArrays, PredictorKind, PromptKey
-from gateway.core.decode.predictors.catalogue import make_estimator
-from gateway.core.decode.predictors.estimator import Features
-from gateway.core.decode.predictors.exact_match import fit_exact_match
-from gateway.core.decode.predictors.history import Ended, Snapshot
-from gateway.core.decode.predictors.survival import fit_survival
+from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PredictorKind, PromptKey
+from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
+from gateway.core.features.disaggregated.predictors.estimator import Features
+from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.fit.samples import Questions, questions_about, split_in_time, with_features
 from gateway.fit.scores import Scores, score
 from gateway.fit.trees import TooLittle, TreeRules, fit_trees

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.predictor import Numbers
-from gateway.core.decode.predictors.estimator import Ages, Features
-from gateway.core.decode.predictors.history import Ended, Snapshot, recent_at_admission
+from gateway.core.features.disaggregated.predictor import Numbers
+from gateway.core.features.disaggregated.predictors.estimator import Ages, Features
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot, recent_at_admission
 
 QUESTIONS_MAX = 100_000
 _GOLDEN = 0.6180339887498949

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from gateway.core.decode.predictor import Numbers
-from gateway.core.decode.predictors.estimator import Estimator
+from gateway.core.features.disaggregated.predictor import Numbers
+from gateway.core.features.disaggregated.predictors.estimator import Estimator
 from gateway.fit.samples import Questions
 
 BINS = 10

@@ -13,9 +13,9 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
-from gateway.core.decode.predictor import Numbers
-from gateway.core.decode.predictors.arrays import ForestArrays, LearnedArrays
-from gateway.core.decode.predictors.learned import FEATURES, feature_rows
+from gateway.core.features.disaggregated.predictor import Numbers
+from gateway.core.features.disaggregated.predictors.arrays import ForestArrays, LearnedArrays
+from gateway.core.features.disaggregated.predictors.learned import FEATURES, feature_rows
 from gateway.fit.samples import Questions
 
 

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from gateway.core.effects import StartLeg
-from gateway.core.forwarding import leg_end_of
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.peers import codec
 from gateway.peers.calls import CallWords

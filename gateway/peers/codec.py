@@ -15,10 +15,10 @@ from typing import TypeVar
 import msgspec
 
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
-from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import ForwardArrived
-from gateway.core.forwarding import UNKNOWN_REFUSAL
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.events import ForwardArrived
+from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     PREFIX_HASH_BYTES,

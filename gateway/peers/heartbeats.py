@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.kernel.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.peers import codec
 from gateway.peers.link import PeerLink

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.effects import EndRequest, RefuseForward
+from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId
 from gateway.peers import codec
 from gateway.peers.scrutiny import scrutinise

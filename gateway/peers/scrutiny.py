@@ -6,7 +6,7 @@ engines or reach another tenant's stored response. Faults are not corrected here
 
 from __future__ import annotations
 
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.bodies import Body, BodyFault, read_body
 from gateway.request.engine_api import ENGINE_HEADERS, POSTED_PATHS, REQUEST_ID_HEADER

@@ -19,7 +19,7 @@ from grpc_health.v1.health import aio as health_aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.effects import EndRequest, RefuseForward
+from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RefusalReason, RegionName, RequestId
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals, caller_name

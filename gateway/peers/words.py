@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import grpc
 import grpc.aio
 
-from gateway.core.forwarding import leg_end_of
+from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.legs import LegFailure
 from mesh.channels import status_in_words

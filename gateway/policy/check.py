@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-from gateway.core.narrowing import narrowed
-from gateway.core.regions import places_in
-from gateway.core.residency import (
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.regions import places_in
+from gateway.core.kernel.residency import (
     ResidencyPolicy,
     Verdict,
     closed_policy,

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.core.regions import only
-from gateway.core.residency import ResidencyPolicy, may_enter
+from gateway.core.kernel.regions import only
+from gateway.core.kernel.residency import ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place
 from gateway.policy.check import Check, Finding, Severity, check_policies
 from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy, rules_of

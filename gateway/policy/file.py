@@ -27,8 +27,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from gateway.core.regions import RegionTable, only, places_in
-from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy, within
+from gateway.core.kernel.regions import RegionTable, only, places_in
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy, within
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from mesh.descriptions import describe_keys
 from mesh.environment import PROCESS_ENVIRONMENT

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.residency import ResidencyPolicy, Verdict, may_accept, may_enter, may_process, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, Verdict, may_accept, may_enter, may_process, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 
 EVERYONE_ELSE = TenantName("")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.residency import may_enter
+from gateway.core.kernel.residency import may_enter
 from gateway.core.vocabulary import TenantName
 from gateway.policy.file import in_words
 from gateway.policy.flows import Region, flow_between, one_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gateway.core.regions import RegionTable
-from gateway.core.residency import LoggingRule, ResidencyPolicy, may_enter
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 from gateway.policy.file import in_words
 from gateway.policy.flows import Flow, Region, flow_between, others, region_of

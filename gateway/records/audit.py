@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import AuditConfig, AuditSync
-from gateway.core.effects import EndRequest
-from gateway.core.requests import LegState, RequestRecord
-from gateway.core.residency import may_accept, may_enter
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import LegState, RequestRecord
+from gateway.core.kernel.residency import may_accept, may_enter
 from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from gateway.records.audit_heads import Head, HeadSigner

@@ -12,9 +12,9 @@ from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.kernel.effects import EndRequest, RecordShadow, RefuseForward
+from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,

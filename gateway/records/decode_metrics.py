@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.decode.admissions import DecodeFigures
+from gateway.core.features.disaggregated.admissions import DecodeFigures
 from gateway.core.vocabulary import PoolName
 
 _SECOND_NS = 1_000_000_000

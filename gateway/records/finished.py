@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import LegState, RequestRecord
-from gateway.core.residency import ResidencyPolicy, may_process
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import LegState, RequestRecord
+from gateway.core.kernel.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import ModelName, RequestProfile
 from gateway.request.legs import RequestSummary
 

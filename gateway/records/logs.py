@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import RequestRecord
-from gateway.core.residency import LoggingRule
-from gateway.core.state import GatewayState
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
+from gateway.core.kernel.residency import LoggingRule
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, RequestProfile
 from gateway.records.decisions import decision_id
 from gateway.records.finished import ServesModel, names_served_model

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core import effects as ordered
-from gateway.core import events
-from gateway.core.description import CoreGauges, ReplicaCondition, SharingFigures
-from gateway.core.requests import RequestRecord
-from gateway.core.state import GatewayState
+from gateway.core.kernel import effects as ordered
+from gateway.core.kernel import events
+from gateway.core.kernel.description import CoreGauges, ReplicaCondition, SharingFigures
+from gateway.core.kernel.requests import RequestRecord
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,

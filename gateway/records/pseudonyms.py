@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from gateway.core.effects import Effect, EndRequest, RefuseForward
-from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward
+from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, Outcome, RefusalReason, RequestProfile
 from gateway.request.driver import GatewayStep
 from mesh.pump import Step

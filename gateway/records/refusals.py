@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.state import GatewayState
+from gateway.core.kernel.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest

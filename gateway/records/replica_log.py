@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.events import AssignmentApplied, ReplicasObserved, TimePassed
-from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.kernel.events import AssignmentApplied, ReplicasObserved, TimePassed
+from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ReplicaId, Standing
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 

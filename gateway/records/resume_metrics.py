@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import LegResult, RequestProfile
 from gateway.request.legs import RequestSummary
 from mesh.series import Tally

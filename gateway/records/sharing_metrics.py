@@ -9,7 +9,7 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.description import SharingFigures
+from gateway.core.kernel.description import SharingFigures
 from gateway.core.vocabulary import ModelName, TenantName
 
 _Name = TypeVar("_Name")

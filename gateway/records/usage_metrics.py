@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind, TenantName
 from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.locality.artifact import CELLS_MAX, MODEL_LENGTH_MAX
+from gateway.core.features.expert_locality.artifact import CELLS_MAX, MODEL_LENGTH_MAX
 from gateway.core.value import value
 
 VERSION = 1

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import assert_never
 
-from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
+from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.request.driver import Driver
 from gateway.request.engine_api import UNGENERATING_PATHS

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.core.decode.locality.nearness import Nearness
-from gateway.core.effects import StartLeg
-from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.expert_locality.nearness import Nearness
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import FirstToken, LegAccepted, LegEnded, ResponseStored
 from gateway.core.vocabulary import (
     Extra,
     LegResult,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from gateway.core.prefix_chain import extended_chain
+from gateway.core.placement.prefix_chain import extended_chain
 from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile
 from gateway.request import engine_api

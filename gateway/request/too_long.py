@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from gateway.core.events import TooLong
+from gateway.core.kernel.events import TooLong
 from gateway.request.engine_errors import decode, message_of
 
 _STATUSES: Final = frozenset({400, 413, 422})

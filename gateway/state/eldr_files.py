@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.core.decode.locality.artifact import EldrArtifact, UnusableArtifact
-from gateway.core.decode.locality.signature import Comparer
+from gateway.core.features.expert_locality.artifact import EldrArtifact, UnusableArtifact
+from gateway.core.features.expert_locality.signature import Comparer
 from mesh.state_files import StateFile, StateUnusable
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.locality import LocalityConfig, PoolLocalityConfig
-from gateway.core.decode.locality.signature import Comparer
+from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId
 from gateway.state.eldr_files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.decode.predictors.arrays import (
+from gateway.core.features.disaggregated.predictors.arrays import (
     LENGTHS_MAX,
     TOKENS_MAX,
     ExactMatchArrays,
@@ -21,9 +21,9 @@ from gateway.core.decode.predictors.arrays import (
     SurvivalArrays,
     UnusableArrays,
 )
-from gateway.core.decode.predictors.catalogue import kind_of, make_estimator
-from gateway.core.decode.predictors.estimator import KEY_MAX
-from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.catalogue import kind_of, make_estimator
+from gateway.core.features.disaggregated.predictors.estimator import KEY_MAX
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from mesh.state_files import StateFile, StateUnusable
 
 _MILLISECOND_NS = 1_000_000

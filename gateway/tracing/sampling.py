@@ -7,8 +7,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from gateway.config.tracing import TailConfig, TracingConfig
-from gateway.core.effects import EndRequest
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, Outcome, TargetKind
 from gateway.request.legs import OutboundRequest, RequestSummary
 from gateway.request.trace_context import RequestTrace, SpanName, fresh_span_id, fresh_trace_id, named_in

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import LegState, RequestRecord
-from gateway.core.residency import LoggingRule
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import LegState, RequestRecord
+from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import (
     Candidate,
     GatewayId,

@@ -11,9 +11,9 @@ from dataclasses import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.effects import EndRequest
-from gateway.core.requests import RequestRecord
-from gateway.core.state import GatewayState
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import RequestProfile
 from gateway.records.finished import ServesModel, names_served_model
 from gateway.records.trace_metrics import NOT_KEPT, TraceMetrics

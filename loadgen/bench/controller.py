@@ -14,7 +14,7 @@ from statistics import median
 from controller.core import effects, events
 from controller.core.controller_core import ControllerCore
 from controller.core.vocabulary import GatewayEntry, HeardPeer, Location, ReplicaEntry
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
 from mesh.control.codec import said_by_controller
 from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot

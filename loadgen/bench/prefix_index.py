@@ -15,8 +15,8 @@ from statistics import median
 from time import perf_counter_ns  # noqa: TID251 - a bench measures
 from typing import Protocol
 
-from gateway.core.prefix_chain import prefix_chain
-from gateway.core.prefix_index import PrefixIndex
+from gateway.core.placement.prefix_chain import prefix_chain
+from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 _PROMPT_BYTES = 32 * 1024

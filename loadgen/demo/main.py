@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.conversation import converse
 from loadgen.demo.failover import FailoverReport, kill_and_return

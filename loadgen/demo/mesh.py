@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
 from loadgen.demo.members import Member, until_attached, until_met, until_ready

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gateway.core.residency import ResidencyPolicy, may_process
+from gateway.core.kernel.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from loadgen.demo.report import RunReport
 from loadgen.figures import Figures

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, ModelName, RegionName, ReplicaRole
 from loadgen.demo.scenario import CONNECTOR, RegionScenario
 

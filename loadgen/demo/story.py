@@ -12,7 +12,7 @@ from itertools import combinations
 from rich.console import Console
 from rich.text import Text
 
-from gateway.core.residency import ResidencyPolicy, may_process
+from gateway.core.kernel.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy.file import load_policy
 from loadgen.demo.failover import FailoverReport, failover_document, seen_by_clients, seen_by_the_mesh, why_lost

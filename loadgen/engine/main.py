@@ -13,7 +13,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.core.decode.locality.artifact import EXPERTS_MAX, LAYERS_MAX
+from gateway.core.features.expert_locality.artifact import EXPERTS_MAX, LAYERS_MAX
 from gateway.core.vocabulary import Connector, ReplicaRole
 from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.handoff import EngineDied, HandoffConfig

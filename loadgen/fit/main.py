@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from gateway.core.decode.predictors.arrays import PredictorKind, PromptKey
-from gateway.core.decode.predictors.history import Snapshot
+from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
+from gateway.core.features.disaggregated.predictors.history import Snapshot
 from gateway.state.predictor_files import artifact_file, artifact_of
 from loadgen.fit.eldr import eldr
 from loadgen.fit.sources import TOKEN_S, history_from, history_of_trace

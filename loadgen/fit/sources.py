@@ -12,9 +12,9 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from gateway.core.decode.predictors.arrays import LENGTHS_MAX, TOKENS_MAX
-from gateway.core.decode.predictors.estimator import KEY_MAX, UNKNOWN_PROMPT
-from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, TOKENS_MAX
+from gateway.core.features.disaggregated.predictors.estimator import KEY_MAX, UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.state.predictor_files import read_history
 from loadgen.passages import Passage
 from loadgen.traces.files import TraceError

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.core.features.prices.price_list import PriceList
-from gateway.core.features.prices.prices import MICROS, PriceTable
+from gateway.core.features.prices.price_table import MICROS, PriceTable
 from gateway.core.vocabulary import PoolName, RegionName
 from loadgen.figures import Figures
 from loadgen.planner.regions import PoolNeed, RegionLoad

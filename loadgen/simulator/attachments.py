@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.gateways import SimGateway

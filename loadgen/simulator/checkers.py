@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from gateway.core import events
-from gateway.core.attempts import BreakerState
-from gateway.core.bits import slots_of
-from gateway.core.config import OverflowMode, PeerAvailability, PushingMode
-from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
-from gateway.core.requests import Phase, RequestState
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel import events
+from gateway.core.kernel.attempts import BreakerState
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import OverflowMode, PeerAvailability, PushingMode
+from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.requests import Phase, RequestState
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,

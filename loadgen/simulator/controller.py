@@ -17,7 +17,7 @@ from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, Publ
 from controller.core.events import Event
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from controller.store.held import Mark, Watch, lease_end_ns
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.attachments import Attachment, SimHello

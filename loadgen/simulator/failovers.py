@@ -12,11 +12,11 @@ from controller.core.effects import KeepOwners, PublishRecords, TellCondition
 from controller.core.events import Event as News
 from controller.core.events import StateRestored
 from controller.core.vocabulary import Condition
-from gateway.core import events
-from gateway.core.effects import Effect, StartLeg
-from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel import events
+from gateway.core.kernel.effects import Effect, StartLeg
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
 from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from gateway.core.features.prices.price_list import PriceList
-from gateway.core.features.prices.prices import MICROS, Prices, PriceTable, ReplicaPrice
+from gateway.core.features.prices.price_table import MICROS, Prices, PriceTable, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from loadgen.figures import Figures
 from loadgen.report import RequestRecord

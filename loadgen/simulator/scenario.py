@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from gateway.config.region_file import CoreFile
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     Jurisdiction,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.vocabulary import GatewayEntry, ReplicaEntry
 from controller.store.held import Mark
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, assert_never
 
-from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, TenantName
 from mesh.control.naming_codec import read_records, records_to_pb
 from mesh.control.vocabulary import (

@@ -4,7 +4,7 @@ them knows their form on the wire.
 
 from __future__ import annotations
 
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
 from mesh.naming.tree import RecordTree

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from gateway.core.effects import Effect
-from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.effects import Effect
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
 from loadgen.simulator.decision_digest import DecisionDigest

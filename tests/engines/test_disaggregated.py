@@ -13,7 +13,7 @@ from contextlib import ExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
-from gateway.core.description import gauges_of
+from gateway.core.kernel.description import gauges_of
 from tests.engines.calls import CHAT, COMPLETIONS, FETCHED, PATHS, TOKENS, asked, comparable, long_text, said_in
 from tests.engines.conftest import Pair
 from tests.engines.real import KV_BLOCK_TOKENS, LEASE_S, RUNNING_MAX, Engine, reports_error

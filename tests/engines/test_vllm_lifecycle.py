@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.core.description import gauges_of
+from gateway.core.kernel.description import gauges_of
 from tests.engines.conftest import Engines
 from tests.engines.real import Engine, reports_error
 from tests.engines.regions import RealMesh, RealRegion, replicas

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place
 from mesh.control.codec import read_from_controller, said_by_gateway
 from mesh.control.vocabulary import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from google.protobuf.message import Message
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     ControlVersion,

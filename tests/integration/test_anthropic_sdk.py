@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from gateway.core.events import DrainRequested
+from gateway.core.kernel.events import DrainRequested
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import Message, chat_prompt, token_count
 from tests.support.core import EU, MODEL, US

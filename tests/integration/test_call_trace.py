@@ -15,6 +15,6 @@ async def test_a_local_request_takes_the_short_way() -> None:
     too_many = {part: figures[part] for part, most in CALLS_MAX.items() if figures[part] > most}
     assert too_many == {}
     assert figures["files"] <= FILES_MAX
-    queues = {"gateway/core/queues.py", "gateway/core/features/sharing/fair_queue.py"}
+    queues = {"gateway/core/kernel/queues.py", "gateway/core/features/sharing/fair_queue.py"}
     queued = [name for file, name in trace.calls if file in queues]
     assert queued == [], "a request that can be placed at once is never queued"

@@ -22,7 +22,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
 from gateway.peers import codec as peer_codec
 from mesh.channels import stop_at_once

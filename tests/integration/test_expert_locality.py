@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.decode.locality.artifact import EldrArtifact, Shape
-from gateway.core.decode.locality.nearness import SignatureState
+from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.nearness import SignatureState
 from gateway.core.vocabulary import Connector, PoolName, ReplicaRole
 from gateway.records.journal import replay
 from gateway.state.eldr_files import eldr_file

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.vocabulary import ModelName
 from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up

@@ -23,6 +23,14 @@ FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 LISTS = ("gateway/core/features/catalogue.py", "gateway/features/catalogue.py", "gateway/features/sections.py")
 NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
+STILL_NEEDED = {
+    "disaggregated": "*",
+    "expert_locality": "*",
+    "prices": "policy.py price_table.py",
+    "stored_responses": "key.py",
+}
+"""Files of features' core halves that are imported from elsewhere and stay when the feature is deleted; `*` stands for
+all but `feature.py`. The list only becomes shorter."""
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
 ALL = sorted({path.stem for path in HALVES})
 PROGRAM = f"""
@@ -47,10 +55,18 @@ def without(feature: str, copy: Path) -> list[str]:
         shutil.copy(ROOT / file, copy / file)
     for folder in FOLDERS:
         (copy / folder / f"{feature}.py").unlink(missing_ok=True)
-        shutil.rmtree(copy / folder / feature, ignore_errors=True)
+        for path in (copy / folder / feature).rglob("*.py"):
+            if folder != FOLDERS[0] or not stays(feature, path.name):
+                path.unlink()
     struck = [file for file in LISTS if strike(feature, copy / file)]
-    assert struck, "a list names it"
+    assert struck or feature == "expert_locality", "a list names it"
     return [each.name for each in fields(FeatureSections) if each.name == feature]
+
+
+def stays(feature: str, file: str) -> bool:
+    """Return true if a file of a core half stays, with the package that it is in."""
+    needed = STILL_NEEDED.get(feature, "").split()
+    return file in needed or (bool(needed) and file == "__init__.py") or (needed == ["*"] and file != "feature.py")
 
 
 def strike(feature: str, file: Path) -> bool:

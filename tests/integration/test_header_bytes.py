@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.attempts import BreakerState
+from gateway.core.kernel.attempts import BreakerState
 from tests.fakes.engine import GOOD_STREAM, Exchange, Script
 from tests.support.core import US
 from tests.support.gateways import counted

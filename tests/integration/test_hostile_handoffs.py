@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.decode.locality.artifact import EldrArtifact, Shape
-from gateway.core.decode.locality.nearness import SignatureState
+from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.nearness import SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.state.eldr_files import eldr_file
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, answer

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from gateway.core.events import RequestArrived
+from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.driver import GatewaySubscriptions

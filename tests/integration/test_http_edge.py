@@ -16,8 +16,9 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.config.targets import Dialect
-from gateway.core import events
-from gateway.core.config import (
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel import events
+from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,
     ObservationConfig,
@@ -25,10 +26,9 @@ from gateway.core.config import (
     QueueConfig,
     ResumeConfig,
 )
-from gateway.core.description import describe, gauges_of
-from gateway.core.effects import EndRequest
-from gateway.core.events import Event
-from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.description import describe, gauges_of
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import Event
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

@@ -15,7 +15,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, JournalConfig
-from gateway.core.events import RequestArrived
+from gateway.core.kernel.events import RequestArrived
 from gateway.records.journal import read_journal, replay
 from gateway.security.keys import mint
 from tests.fakes.engine import FakeEngine

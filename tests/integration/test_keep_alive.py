@@ -17,7 +17,7 @@ import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import LimitsConfig
-from gateway.core.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.kernel.config import AttemptConfig, CoreConfig, QueueConfig
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_MESSAGE_STREAM,

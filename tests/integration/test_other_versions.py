@@ -15,7 +15,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway.core.attempts import BreakerState
+from gateway.core.kernel.attempts import BreakerState
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, token
 from tests.fakes.other_versions import Protocol, before_exchange, frozen, newer
 from tests.support.core import AP, EU, MODEL, TENANT, US

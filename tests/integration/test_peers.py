@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.description import gauges_of
+from gateway.core.kernel.description import gauges_of
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

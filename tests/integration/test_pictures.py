@@ -19,7 +19,7 @@ import pytest
 from gateway.app.gateway import serve_gateway
 from gateway.config.content import ContentConfig
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key
 from loadgen.engine.fields import MEDIA_TOKENS

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
-from gateway.core.config import ResumeConfig
+from gateway.core.kernel.config import ResumeConfig
 from gateway.door.room import Room
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import continuation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from gateway.core.sharing_config import ClassesConfig, InteractiveConfig
+from gateway.core.kernel.sharing_config import ClassesConfig, InteractiveConfig
 from tests.support.core import EU, LAYERED, SECOND, US, under
 from tests.support.gateways import CHAT, until
 from tests.support.regions import Mesh, Region

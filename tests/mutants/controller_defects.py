@@ -17,7 +17,7 @@ from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, Change
-from gateway.core.residency import Verdict
+from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from loadgen.simulator.attachments import Attachment, served
 from mesh.control.vocabulary import Snapshot

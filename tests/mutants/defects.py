@@ -9,31 +9,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.admission import WaitingRoom
-from gateway.core.attempts import Breaker
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.intake import Intake
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.attempts import Breaker
+from gateway.core.kernel.intake import Intake
 from gateway.core.kernel.judging import Judging
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.legs import Legs
+from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.placing import Placing
+from gateway.core.kernel.pools import PoolFit
+from gateway.core.kernel.queues import Line, Turn
+from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState, Size
+from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
-from gateway.core.peers import Peers, PeerState
+from gateway.core.kernel.rooms import Rooms
+from gateway.core.kernel.slots import EngineSlots
+from gateway.core.kernel.state import GatewayState
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
-from gateway.core.pools import PoolFit
-from gateway.core.queues import Line, Turn
-from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState, Size
-from gateway.core.residency import ResidencyPolicy, Verdict
-from gateway.core.rooms import Rooms
-from gateway.core.slots import EngineSlots
-from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -75,7 +75,7 @@ def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Or
 # Targets that a request may use
 
 
-@mutant("replicas in regions that the policy forbids are used", "replicas:Replicas.eligible")
+@mutant("replicas in regions that the policy forbids are used", "kernel.replicas:Replicas.eligible")
 def replicas_anywhere(
     original: Original,
     replicas: Replicas,
@@ -92,8 +92,8 @@ def replicas_anywhere(
 
 @mutant(
     "an adopted replica takes what arrived where its home does not accept",
-    "replicas:_takes_from",
-    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+    "kernel.replicas:_takes_from",
+    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
 )
 def taken_from_anywhere(original: Original, origin: Place | None, accepts: PlaceRule | None) -> bool:
     return True
@@ -102,7 +102,7 @@ def taken_from_anywhere(original: Original, origin: Place | None, accepts: Place
 @mutant(
     "a stored response at an adopted replica is read from anywhere",
     "placement.eligibility:Eligibility._may_take",
-    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
 )
 def stored_for_anybody(original: Original, eligibility: Eligibility, spec: ReplicaSpec, wanted: RequestClass) -> bool:
     return wanted.rule.allows(spec.place)
@@ -111,23 +111,23 @@ def stored_for_anybody(original: Original, eligibility: Eligibility, spec: Repli
 @mutant(
     "peers are promised adopted replicas that would not take what they forward",
     "vocabulary:LoadReport.told_to",
-    hunter=f"{_CORE_TESTS}/test_intake.py::TestAdoptedReplicas",
+    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
 )
 def promised_to_anybody(original: Original, report: LoadReport, place: Place | None) -> LoadReport:
     return report
 
 
-@mutant("a tenant's own rule is ignored", "residency:processing_rule")
+@mutant("a tenant's own rule is ignored", "kernel.residency:processing_rule")
 def one_rule_for_all(original: Original, policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
     return policy.process
 
 
-@mutant("anybody's overflow is taken in", "residency:may_accept")
+@mutant("anybody's overflow is taken in", "kernel.residency:may_accept")
 def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) -> Verdict:
     return Verdict(not policy.closed_reason, original(policy, origin).why)
 
 
-@mutant("a region without a usable policy goes on forwarding", "intake:Intake.class_of")
+@mutant("a region without a usable policy goes on forwarding", "kernel.intake:Intake.class_of")
 def forwards_when_closed(
     original: Original,
     intake: Intake,
@@ -141,7 +141,7 @@ def forwards_when_closed(
     return _opened(request_class, hops, is_open=not intake._core.locked_down)
 
 
-@mutant("forwarding goes on in lockdown", "intake:Intake.class_of")
+@mutant("forwarding goes on in lockdown", "kernel.intake:Intake.class_of")
 def forwards_in_lockdown(
     original: Original,
     intake: Intake,
@@ -179,7 +179,7 @@ def crosses_again(original: Original, hops: Hops) -> bool:
 # Admission, and order of service
 
 
-@mutant("a gateway that goes out of service takes new requests", "intake:Intake.rejection_of")
+@mutant("a gateway that goes out of service takes new requests", "kernel.intake:Intake.rejection_of")
 def takes_while_draining(
     original: Original, intake: Intake, profile: RequestProfile, request_class: RequestClass
 ) -> tuple[Outcome, str] | None:
@@ -187,7 +187,7 @@ def takes_while_draining(
     return None if rejection is not None and rejection[0] is Outcome.REJECTED_DRAINING else rejection
 
 
-@mutant("who came last is served first", "queues:Line.head")
+@mutant("who came last is served first", "kernel.queues:Line.head")
 def last_comes_first(original: Original, line: Line) -> RequestState:
     *_, last = line
     return last
@@ -247,7 +247,7 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
 @mutant(
     "what follows stored responses goes past all who are held",
     "placement.cost:Cost.hold_pinned",
-    hunter=f"{_CORE_TESTS}/features/test_stored_responses.py",
+    hunter=f"{_CORE_TESTS}/features/stored_responses/test_feature.py",
 )
 def follows_past_everybody(
     original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int
@@ -289,7 +289,7 @@ def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, o
 
 @mutant(
     "whoever is held for a replica is held for who takes over its slot",
-    "admission:WaitingRoom.release",
+    "kernel.admission:WaitingRoom.release",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
 )
 def slots_keep_who_is_held(original: Original, room: WaitingRoom, slot: int) -> list[RequestState]:
@@ -298,7 +298,7 @@ def slots_keep_who_is_held(original: Original, room: WaitingRoom, slot: int) -> 
 
 @mutant(
     "more are held than may wait",
-    "intake:Intake.overfullness_for",
+    "kernel.intake:Intake.overfullness_for",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
 )
 def holds_without_limit(original: Original, intake: Intake, profile: RequestProfile) -> None:
@@ -341,7 +341,7 @@ def one_leg_too_late(
 @mutant(
     "a leg that was stopped because its companion ended is held against its target",
     "kernel.legs:Legs._conclude",
-    hunter=f"{_CORE_TESTS}/test_requests.py::test_whoever_fails_has_the_other_stopped_and_is_alone_to_blame",
+    hunter=f"{_CORE_TESTS}/kernel/test_requests.py::test_whoever_fails_has_the_other_stopped_and_is_alone_to_blame",
 )
 def blames_the_companion(
     original: Original, legs: Legs, request: RequestState, attempt: AttemptState, end: LegEnd
@@ -362,8 +362,8 @@ def slots_keep_failures(original: Original, judging: Judging) -> None:
 
 @mutant(
     "what nobody could ever serve waits for nobody",
-    "prospects:why_no_newcomer",
-    hunter=f"{_CORE_TESTS}/test_prospects.py::TestWhatNobodyCouldServe",
+    "kernel.prospects:why_no_newcomer",
+    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestWhatNobodyCouldServe",
 )
 def waits_in_vain(
     original: Original, core: GatewayState, profile: RequestProfile, request_class: RequestClass
@@ -375,7 +375,7 @@ def waits_in_vain(
 @mutant(
     "a request is refused for good while whoever may serve it is down",
     "placement.eligibility:Eligibility.may_ever_serve",
-    hunter=f"{_CORE_TESTS}/test_prospects.py::TestWhatMayCome",
+    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestWhatMayCome",
 )
 def waits_for_the_free_alone(
     original: Original, eligibility: Eligibility, request_class: RequestClass, barred_peers: int = 0
@@ -390,7 +390,7 @@ def waits_for_the_free_alone(
 @mutant(
     "whoever waits is not told that nobody can come any more",
     "kernel.judging:Judging.refuse_hopeless",
-    hunter=f"{_CORE_TESTS}/test_prospects.py::TestJudgedAgain",
+    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestJudgedAgain",
 )
 def never_judged_again(original: Original, judging: Judging) -> None:
     return
@@ -399,42 +399,42 @@ def never_judged_again(original: Original, judging: Judging) -> None:
 # State of targets
 
 
-@mutant("a cancelled attempt is counted for ever", "targets:Targets.ended")
+@mutant("a cancelled attempt is counted for ever", "kernel.targets:Targets.ended")
 def counts_the_cancelled(original: Original, *ended: Any, **more: Any) -> None:
     _, state, _, result, *_ = ended
     original(*ended, **more)
     state.in_flight += result is LegResult.CANCELLED
 
 
-@mutant("what was read stays in a target's backlog", "targets:Targets.first_token")
+@mutant("what was read stays in a target's backlog", "kernel.targets:Targets.first_token")
 def reads_it_twice(original: Original, targets: Any, state: Any, *token: Any) -> None:
     backlog_bytes = state.backlog_bytes
     original(targets, state, *token)
     state.backlog_bytes = backlog_bytes
 
 
-@mutant("a client's mistakes open the breaker", "attempts:Breaker.record")
+@mutant("a client's mistakes open the breaker", "kernel.attempts:Breaker.record")
 def blames_for_clients(original: Original, breaker: Breaker, result: LegResult, *when: Any, **more: Any) -> bool:
     return bool(original(breaker, LegResult.FAILED if result is LegResult.CLIENT_ERROR else result, *when, **more))
 
 
-@mutant("a peer's refusal counts as a failure", "attempts:Breaker.record")
+@mutant("a peer's refusal counts as a failure", "kernel.attempts:Breaker.record")
 def blames_for_refusals(original: Original, breaker: Breaker, result: LegResult, *when: Any, **more: Any) -> bool:
     return bool(original(breaker, LegResult.FAILED if result is LegResult.REFUSED else result, *when, **more))
 
 
-@mutant("a replica with a pending request is pushed to", "replicas:Replicas._fullness")
+@mutant("a replica with a pending request is pushed to", "kernel.replicas:Replicas._fullness")
 def pushes_onto_pending(original: Original, replicas: Replicas, state: ReplicaState) -> Standing:
     standing: Standing = original(replicas, state)
     return Standing.AVAILABLE if standing is Standing.PENDING and state.waiting == 1 else standing
 
 
-@mutant("a peer whose heartbeats change is judged by what it said before", "peers:_says_the_same")
+@mutant("a peer whose heartbeats change is judged by what it said before", "kernel.peers:_says_the_same")
 def hears_no_change(original: Original, report: LoadReport, last: LoadReport | None) -> bool:
     return True
 
 
-@mutant("peers that have not been heard for long are used", "peers:Peers._stale_ns")
+@mutant("peers that have not been heard for long are used", "kernel.peers:Peers._stale_ns")
 def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
     stale_ns: int = original(peers, state)
     return stale_ns and stale_ns + _AGES_NS
@@ -442,7 +442,7 @@ def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
 
 @mutant(
     "forwards that no heartbeat counts yet take no room",
-    "peers:Peers._position",
+    "kernel.peers:Peers._position",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestOverflow",
 )
 def forgets_its_forwards(
@@ -454,7 +454,7 @@ def forgets_its_forwards(
 @mutant(
     "forwards are taken without end",
     "placement.placer:Placer.position_of",
-    hunter=f"{_CORE_TESTS}/test_intake.py::TestForwards",
+    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestForwards",
 )
 def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple[int, float]:
     return 0, original(placer, *asked)[1]
@@ -462,8 +462,8 @@ def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple
 
 @mutant(
     "a prompt that is being read teaches how many slots there are",
-    "slots:EngineSlots.observe",
-    hunter=f"{_CORE_TESTS}/test_slots.py",
+    "kernel.slots:EngineSlots.observe",
+    hunter=f"{_CORE_TESTS}/kernel/test_slots.py",
 )
 def learns_from_reading(original: Original, slots: EngineSlots, running: int, waiting: int, **told: Any) -> None:
     original(slots, running, waiting, **{**told, "unread": 0})
@@ -514,8 +514,8 @@ def charges_again(
 
 @mutant(
     "who yields goes where there is no room",
-    "rooms:Rooms.replicas_with_room",
-    hunter=f"{_CORE_TESTS}/test_rooms.py",
+    "kernel.rooms:Rooms.replicas_with_room",
+    hunter=f"{_CORE_TESTS}/kernel/test_rooms.py",
 )
 def yields_to_nobody(original: Original, rooms: Rooms, mask: int, request_class: RequestClass) -> int:
     return mask

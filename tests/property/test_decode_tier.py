@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.decode.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
-from gateway.core.decode.predictor import Facts, Numbers, Predictor
-from gateway.core.decode.tier import DecodeTier
+from gateway.core.features.disaggregated.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
+from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 BATCH = 3

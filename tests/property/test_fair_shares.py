@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.admission import WaitingRoom
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
-from gateway.core.requests import RequestState
-from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.requests import RequestState
+from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import TenantName
-from tests.unit.gateway.core.test_admission import LLAMA, request
+from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
 
 INPUT_MAX, OUTPUT_MAX = 400, 200
 BACKLOG = 3

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,
     OverflowMode,
@@ -20,10 +20,10 @@ from gateway.core.config import (
     PushingMode,
     QueueConfig,
 )
-from gateway.core.effects import AcceptForward, StartLeg
-from gateway.core.events import ForwardArrived, LockdownChanged
-from gateway.core.narrowing import narrowed
-from gateway.core.residency import ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.kernel.effects import AcceptForward, StartLeg
+from gateway.core.kernel.events import ForwardArrived, LockdownChanged
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.core.prefix_chain import prefix_chain
-from gateway.core.prefix_index import Match, PrefixIndex
+from gateway.core.placement.prefix_chain import prefix_chain
+from gateway.core.placement.prefix_index import Match, PrefixIndex
 
 ROOMY_BYTES = 2**30
 TTL_NS = 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Outcome
 from tests.support.core import BOTH
 from tests.support.random_walk import RandomWalk

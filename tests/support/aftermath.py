@@ -23,7 +23,7 @@ import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
-from gateway.core.requests import RequestState
+from gateway.core.kernel.requests import RequestState
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import OutboundRequest
 from gateway.request.mailbox import Mailbox

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.core.decode.locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import Shape
 from gateway.fit.eldr_calibration import Calibration
 
 

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementConfig, PushingConfig
+from gateway.core.kernel.config import PlacementConfig, PushingConfig
 from tests.support.core import EU, LAYERED, US
 from tests.support.gateways import knowing, until, usable_peers
 from tests.support.regions import Mesh, Region

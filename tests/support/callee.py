@@ -11,10 +11,10 @@ import pytest
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.core.config import CoreConfig
-from gateway.core.effects import StartLeg
-from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied, ReplicasObserved
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, ReplicasObserved
 from gateway.core.vocabulary import (
     GatewayId,
     ReplicaId,

@@ -10,7 +10,7 @@ from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, Location, ReplicaEntry
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Place, ReplicaId
 from tests.support.core import AP, EU, MS, SECOND, US, policy
 

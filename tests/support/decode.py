@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from gateway.core.decode.admissions import Admission
-from gateway.core.decode.config import DecodeConfig, DecodePolicyName
-from gateway.core.decode.predictor import Facts, Predictor
-from gateway.core.decode.tier import DecodeTier
+from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 MS = 1_000_000

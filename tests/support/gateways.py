@@ -19,8 +19,8 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
-from gateway.core.config import ResumeConfig
-from gateway.core.description import gauges_of
+from gateway.core.kernel.config import ResumeConfig
+from gateway.core.kernel.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from mesh.values import Address
 from tests.support.core import AP, EU, LAYERED, LOOPBACK_RANGES, MODEL, MS, SECOND, US, regions_document, under

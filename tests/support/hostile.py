@@ -15,7 +15,7 @@ from structlog.typing import EventDict, FilteringBoundLogger
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
-from gateway.core.config import AttemptConfig, CoreConfig
+from gateway.core.kernel.config import AttemptConfig, CoreConfig
 from gateway.door.room import Room
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, stream
 from tests.support.core import MS, US, unresumed

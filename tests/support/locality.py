@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gateway.core.decode.locality.artifact import EldrArtifact, Shape
-from gateway.core.decode.locality.nearness import Nearness, SignatureState
-from gateway.core.decode.locality.signature import pack
+from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
+from gateway.core.features.expert_locality.signature import pack
 
 MODEL = "tiny-moe"
 

@@ -10,15 +10,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from gateway.core import effects as ordered
-from gateway.core import events
-from gateway.core.config import CoreConfig
-from gateway.core.effects import Effect
-from gateway.core.events import Event
-from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel import effects as ordered
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.effects import Effect
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.forwarding import leg_end_of
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

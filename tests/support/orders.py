@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core import events
-from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.kernel import events
+from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from loadgen.demo.main import Demo, page_of
 from loadgen.demo.scenario import DemoScenario
 from loadgen.demo.story import MESH_RUN

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.config import CoreConfig, ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig
-from gateway.core.effects import StartLeg
+from gateway.core.kernel.config import CoreConfig, ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import PlacementReason
 from tests.support.core import Desk, desk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 SOURCE = """
-from gateway.core.bits import lowest_slot
+from gateway.core.kernel.bits import lowest_slot
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.policy.file import PolicyDocument
 
 Rule = dict[str, list[str]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.core import events
-from gateway.core.config import CoreConfig, PlacementPolicy
-from gateway.core.effects import Effect
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.kernel.effects import Effect
 from gateway.core.vocabulary import (
     GatewayId,
     LoadReport,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.app.gateway import GatewayHandle
-from gateway.core.description import gauges_of
+from gateway.core.kernel.description import gauges_of
 from tests.support.gateways import counted, until
 
 

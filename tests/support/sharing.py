@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 
-from gateway.core import events
-from gateway.core.config import CoreConfig, QueueConfig
-from gateway.core.effects import EndRequest, PublishLoad
-from gateway.core.limits_config import SharesConfig
-from gateway.core.sharing_config import TenantConfig
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig, QueueConfig
+from gateway.core.kernel.effects import EndRequest, PublishLoad
+from gateway.core.kernel.limits_config import SharesConfig
+from gateway.core.kernel.sharing_config import TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     LoadReport,

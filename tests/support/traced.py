@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.core.effects import EndRequest
-from gateway.core.requests import RequestRecord
-from gateway.core.residency import LoggingRule
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
+from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestProfile, Target
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import RequestSummary

@@ -228,7 +228,7 @@ LAYER_BREAKS = [
     ("gateway/door/probe.py", "import protos.mesh.v1.peer_pb2", "Wire"),
     ("gateway/engines/probe.py", "import loadgen.wan", "Roots"),
     ("gateway/new_room.py", "", "Gateway"),
-    ("controller/probe.py", "import gateway.core.events", "Controller"),
+    ("controller/probe.py", "import gateway.core.kernel.events", "Controller"),
     ("gateway/app/probe.py", "import gateway.fit.trees", "Gateway"),
     ("gateway/state/probe.py", "import sklearn", "Fitting"),
     ("loadgen/probe.py", "import gateway.request.driver", "Load"),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
 from gateway.core.features.prices.in_force import carbon_figure, peer_prices, replica_price
-from gateway.core.features.prices.prices import ReplicaPrice, Work, work_milligrams
+from gateway.core.features.prices.price_table import ReplicaPrice, Work, work_milligrams
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer, Policy
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile
 
 _LOAD_MAX = 16

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice

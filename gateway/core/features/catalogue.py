@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.config import PlacementPolicy
-from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
@@ -12,7 +11,8 @@ from gateway.core.features.prices.policy import Price
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
-from gateway.core.features.stored_responses import StoredResponses
+from gateway.core.features.stored_responses.feature import StoredResponses
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.placement.catalogue import BUILT_IN

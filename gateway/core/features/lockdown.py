@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.core.events import Event, LockdownChanged
+from gateway.core.kernel.events import Event, LockdownChanged
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.requests import Phase, RequestState
+from gateway.core.kernel.requests import Phase, RequestState
 from gateway.core.vocabulary import Outcome, TargetKind
 
 

@@ -6,11 +6,11 @@ all, and reports it with the end of the leg.
 
 from __future__ import annotations
 
-from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import ForwardArrived, RequestArrived
+from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.events import ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.requests import AttemptState, LegEnd, LegState, RequestState
+from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, RequestState
 from gateway.core.vocabulary import NO_RESUMES, Extra, LegRole, Outcome, ReplicaSpec, Resumes, TargetKind
 
 FIRST_STEP_DEATHS_MAX = 2

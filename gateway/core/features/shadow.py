@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.core.effects import RecordShadow
+from gateway.core.kernel.effects import RecordShadow
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.requests import RequestState
+from gateway.core.kernel.requests import RequestState
 
 
 class Shadow(Feature):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.prospects import waits_for
+from gateway.core.kernel.requests import AttemptState, Phase, RequestState
 from gateway.core.kernel.retries import Retries
-from gateway.core.prospects import waits_for
-from gateway.core.requests import AttemptState, Phase, RequestState
 from gateway.core.vocabulary import Outcome, ServiceClass
 
 

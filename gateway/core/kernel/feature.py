@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.core.config import CoreConfig
-from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
-from gateway.core.placement.placer import Placement
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import (
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.events import Event, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import (
     AttemptState,
     LegEnd,
     LegPlanner,
@@ -24,7 +23,8 @@ from gateway.core.requests import (
     RequestState,
     Size,
 )
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.placement.placer import Placement
 from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
 
 

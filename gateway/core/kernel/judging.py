@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.prospects import why_never_again
+from gateway.core.kernel.requests import Phase, RequestState
+from gateway.core.kernel.residency import refusal_of
 from gateway.core.kernel.retries import class_with_failures
-from gateway.core.prospects import why_never_again
-from gateway.core.requests import Phase, RequestState
-from gateway.core.residency import refusal_of
 from gateway.core.vocabulary import Outcome, ResidencyStamp, ServiceClass
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.attempts import RetryBudget
-from gateway.core.effects import Effect, StartLeg, StopLeg
-from gateway.core.intake import Intake
+from gateway.core.kernel.attempts import RetryBudget
+from gateway.core.kernel.effects import Effect, StartLeg, StopLeg
 from gateway.core.kernel.feature import Feature, Hooks
+from gateway.core.kernel.intake import Intake
+from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
+from gateway.core.kernel.state import GatewayState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns
-from gateway.core.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
-from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from gateway.core.events import FirstToken, LegEnded
+from gateway.core.kernel.events import FirstToken, LegEnded
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.requests import AttemptState, LegEnd, Phase, RequestState
 from gateway.core.kernel.retries import Retries
-from gateway.core.requests import AttemptState, LegEnd, Phase, RequestState
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, TargetKind
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core.bits import next_slot_from, slots_of
+from gateway.core.kernel.bits import next_slot_from, slots_of
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.pools import PoolFit
+from gateway.core.kernel.requests import AttemptState, Hold, Phase, RequestState
 from gateway.core.placement.placer import Placement
-from gateway.core.pools import PoolFit
-from gateway.core.requests import AttemptState, Hold, Phase, RequestState
 from gateway.core.vocabulary import LegRole, ModelName
 
 _INVITED_MAX = 4

@@ -3,8 +3,8 @@ shortest queue while loads are far apart. A baseline: a choice takes time in pro
 
 from __future__ import annotations
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.least_load import LeastLoad
 from gateway.core.placement.policy import Choice, share_of

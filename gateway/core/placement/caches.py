@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
-from gateway.core.prefix_index import PrefixIndex
+from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import RequestProfile
 
 _PRIOR_BYTES_PER_TOKEN: Final = 4.0

@@ -3,7 +3,7 @@ feature."""
 
 from __future__ import annotations
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.affinity_load import AffinityLoad
 from gateway.core.placement.cache_aware import CacheAware
 from gateway.core.placement.consistent_hash import ConsistentHash

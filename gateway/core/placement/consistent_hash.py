@@ -3,9 +3,9 @@ looks at loads."""
 
 from __future__ import annotations
 
-from gateway.core.config import PlacementConfig
-from gateway.core.hash_ring import HashRing
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.hash_ring import HashRing
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile, Target, TargetKind

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
-from gateway.core.first_token import FirstTokenLine
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.caches import Caches
+from gateway.core.placement.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.holds import Holds
 from gateway.core.placement.policy import Choice, Offer, Policy, Weighed
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
     Costs,

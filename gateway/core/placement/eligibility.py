@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.core.config import OverflowMode, PlacementConfig
-from gateway.core.peers import Peers, PeerState
-from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import ClassTargets, RequestClass
-from gateway.core.rooms import Homes, Rooms
+from gateway.core.kernel.config import OverflowMode, PlacementConfig
+from gateway.core.kernel.peers import Peers, PeerState
+from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.requests import ClassTargets, RequestClass
+from gateway.core.kernel.rooms import Homes, Rooms
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gateway.core.bits import select_slot, slots_of
-from gateway.core.config import PlacementConfig
-from gateway.core.peers import Peers
-from gateway.core.pools import PoolFit
-from gateway.core.prefix_index import Match, PrefixIndex
-from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.kernel.bits import select_slot, slots_of
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.peers import Peers
+from gateway.core.kernel.pools import PoolFit
+from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.placement.prefix_index import Match, PrefixIndex
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
 _NOWHERE = RegionName("")

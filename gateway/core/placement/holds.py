@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from gateway.core.requests import Hold
+from gateway.core.kernel.requests import Hold
 
 
 class Holds:

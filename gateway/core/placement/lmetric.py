@@ -4,7 +4,7 @@ to the replicas."""
 
 from __future__ import annotations
 
-from gateway.core.bits import slots_of
+from gateway.core.kernel.bits import slots_of
 from gateway.core.placement.least_load import LeastLoad
 from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile

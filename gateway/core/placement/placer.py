@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.config import PlacementConfig
-from gateway.core.events import LegEnded
-from gateway.core.peers import Peers, PeerState
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.events import LegEnded
+from gateway.core.kernel.peers import Peers, PeerState
+from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.requests import Hold, LegState, RequestClass, RequestState
+from gateway.core.kernel.rooms import Homes
+from gateway.core.kernel.sharing_config import ClassesConfig
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
@@ -27,11 +31,7 @@ from gateway.core.placement.policy import (
     no_plug_ins,
     share_of,
 )
-from gateway.core.prefix_index import PrefixIndex
-from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import Hold, LegState, RequestClass, RequestState
-from gateway.core.rooms import Homes
-from gateway.core.sharing_config import ClassesConfig
+from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.fleet import Fleet
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Target
 
 

@@ -6,13 +6,13 @@ least loaded one; all available regions only where `remote_choice` is `first_tok
 
 from __future__ import annotations
 
-from gateway.core.bits import slots_of
-from gateway.core.config import ExploreRule, PlacementConfig, RemoteChoice
-from gateway.core.first_token import FirstTokenLine
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import ExploreRule, PlacementConfig, RemoteChoice
+from gateway.core.placement.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice, is_worth_following, share_of
-from gateway.core.prefix_index import Match
+from gateway.core.placement.prefix_index import Match
 from gateway.core.vocabulary import PlacementReason, RequestProfile
 
 

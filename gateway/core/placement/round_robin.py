@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.bits import next_slot_from
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.bits import next_slot_from
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from gateway.core.bits import slots_of
+from gateway.core.kernel.bits import slots_of
 from gateway.core.placement.consistent_hash import ConsistentHash
 from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.features.prices.price_list import PriceList
-from gateway.core.features.prices.prices import HOUR_NS, MICROS, PriceTable
+from gateway.core.features.prices.price_table import HOUR_NS, MICROS, PriceTable
 from gateway.core.vocabulary import DEFAULT_POOL, RegionName
 from gateway.records.audit import AuditLine
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationError, model_validator
 
 from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
-from gateway.core.features.prices.prices import MICROS, EgressPrice
+from gateway.core.features.prices.price_table import MICROS, EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from mesh.faults import ConfigError, Fault, FileError, KeyFaults
 from mesh.settings import FileModel

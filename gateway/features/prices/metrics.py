@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.effects import EndRequest
 from gateway.core.features.prices.in_force import MONEY
-from gateway.core.features.prices.prices import MICROS, Prices
-from gateway.core.requests import RequestRecord
+from gateway.core.features.prices.price_table import MICROS, Prices
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.legs import RequestSummary
 from mesh.series import Tally

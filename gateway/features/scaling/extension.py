@@ -13,13 +13,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.effects import EndRequest
 from gateway.core.features.scaling.demand import would_have_run
 from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.features.scaling.scaler import Scaler
 from gateway.core.features.scaling.vocabulary import WHOLE, Heard, PoolKey, Reason, ScalingReport, Want
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
 from gateway.features.extension import Extension, Host
 from gateway.features.scaling.codec import add_scaling, read_scaling

@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.effects import EndRequest, RefuseForward
+from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason
 from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, read_message

@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.admissions import Admission
-from gateway.core.decode.balance_route import BalanceRoute
-from gateway.core.decode.config import DecodeConfig, DecodePolicyName
-from gateway.core.decode.predictor import Facts, Numbers, Predictor
-from gateway.core.decode.tier import DecodeTier
+from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
+from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 STAGES = ("prepare", "aged", "greedy", "refined", "tick")

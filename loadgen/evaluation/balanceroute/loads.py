@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
-from gateway.core.decode.predictors.history import Ended
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.history import Ended
 from loadgen.evaluation.predictors.workloads import kept_aside
 from loadgen.fit.sources import TOKEN_S, passage_key
 from loadgen.traces.files import Draw, TraceError, read_trace

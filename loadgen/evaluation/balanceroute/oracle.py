@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.predictor import Facts, Numbers, Predictor
+from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 
 
 class Oracle(Predictor):

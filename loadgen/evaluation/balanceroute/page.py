@@ -58,9 +58,10 @@ def _head(reader: Reader, present: Sequence[str]) -> str:
 Written by `make results-balanceroute TRACES=dir`; do not edit. It holds the gateway's decode tier against what
 BalanceRoute (arXiv, 2026) published; [docs/predictors.md](../predictors.md) says what predicts.{lacking}
 {small}
-What plays is the tier that gateways have (`gateway/core/decode`): its pool and the bound of that, a tick at most every
-10 ms, progress asked for at most every 100 ms, KV transfer (2 ms and 6.5 µs a token) after a slot is free. Workers are
-modelled (`loadgen/engine/decode_group.py`): each step of all takes 10 ms and 250 ns for each KV token of the fullest;
+What plays is the tier that gateways have (`gateway/core/features/disaggregated`): its pool and the bound of that, a
+tick at most every 10 ms, progress asked for at most every 100 ms, KV transfer (2 ms and 6.5 µs a token) after a slot is
+free. Workers are modelled (`loadgen/engine/decode_group.py`): each step of all takes 10 ms and 250 ns for each KV token
+of the fullest;
 prompts have been read when they come. At the start workers are full of requests in mid-life; a quarter of those that
 follow is not counted. A prompt's KV cache is kept for 480 s, as by the connector that the paper had; what the gateway's
 default of 30 s changes stands below. Where nothing else is said, a worker runs at most {plan.BATCH} requests at a

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import assert_never
 
-from gateway.core.decode.admissions import AdmissionReason
-from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
-from gateway.core.decode.predictor import Facts, Predictor
-from gateway.core.decode.predictors.arrays import PredictorArrays, PromptKey
-from gateway.core.decode.predictors.exact_match import fit_exact_match
-from gateway.core.decode.predictors.fitted import FittedPredictor, Noted
-from gateway.core.decode.predictors.history import History
-from gateway.core.decode.predictors.survival import fit_survival
-from gateway.core.decode.tier import DecodeTier
+from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PromptKey
+from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
+from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor, Noted
+from gateway.core.features.disaggregated.predictors.history import History
+from gateway.core.features.disaggregated.predictors.survival import fit_survival
+from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
 from loadgen.engine.model import Finished, FirstToken

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.decode.admissions import AdmissionReason
-from gateway.core.decode.balance_route import BalanceRoute
-from gateway.core.decode.books import Entry, Worker
-from gateway.core.decode.config import DecodeConfig
-from gateway.core.decode.join_shortest_queue import JoinShortestQueue
-from gateway.core.decode.locality.nearness import UNIT
-from gateway.core.decode.locality.seats import Seats
-from gateway.core.decode.policy import DecodePolicy, Round
-from gateway.core.decode.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.books import Entry, Worker
+from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
+from gateway.core.features.disaggregated.policy import DecodePolicy, Round
+from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.expert_locality.nearness import UNIT
+from gateway.core.features.expert_locality.seats import Seats
 
 
 class ByDomain(DecodePolicy):

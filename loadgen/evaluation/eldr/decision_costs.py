@@ -16,12 +16,12 @@ from statistics import median
 
 import numpy as np
 
-from gateway.core.decode.config import DecodeConfig, DecodePolicyName
-from gateway.core.decode.locality.artifact import EldrArtifact, Shape
-from gateway.core.decode.locality.signature import Comparer
-from gateway.core.decode.predictor import Facts
-from gateway.core.decode.tier import DecodeTier
-from gateway.core.events import LegEnded
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.predictor import Facts
+from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from gateway.request.expert_counts import read_counts
 from loadgen.bench.relay.machine import is_core_compiled

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import Shape
 from gateway.fit.eldr_calibration import Calibration
 
 Floats = npt.NDArray[np.float32]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.locality.artifact import EldrArtifact
-from gateway.core.decode.locality.signature import Comparer
+from gateway.core.features.expert_locality.artifact import EldrArtifact
+from gateway.core.features.expert_locality.signature import Comparer
 from gateway.fit.eldr import EldrFit, EldrRules, EldrScores, fit_eldr, score_eldr
 from gateway.fit.expert_placement import place_by_cluster
 from loadgen.evaluation.balanceroute.loads import find_file

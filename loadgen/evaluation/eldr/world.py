@@ -18,11 +18,17 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.decode.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName, LocalityConfig
-from gateway.core.decode.locality.nearness import Nearness
-from gateway.core.decode.locality.signature import Comparer
-from gateway.core.decode.predictor import Facts, Predictor
-from gateway.core.decode.tier import DecodeTier
+from gateway.core.features.disaggregated.config import (
+    LATE_POLICIES,
+    BalanceConfig,
+    DecodeConfig,
+    DecodePolicyName,
+    LocalityConfig,
+)
+from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.nearness import Nearness
+from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled, Steps
 from loadgen.engine.experts import ExpertCosts, ExpertLoad, Packed, log_absence

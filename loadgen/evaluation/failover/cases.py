@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from gateway.core.decode.predictors.arrays import PredictorKind, PromptKey
-from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
-from gateway.core.decode.predictors.history import Snapshot
+from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.history import Snapshot
 from gateway.fit.fitting import FitRules, score_predictor
 from gateway.fit.trees import TooLittle
 from loadgen.evaluation.predictors.workloads import PredictorWorkload

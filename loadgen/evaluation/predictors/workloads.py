@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from gateway.core.decode.predictors.history import Snapshot
+from gateway.core.features.disaggregated.predictors.history import Snapshot
 from loadgen.fit.sources import Request, history_of, history_of_trace
 from loadgen.traces.files import Draw, read_trace
 from loadgen.traces.rows import Trace

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from gateway.core.config import TokenBudgetConfig
 from gateway.core.features.lengths.token_budget import NO_TENANT, TokenBudget
+from gateway.core.kernel.config import TokenBudgetConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
 from gateway.request.classifying import classify

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.core.sharing_config import SharingConfig
+from gateway.core.kernel.sharing_config import SharingConfig
 from loadgen.evaluation.sharing.worlds import REPLICAS, SLOTS, client, play, world
 from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from loadgen.evaluation.playing import Results
 from loadgen.evaluation.skywalker.beyond import beyond, unseen
 from loadgen.evaluation.skywalker.comparison import comparison

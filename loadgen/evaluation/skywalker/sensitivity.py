@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import CoreConfig
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.numbers import Measure, mean_ratio, quotient, ratio, times
 from loadgen.evaluation.skywalker.judgement import SAME, judgement
@@ -32,8 +32,8 @@ def defaults(reader: Reader) -> Section:
     text = "\n".join(
         [
             "## Defaults chosen\n",
-            f"What a region file has if it says `policy: prefix` and nothing else (`gateway/core/config.py`; probes:"
-            f" `gateway/config/sections.py`), beside the best of what was tried above: the geometric mean of"
+            f"What a region file has if it says `policy: prefix` and nothing else (`gateway/core/kernel/config.py`;"
+            f" probes: `gateway/config/sections.py`), beside the best of what was tried above: the geometric mean of"
             f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
             f" when no other value has {SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
             table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import GatewayConfig, ProbeConfig
-from gateway.core.events import ConfigApplied
+from gateway.core.kernel.events import ConfigApplied
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import (
     DONE,

@@ -17,8 +17,8 @@ import pytest
 
 from gateway.config.sections import AuditConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.core.config import CoreConfig
-from gateway.core.description import gauges_of
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.description import gauges_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, LoadReport, ModelName, Place, RegionName, ReplicaId
 from gateway.peers import codec
 from gateway.request.legs import RanAt

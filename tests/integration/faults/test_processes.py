@@ -24,9 +24,9 @@ import pytest
 
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.config.sections import JournalConfig
-from gateway.core.config import ObservationConfig
-from gateway.core.events import PolicyApplied
-from gateway.core.residency import closed_policy
+from gateway.core.kernel.config import ObservationConfig
+from gateway.core.kernel.events import PolicyApplied
+from gateway.core.kernel.residency import closed_policy
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, Script, hang, stream, stream_until, token
 from tests.support.core import EU, MS, SECOND, US
 from tests.support.gateways import (

@@ -23,9 +23,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from gateway.core import effects, events, vocabulary
-from gateway.core.prefix_index import _NODE_BYTES, _Node
-from gateway.core.requests import AttemptState, LegState, RequestRecord, RequestState
+from gateway.core import vocabulary
+from gateway.core.kernel import effects, events
+from gateway.core.kernel.requests import AttemptState, LegState, RequestRecord, RequestState
+from gateway.core.placement.prefix_index import _NODE_BYTES, _Node
 from gateway.door.sink import HttpSink
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink

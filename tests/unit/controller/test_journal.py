@@ -11,7 +11,7 @@ from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.driver import ControllerStep, Driver
 from controller.journal import FORMAT, Journal, new_header, read_journal, replay
-from gateway.core.residency import TenantPolicy
+from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, ReplicaId, TenantName
 from mesh.journal import JournalSettings, JournalUnreadable
 from mesh.pump import Step

@@ -19,7 +19,7 @@ from controller.core.events import TimePassed
 from controller.core.vocabulary import Condition
 from controller.log_events import CONTROLLER
 from controller.logs import TELLINGS, CoreLog, Recent, Telling
-from gateway.core.residency import closed_policy
+from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.naming.tree import Area, RecordTree
 from tests.support.clock import StillClock

@@ -5,7 +5,7 @@ from controller.core import events
 from controller.orders import changes_of
 from controller.preview import Preview, preview
 from controller.registry import Registry, registry_of
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Place
 from tests.fakes.attached import hello
 from tests.support.controller import Told

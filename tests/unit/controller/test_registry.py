@@ -9,7 +9,7 @@ from controller import documents
 from controller.documents import Changes, GatewayOrder, ReplicaOrder, encode
 from controller.registry import AnnouncementRefused, DocumentFault, PlaceRefused, Registry, read_replica, registry_of
 from controller.store.store import StoreUnusable
-from gateway.core.regions import KnownRegion, RegionTable
+from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import Hello
 from tests.fakes.attached import hello, replica_document

@@ -6,7 +6,7 @@ from controller import orders
 from controller.registry import registry_of
 from controller.snapshots import snapshot_for
 from controller.views import View
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from mesh.control.codec import read_from_controller, said_by_controller
 from mesh.control.vocabulary import NOBODY, ReplicaOwner

@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from gateway.core.regions import KnownRegion, RegionTable
+from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Place, RegionName
 from mesh.regions import announcement_fault, found_fault, host_in, network_fault, range_fault
 from tests.support.core import AP, EU, US

@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.config import CoreConfig, OverflowMode
-from gateway.core.effects import StartLeg
-from gateway.core.events import Event, LegEnded, TokenBudgetRestored, TooLong
 from gateway.core.features.lengths.ladders import Ladder, Ladders
 from gateway.core.features.lengths.token_budget import Estimate, TokenBudget
 from gateway.core.features.lengths.tuning import ThresholdTuning
+from gateway.core.kernel.config import CoreConfig, OverflowMode
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import Event, LegEnded, TokenBudgetRestored, TooLong
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.peers import PeerState
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.pools import PoolFit
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import LegState, RequestClass, RequestState, Size
 from gateway.core.placement.placer import Placement
-from gateway.core.pools import PoolFit
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import LegState, RequestClass, RequestState, Size
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Category,

@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gateway.core.peers import Peers
-from gateway.core.pools import NO_LIMIT, PoolBounds, PoolFit, order_of, preferred_of
-from gateway.core.replicas import Replicas
-from gateway.core.requests import RequestClass
+from gateway.core.kernel.peers import Peers
+from gateway.core.kernel.pools import NO_LIMIT, PoolBounds, PoolFit, order_of, preferred_of
+from gateway.core.kernel.replicas import Replicas
+from gateway.core.kernel.requests import RequestClass
 from gateway.core.vocabulary import Connector, ModelName, Place, PlaceRule, PoolName, RegionName
 
 _BOUNDS_MAX: Final = 16

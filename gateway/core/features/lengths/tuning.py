@@ -6,11 +6,11 @@ This module places nothing. Peers tune their own pools; those thresholds arrive 
 
 from __future__ import annotations
 
-from gateway.core.events import LegEnded
 from gateway.core.features.lengths.threshold import Threshold, Trouble
+from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import LegState, RequestState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import LegState, RequestState
 from gateway.core.vocabulary import LegResult, PoolName
 
 

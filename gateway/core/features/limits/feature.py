@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.config import CoreConfig
-from gateway.core.effects import EndRequest
-from gateway.core.events import Event, ForwardArrived, RequestArrived, TokensSettled
 from gateway.core.features.limits.shares import floor_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter, demand_of
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import Event, ForwardArrived, RequestArrived, TokensSettled
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.limits_config import TRY_AGAIN_NS, LimitKind, LimitScope, Room
-from gateway.core.peers import PeerState
-from gateway.core.requests import Phase, Rejected, RequestState
-from gateway.core.residency import ResidencyPolicy, processing_rule
-from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
-from gateway.core.timers import Timer, TimerKind
+from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, LimitScope, Room
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.requests import Phase, Rejected, RequestState
+from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
+from gateway.core.kernel.sharing_config import DEFAULT_TENANT, TenantConfig
+from gateway.core.kernel.timers import Timer, TimerKind
 from gateway.core.vocabulary import (
     GatewayId,
     Outcome,

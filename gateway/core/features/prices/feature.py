@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.events import Event
 from gateway.core.features.prices.in_force import TOLD_AS
-from gateway.core.features.prices.prices import PricesChanged, PriceTable
+from gateway.core.features.prices.price_table import PricesChanged, PriceTable
+from gateway.core.kernel.events import Event
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 

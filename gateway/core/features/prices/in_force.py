@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.features.prices.prices import MICROS, PriceTable, ReplicaPrice
+from gateway.core.features.prices.price_table import MICROS, PriceTable, ReplicaPrice
 from gateway.core.placement.fleet import Fleet
 from gateway.core.vocabulary import Figure, ModelName
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
 from gateway.core.features.prices.in_force import (
     carbon_figure,
     first_token_figure,
@@ -21,11 +19,13 @@ from gateway.core.features.prices.in_force import (
     prices_of,
     replica_price,
 )
-from gateway.core.features.prices.prices import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
+from gateway.core.features.prices.price_table import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, PoolName, RegionName, RequestProfile, Target, TargetKind
 
 _SECOND_NS: Final = 1_000_000_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from gateway.core.features.prices.prices import EgressPrice, Prices, ReplicaPrice
+from gateway.core.features.prices.price_table import EgressPrice, Prices, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 
 DAY_MINUTES: Final = 24 * 60

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from gateway.core.features.scaling.vocabulary import PoolKey, Sample, Way
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import RequestState
-from gateway.core.residency import may_accept
-from gateway.core.state import GatewayState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import RequestState
+from gateway.core.kernel.residency import may_accept
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import ModelName, Place, PlaceRule, RegionName, ReplicaRole, ServiceClass, Standing
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.core.config import CoreConfig
-from gateway.core.events import LegEnded
 from gateway.core.features.sharing.fair_queue import FairOrder, leaves_room
 from gateway.core.features.sharing.fair_shares import Charge, FairShares, charge_of
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.requests import LegState, Phase, RequestState
+from gateway.core.kernel.requests import LegState, Phase, RequestState
 from gateway.core.vocabulary import LegResult, LegRole
 
 _RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.core.config import OverflowMode
+from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import RegionName
 from loadgen.bench.relay.machine import process_tree
 from loadgen.bench.relay.relays import SGLANG_ROUTER, VLLM_ROUTER, Relay, router_arguments

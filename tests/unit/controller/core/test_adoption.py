@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from controller.core.adoption import adopters_of, least_burdened
 from controller.core.geography import Geography
-from gateway.core.narrowing import narrowed
-from gateway.core.residency import closed_policy
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, PlaceRule
 from tests.support.controller import AP, EU, US, gateway, policy
 

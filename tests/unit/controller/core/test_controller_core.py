@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from controller.core import effects, events
 from controller.core.config import ControllerConfig
 from controller.core.vocabulary import Condition
-from gateway.core.residency import ResidencyPolicy, closed_policy, may_accept
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
 from tests.support.controller import AP, EU, SECOND, US, Told, gateway, mesh, policy, replicas
 from tests.support.core import rule as rule_of

@@ -6,8 +6,8 @@ from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.narrowing import narrowed
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import RegionName
 from tests.support.controller import AP, EU, US, gateway, policy
 from tests.support.core import rule

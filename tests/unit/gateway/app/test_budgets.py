@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.budgets import Budgets
-from gateway.core.residency import TenantPolicy
+from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.peers.codec import read_budget_uses
 from gateway.records.others_usage import NOTHING, BudgetUse

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 from gateway.app.desk import Desk
-from gateway.core.effects import EndRequest
-from gateway.core.events import TimePassed
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import TimePassed
 from gateway.core.vocabulary import Outcome, RequestId
 from gateway.request.legs import RequestSummary
 from mesh.clock import Clock

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.app.gateway import GatewayHandle, run_gateway, serve_gateway
 from gateway.config.sections import GatewayConfig, JournalConfig
-from gateway.core.events import PolicyApplied
-from gateway.core.residency import closed_policy
+from gateway.core.kernel.events import PolicyApplied
+from gateway.core.kernel.residency import closed_policy
 from gateway.records.journal import read_journal
 from tests.fakes.engine import GOOD_STREAM, ROLE, FakeEngine, stream_until, token
 from tests.support.core import EU, US

@@ -10,7 +10,7 @@ from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import AuditConfig, GatewayConfig, LimitsConfig, ListenConfig, PeeringConfig
 from gateway.config.tracing import TracingConfig
-from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from mesh.allocator import describe_allocator
 from mesh.config import DnsConfig, ListenTlsConfig
 from mesh.values import MEBIBYTE

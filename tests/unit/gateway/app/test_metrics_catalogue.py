@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.app.metrics_catalogue import catalogue
-from gateway.core.description import gauges_of
+from gateway.core.kernel.description import gauges_of
 from gateway.records.metrics import Metrics
 from mesh.series import Described, described
 from tests.support.core import EU, desk, peer_spec

@@ -16,7 +16,7 @@ from gateway.app.memory import fitted
 from gateway.app.reload import PolicyPart, RegionPart, changed_at_rest
 from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, LimitsConfig
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.security.keyring import Keyring
 from gateway.security.keys import mint

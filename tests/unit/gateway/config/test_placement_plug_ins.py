@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.placement_plug_ins import find_plug_in, find_policy, placement_faults, with_version
 from gateway.config.plug_ins import PlugInUnusable
-from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from mesh.faults import ConfigError
 from tests.support.plug_ins import SOURCE, put
 from tests.support.region_files import load_config

@@ -9,7 +9,7 @@ import yaml
 
 from gateway.config.reading import read_region_file
 from gateway.config.targets import Dialect, KubernetesApi, KubernetesKind
-from gateway.core.config import CoreConfig, PlacementPolicy
+from gateway.core.kernel.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from mesh.values import (
     Address,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gateway.conformance import placement
 from gateway.conformance.placement import conformance_faults, main
-from gateway.core.effects import RecordShadow, StartLeg
+from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PlacementReason
@@ -96,7 +96,7 @@ def choosing(how: str, before: str = "") -> str:
             choosing(
                 "slots = sorted(slots_of(mask), key=lambda slot: self.fleet.replica_load(slot) * 0 + KEYS[slot])\n"
                 "        return Choice(slots[0])",
-                "from gateway.core.bits import slots_of\n"
+                "from gateway.core.kernel.bits import slots_of\n"
                 "KEYS = {slot: at for at, slot in enumerate(int(each) for each in {str(i) for i in range(99)})}\n",
             ),
             "in another process",

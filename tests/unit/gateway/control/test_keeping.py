@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.control.keeping import Kept, SnapshotKeeper, snapshot_file
-from gateway.core.residency import ResidencyPolicy, TenantPolicy
+from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
 from mesh.clock import Clock
 from mesh.config import LoggingConfig

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core import effects as ordered
-from gateway.core import events
-from gateway.core.config import (
+from gateway.core.kernel import effects as ordered
+from gateway.core.kernel import events
+from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,
     OverflowMode,
@@ -18,10 +18,10 @@ from gateway.core.config import (
     PushingConfig,
     QueueConfig,
 )
-from gateway.core.description import describe
-from gateway.core.effects import Effect
-from gateway.core.forwarding import leg_end_of
-from gateway.core.residency import TenantPolicy, closed_policy
+from gateway.core.kernel.description import describe
+from gateway.core.kernel.effects import Effect
+from gateway.core.kernel.forwarding import leg_end_of
+from gateway.core.kernel.residency import TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     GatewayId,

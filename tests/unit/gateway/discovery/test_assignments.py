@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
-from gateway.core.events import AssignmentApplied
+from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import ControlVersion, ModelName, ReplicaId
 from gateway.discovery.assignments import Assignments
 from tests.support.core import EU, peer_spec, replica_spec

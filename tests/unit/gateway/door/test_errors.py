@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
 from gateway.door.errors import ENDINGS, error_headers, kind_of
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import CoreConfig
-from gateway.core.prefix_chain import prefix_chain, prefix_salt
-from gateway.core.sharing_config import BestEffortConfig, ClassesConfig, TenantConfig
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.sharing_config import BestEffortConfig, ClassesConfig, TenantConfig
+from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
 from gateway.door import errors
 from gateway.door.errors import ClientFault

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
 from gateway.door.errors import BODY_TOO_LARGE, ENDINGS, INVALID_API_KEY, INVALID_FIELD, kind_of
 from gateway.door.shapes import Shape, error_body, error_event, refusal_in_shape, shape_of

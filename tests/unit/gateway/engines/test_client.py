@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.config.targets import Dialect
-from gateway.core.effects import StartLeg
+from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import (
     Extra,
     LegResult,

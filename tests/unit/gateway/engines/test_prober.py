@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.sections import ProbeConfig
 from gateway.config.targets import Dialect
-from gateway.core.events import ReplicasObserved
+from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.prober import Prober, next_beat_ns, wait_s

@@ -20,8 +20,8 @@ WORDS = {"prices": r"price|money|carbon|(?<!con)currency", "scaling": "scaling"}
 STILL_NAMED = {
     "prices": {
         "gateway/conformance/upsets.py",  # a list with a line for each feature that upsets placement policies
-        "gateway/core/config.py",  # the policy's name and its keys, under `placement`
-        "gateway/core/events.py",  # the union of events has a line for the feature's own
+        "gateway/core/kernel/config.py",  # the policy's name and its keys, under `placement`
+        "gateway/core/kernel/events.py",  # the union of events has a line for the feature's own
         "gateway/core/vocabulary.py",  # reasons of placements
     },
     "scaling": set(),

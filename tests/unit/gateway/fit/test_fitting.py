@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from gateway.core.decode.predictors.arrays import PredictorKind, SurvivalArrays
-from gateway.core.decode.predictors.catalogue import kind_of
-from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, SurvivalArrays
+from gateway.core.features.disaggregated.predictors.catalogue import kind_of
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.fit.fitting import FitRules, fit_predictor
 from gateway.fit.trees import TooLittle
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.fit.samples import questions_about, split_in_time, with_features
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.core.decode.predictor import Numbers
-from gateway.core.decode.predictors.estimator import Ages, Estimator, Features
-from gateway.core.decode.predictors.recent import NOTHING_RECENT
+from gateway.core.features.disaggregated.predictor import Numbers
+from gateway.core.features.disaggregated.predictors.estimator import Ages, Estimator, Features
+from gateway.core.features.disaggregated.predictors.recent import NOTHING_RECENT
 from gateway.fit.samples import Questions
 from gateway.fit.scores import Bin, expected_steps, score
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from gateway.core.decode.predictors.history import Ended, Snapshot
-from gateway.core.decode.predictors.learned import Learned, feature_rows
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.learned import Learned, feature_rows
 from gateway.fit.samples import Questions, questions_about, with_features
 from gateway.fit.trees import TooLittle, TreeRules, fit_trees, library_answers
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

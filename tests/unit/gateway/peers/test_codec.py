@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.effects import EndRequest
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     ControlVersion,

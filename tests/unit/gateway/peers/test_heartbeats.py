@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.kernel.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.peers import codec
 from gateway.peers.heartbeats import (

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.vocabulary import ModelName, TenantName
 from gateway.peers.scrutiny import scrutinise
 from gateway.request.bodies import RESERVED_FIELDS

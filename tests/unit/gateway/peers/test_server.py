@@ -11,8 +11,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
-from gateway.core.attempts import BreakerState
-from gateway.core.events import DrainRequested
+from gateway.core.kernel.attempts import BreakerState
+from gateway.core.kernel.events import DrainRequested
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

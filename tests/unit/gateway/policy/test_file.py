@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.residency import LoggingRule, TenantPolicy, may_accept, may_enter, may_process
+from gateway.core.kernel.residency import LoggingRule, TenantPolicy, may_accept, may_enter, may_process
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from gateway.policy.file import (
     DIGEST_HEX_DIGITS,

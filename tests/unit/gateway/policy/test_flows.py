@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.residency import may_enter, may_process, refusal_of
+from gateway.core.kernel.residency import may_enter, may_process, refusal_of
 from gateway.policy.flows import Region, flows_between, one_of, region_of
 from tests.support.core import stamp_of
 from tests.support.policies import Rule, Stated, by_jurisdiction, by_region, stated

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.residency import closed_policy
+from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import TenantName
 from gateway.policy.flows import region_of
 from gateway.policy.words import NAMES_SHOWN, region_sentences, sentences_seen_from, tenants_in_words

@@ -13,9 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import AuditConfig, AuditSync
-from gateway.core.effects import EndRequest
-from gateway.core.events import AssignmentApplied, PolicyApplied
-from gateway.core.residency import LoggingRule, closed_policy
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import AssignmentApplied, PolicyApplied
+from gateway.core.kernel.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
-from gateway.core.effects import RecordShadow, RefuseForward
-from gateway.core.events import LegEnded
+from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.effects import RecordShadow, RefuseForward
+from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, ReplicaId, RequestId
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,

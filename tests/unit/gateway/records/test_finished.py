@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId, RequestProfile
 from gateway.records.finished import FinishedRequests
 from gateway.request.legs import RequestSummary

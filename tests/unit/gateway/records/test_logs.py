@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import EndRequest
-from gateway.core.events import AssignmentApplied, DrainRequested, TimePassed
-from gateway.core.residency import LoggingRule, closed_policy
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.kernel.events import AssignmentApplied, DrainRequested, TimePassed
+from gateway.core.kernel.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
 from gateway.records.logs import RequestLog
 from gateway.request.legs import RanAt, RequestSummary

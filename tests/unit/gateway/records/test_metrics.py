@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core import events
-from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
-from gateway.core.description import gauges_of
-from gateway.core.residency import LoggingRule, closed_policy
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.description import gauges_of
+from gateway.core.kernel.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.effects import Effect, EndRequest, RefuseForward
-from gateway.core.events import DrainRequested, LegEnded, RequestArrived
+from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward
+from gateway.core.kernel.events import DrainRequested, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, ModelName, Outcome, RefusalReason, RequestId, RequestProfile
 from gateway.records.pseudonyms import KEY_BYTES, Pseudonyms
 from gateway.request.driver import GatewayStep

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.app.wording import headline, sentence
-from gateway.core import events
-from gateway.core.residency import LoggingRule
+from gateway.core.kernel import events
+from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
 from gateway.request.callers import KeyId

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.admission import WaitingRoom
-from gateway.core.description import sharing_of
-from gateway.core.drains import Drains
 from gateway.core.features.sharing.fair_shares import charge_of
-from gateway.core.goodput import Promise
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.description import sharing_of
+from gateway.core.kernel.drains import Drains
+from gateway.core.kernel.goodput import Promise
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.records.sharing_metrics import SharingLevels
 from tests.support.core import SECOND, desk
-from tests.unit.gateway.core.test_rooms import ask
+from tests.unit.gateway.core.kernel.test_rooms import ask
 
 
 def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> None:

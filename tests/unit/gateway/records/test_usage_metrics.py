@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core import events
-from gateway.core.description import gauges_of
-from gateway.core.effects import EndRequest
+from gateway.core.kernel import events
+from gateway.core.kernel.description import gauges_of
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import EngineCacheConfig
-from gateway.core.prefix_chain import prefix_salt
+from gateway.core.placement.prefix_chain import prefix_salt
 from gateway.core.vocabulary import ModelName, TenantName
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts

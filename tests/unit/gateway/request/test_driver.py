@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, SampleProgress, StartLeg
-from gateway.core.events import (
+from gateway.core.kernel.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RefuseForward,
+    SampleProgress,
+    StartLeg,
+)
+from gateway.core.kernel.events import (
     DecodeProgress,
     DrainRequested,
     Event,
@@ -20,7 +28,7 @@ from gateway.core.events import (
     RequestArrived,
     TimePassed,
 )
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

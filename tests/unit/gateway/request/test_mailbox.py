@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import Event, LegEnded, RequestAbandoned
+from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.kernel.events import Event, LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
 from gateway.request.mailbox import Mailbox
 from tests.support.orders import R1, end, start

@@ -7,12 +7,12 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 
-from gateway.core import events
-from gateway.core.attempts import BreakerState
-from gateway.core.config import AttemptConfig
-from gateway.core.description import gauges_of
-from gateway.core.effects import EndRequest, RefuseForward
-from gateway.core.stored_responses import stored_response_key
+from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.kernel import events
+from gateway.core.kernel.attempts import BreakerState
+from gateway.core.kernel.config import AttemptConfig
+from gateway.core.kernel.description import gauges_of
+from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import (
     LegResult,
     Outcome,

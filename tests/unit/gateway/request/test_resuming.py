@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.prefix_chain import prefix_chain
+from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.bodies import read_body
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH

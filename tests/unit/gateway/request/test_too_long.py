@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.core.events import TooLong
+from gateway.core.kernel.events import TooLong
 from gateway.request.too_long import too_long_in
 
 

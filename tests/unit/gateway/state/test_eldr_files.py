@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.decode.locality.artifact import digest_of
+from gateway.core.features.expert_locality.artifact import digest_of
 from gateway.state.eldr_files import eldr_file, read_comparer, read_eldr
 from mesh.state_files import StateUnusable
 from tests.support.locality import artifact_of

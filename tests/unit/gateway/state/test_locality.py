@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gateway.config.locality import LocalityConfig, PoolLocalityConfig
-from gateway.core.decode.locality.signature import Comparer
+from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.fit.eldr import EldrRules, fit_eldr
 from gateway.state.eldr_files import eldr_file

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.prediction import PredictionConfig, check_prediction
-from gateway.core.decode.predictors.arrays import (
+from gateway.core.features.disaggregated.predictors.arrays import (
     LENGTHS_MAX,
     ExactMatchArrays,
     LearnedArrays,
@@ -19,7 +19,7 @@ from gateway.core.decode.predictors.arrays import (
     SurvivalArrays,
     UnusableArrays,
 )
-from gateway.core.decode.predictors.history import Ended, History
+from gateway.core.features.disaggregated.predictors.history import Ended, History
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import artifact_file, artifact_of, read_history

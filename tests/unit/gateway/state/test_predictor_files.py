@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.decode.predictors.arrays import (
+from gateway.core.features.disaggregated.predictors.arrays import (
     ForestArrays,
     LearnedArrays,
     PredictorArrays,
@@ -14,9 +14,9 @@ from gateway.core.decode.predictors.arrays import (
     PromptKey,
     SurvivalArrays,
 )
-from gateway.core.decode.predictors.exact_match import fit_exact_match
-from gateway.core.decode.predictors.history import Ended, Snapshot
-from gateway.core.decode.predictors.learned import FEATURES
+from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.learned import FEATURES
 from gateway.state.predictor_files import (
     Artifact,
     HistoryColumns,

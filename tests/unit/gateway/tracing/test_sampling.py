@@ -6,7 +6,7 @@ import pytest
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from gateway.config.tracing import TailConfig, TracingConfig
-from gateway.core.effects import EndRequest
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.request.legs import Headers, OutboundRequest, RequestSummary
 from gateway.tracing.sampling import HeadSampler, Kept, TailSampler

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.residency import LoggingRule
+from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import LegResult, Outcome, PlaceRule, ReplicaId, TenantName
 from gateway.request.engine_api import EMBEDDINGS_PATH, MESSAGES_PATH
 from gateway.request.legs import RanAt

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from loadgen.bench.decisions import _POLICIES, _RUNNING, _Bench
 
 

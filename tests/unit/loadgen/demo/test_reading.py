@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.report import RunReport, RunResult, report_on

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.config import read_controller_file
-from gateway.core.config import OverflowMode
-from gateway.core.residency import may_accept, may_process
+from gateway.core.kernel.config import OverflowMode
+from gateway.core.kernel.residency import may_accept, may_process
 from gateway.core.vocabulary import PoolKind, RegionName, ReplicaRole, TenantName
 from gateway.policy.file import load_policy
 from loadgen.demo.region_files import (

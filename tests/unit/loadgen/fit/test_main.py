@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.core.decode.predictors.arrays import LearnedArrays, SurvivalArrays
-from gateway.core.decode.predictors.history import Ended, Snapshot
+from gateway.core.features.disaggregated.predictors.arrays import LearnedArrays, SurvivalArrays
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.state.predictor_files import read_artifact, write_history
 from loadgen.fit.main import fit
 

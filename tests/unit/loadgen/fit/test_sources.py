@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from loadgen.fit.sources import Request, history_from, history_of, history_of_trace, passage_key
 from loadgen.passages import Passage
 from loadgen.traces.files import TraceError, read_trace

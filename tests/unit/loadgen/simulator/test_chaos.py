@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Connector
 from loadgen.simulator.answers import Told
 from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, chaos_scenario, endure, endure_breaking

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.core.config import PlacementPolicy
-from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.events import (
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.invariants import Checker
+from gateway.core.kernel.config import PlacementPolicy
+from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
     Event,
@@ -20,10 +22,8 @@ from gateway.core.events import (
     ReplicasObserved,
     RequestArrived,
 )
-from gateway.core.gateway_core import GatewayCore
-from gateway.core.invariants import Checker
-from gateway.core.requests import Hold, RequestState
-from gateway.core.residency import TenantPolicy
+from gateway.core.kernel.requests import Hold, RequestState
+from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import (
     Connector,
     GatewayId,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.effects import EndRequest, StopLeg
-from gateway.core.events import FirstToken, LegEnded, RequestAbandoned, TimePassed
+from gateway.core.kernel.effects import EndRequest, StopLeg
+from gateway.core.kernel.events import FirstToken, LegEnded, RequestAbandoned, TimePassed
 from gateway.core.vocabulary import GatewayId, LegResult, Outcome, RequestId
 from loadgen.simulator.decision_digest import DecisionDigest, input_line, order_line
 

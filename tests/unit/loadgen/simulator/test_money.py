@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.prices.price_list import Hours, PriceList, Tariff
-from gateway.core.features.prices.prices import EgressPrice
+from gateway.core.features.prices.price_table import EgressPrice
 from gateway.core.vocabulary import DEFAULT_POOL, PoolName, RegionName
 from loadgen.report import RequestRecord
 from loadgen.simulator.money import ANSWER_TOKEN_BYTES, Meter, PricedDay

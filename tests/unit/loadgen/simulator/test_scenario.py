@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
+from gateway.core.kernel.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import Connector, GatewayId, RegionName, ReplicaRole, TenantName
 from loadgen.engine.model import EngineConfig
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key

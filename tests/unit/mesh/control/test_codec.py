@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
 from mesh.control import codec
 from mesh.control.vocabulary import (

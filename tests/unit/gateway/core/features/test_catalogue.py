@@ -9,21 +9,21 @@ from typing import get_args
 
 import pytest
 
-from gateway.core import events
-from gateway.core.config import CoreConfig
-from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
-from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.disaggregated.feature import Disaggregated
+from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
-from gateway.core.features.prices.prices import Prices
+from gateway.core.features.prices.price_table import Prices
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
-from gateway.core.features.stored_responses import StoredResponses
+from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId

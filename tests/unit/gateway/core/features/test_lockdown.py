@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core import effects as ordered
-from gateway.core import events
-from gateway.core.config import (
+from gateway.core.kernel import effects as ordered
+from gateway.core.kernel import events
+from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,
     PlacementPolicy,

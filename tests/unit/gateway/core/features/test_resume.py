@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig, ResumeConfig
-from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.features.resume import broken_outcome
+from gateway.core.kernel import events
+from gateway.core.kernel.config import AttemptConfig, CoreConfig, ResumeConfig
+from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
 from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId, Resumes
 from tests.support.core import (
     EU,

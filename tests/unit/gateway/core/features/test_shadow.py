@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from gateway.core import effects as ordered
-from gateway.core.config import (
+from gateway.core.kernel import effects as ordered
+from gateway.core.kernel.config import (
     CoreConfig,
     OverflowMode,
     PlacementConfig,
     PlacementPolicy,
 )
-from gateway.core.effects import Effect
+from gateway.core.kernel.effects import Effect
 from gateway.core.vocabulary import (
     RequestId,
 )

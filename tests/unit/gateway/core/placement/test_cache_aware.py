@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     CoreConfig,
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
     PushingMode,
 )
-from gateway.core.events import AssignmentApplied
+from gateway.core.kernel.events import AssignmentApplied
 from tests.support.core import desk, replica_spec, started
 
 

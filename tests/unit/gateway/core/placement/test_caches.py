@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.caches import Caches
 from gateway.core.placement.fleet import Fleet
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation, RequestProfile

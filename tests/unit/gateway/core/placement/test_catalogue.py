@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     CoreConfig,
     PlacementConfig,
     PlacementPolicy,

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.cost import Cost, _beginning
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Costs,

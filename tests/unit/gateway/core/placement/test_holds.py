@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.holds import Holds
-from gateway.core.requests import Hold
 
 
 def hold(uncached_bytes: int, beginning: bytes = b"") -> Hold:

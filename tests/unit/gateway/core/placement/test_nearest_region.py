@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     CoreConfig,
     PlacementConfig,
     PlacementPolicy,

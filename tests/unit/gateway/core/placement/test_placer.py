@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import (
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.config import (
     CoreConfig,
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
 )
-from gateway.core.effects import StartLeg
-from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
-from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice, Policy
-from gateway.core.prefix_index import Match
+from gateway.core.placement.prefix_index import Match
 from gateway.core.vocabulary import (
     Candidate,
     Costs,

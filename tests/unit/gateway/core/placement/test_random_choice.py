@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     PlacementPolicy,
 )
 from tests.support.core import started

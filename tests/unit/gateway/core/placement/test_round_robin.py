@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.config import (
+from gateway.core.kernel.config import (
     PlacementPolicy,
 )
 from tests.support.core import started

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core import events
-from gateway.core.config import ThresholdConfig
-from gateway.core.events import ConfigApplied, TooLong
 from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.kernel import events
+from gateway.core.kernel.config import ThresholdConfig
+from gateway.core.kernel.events import ConfigApplied, TooLong
 from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
 from gateway.features.lengths.metrics import PoolLevels, ThresholdLevels
 from tests.support.core import MODEL, MS, desk, profile

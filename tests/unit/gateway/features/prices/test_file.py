@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.features.prices.prices import EgressPrice
+from gateway.core.features.prices.price_table import EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from gateway.features.prices.file import parse_prices, read_prices, read_prices_file
 from mesh.faults import ConfigError, FileError

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.events import RequestArrived
 from gateway.core.features.prices.in_force import money_figure
-from gateway.core.features.prices.prices import Prices, ReplicaPrice
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.features.prices.price_table import Prices, ReplicaPrice
+from gateway.core.kernel.events import RequestArrived
+from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,

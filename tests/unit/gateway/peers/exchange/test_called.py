@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.effects import StartLeg
+from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.legs import Leg, LegFailure, OutboundRequest
 from tests.support.callee import BODY, HEAD, LAST, TOKEN, Callee, serve

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.decode.admissions import AdmissionReason
-from gateway.core.decode.config import DecodePolicyName
+from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from loadgen.bench.decode.ticks import STAGES, Backlog
 
 

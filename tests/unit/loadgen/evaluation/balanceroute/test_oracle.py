@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gateway.core.decode.predictor import Facts
+from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.vocabulary import RequestId
 from loadgen.evaluation.balanceroute.oracle import Oracle
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.config import PlacementConfig
+from gateway.core.kernel.config import PlacementConfig
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.experiments import Cell, all_cells
 from loadgen.evaluation.placement.constants import CONSTANTS, Constant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.config import CoreConfig, ExploreRule, PlacementPolicy, PushingMode
+from gateway.core.kernel.config import CoreConfig, ExploreRule, PlacementPolicy, PushingMode
 from loadgen.evaluation.placement.systems import (
     BASELINES,
     BEFORE,

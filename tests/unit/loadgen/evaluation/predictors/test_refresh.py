@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.decode.predictors.arrays import PredictorKind
+from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from loadgen.evaluation.predictors.refresh import refresh_sweep, sweep_markdown
 from loadgen.evaluation.predictors.workloads import PredictorWorkload
 from loadgen.fit.sources import Request, history_of

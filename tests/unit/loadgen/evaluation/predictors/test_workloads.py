@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from loadgen.evaluation.predictors.workloads import CAPPED, CAPPED_LONG, RECURRING, kept_aside, recorded
 from tests.support.traces import published
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from gateway.core import requests
 from gateway.core.features.lengths import token_budget
+from gateway.core.kernel import requests
 from gateway.core.vocabulary import Category
 from loadgen.evaluation.prompts import command
 from loadgen.evaluation.prompts.command import measured, token_budget_classifier

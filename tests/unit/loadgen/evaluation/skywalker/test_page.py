@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import ProbeConfig
-from gateway.core.config import CoreConfig, PeerAvailability, PlacementPolicy
+from gateway.core.kernel.config import CoreConfig, PeerAvailability, PlacementPolicy
 from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
 from loadgen.bench.scale.points import POINTS

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core import events
-from gateway.core.effects import StartLeg
-from gateway.core.events import TooLong
 from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.kernel import events
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import TooLong
 from gateway.core.vocabulary import LegResult, Outcome, PoolStep, RefusalReason, ReplicaId, ReplicaObservation
 from tests.support.core import EU, MODEL, MS, SECOND, Desk, desk, ended, of_kind, peer_spec, started
 from tests.support.pools import LONG, LONG_POOL, POOLS, REPLICAS, SHORT, SHORT_POOL, ask, hear, member, pooled

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.config import CoreConfig, ThresholdConfig
-from gateway.core.events import ConfigApplied, TooLong
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.features.lengths.threshold import Move
+from gateway.core.kernel.config import CoreConfig, ThresholdConfig
+from gateway.core.kernel.events import ConfigApplied, TooLong
 from gateway.core.vocabulary import LegResult
 from tests.support.core import SECOND, Desk, started
 from tests.support.pools import LONG, SHORT, ask, member, pooled

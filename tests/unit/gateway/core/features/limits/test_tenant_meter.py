@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.features.limits.tenant_meter import TenantMeter, demand_of
-from gateway.core.limits_config import LimitKind
-from gateway.core.sharing_config import TenantConfig
+from gateway.core.kernel.limits_config import LimitKind
+from gateway.core.kernel.sharing_config import TenantConfig
 from gateway.core.vocabulary import TenantName, TenantUse
 
 SECOND = 1_000_000_000

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core import events
-from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
-from gateway.core.effects import StartLeg
 from gateway.core.features.prices.in_force import FIRST_TOKEN, MONEY
-from gateway.core.features.prices.prices import MICROS, EgressPrice, Prices, ReplicaPrice
-from gateway.core.sharing_config import BatchConfig, ClassesConfig
+from gateway.core.features.prices.price_table import MICROS, EgressPrice, Prices, ReplicaPrice
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.sharing_config import BatchConfig, ClassesConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Candidate,

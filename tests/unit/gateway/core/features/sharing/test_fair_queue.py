@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.core.admission import WaitingRoom
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
-from gateway.core.requests import Hold, RequestClass, RequestState
-from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.requests import Hold, RequestClass, RequestState
+from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND
-from tests.unit.gateway.core.test_admission import LLAMA, request
+from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
 
 ACME, ZETA = "acme", "zeta"
 NO_SLACK = SharingConfig(prefix_slack_tokens=0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
-from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import RequestProfile, TenantName
 from tests.support.core import profile
 

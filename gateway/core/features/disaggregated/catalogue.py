@@ -1,0 +1,26 @@
+"""All decode policies, by their config name."""
+
+from __future__ import annotations
+
+from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
+from gateway.core.features.disaggregated.least_kv_tokens import LeastKvTokens
+from gateway.core.features.disaggregated.policy import DecodePolicy
+from gateway.core.features.disaggregated.power_of_two import PowerOfTwo
+from gateway.core.features.disaggregated.random_choice import RandomChoice
+from gateway.core.features.disaggregated.round_robin import RoundRobin
+from gateway.core.features.expert_locality.balance_local import BalanceLocal
+from gateway.core.features.expert_locality.eldr import Eldr
+
+BUILT_IN: dict[str, type[DecodePolicy]] = {
+    DecodePolicyName.RANDOM: RandomChoice,
+    DecodePolicyName.ROUND_ROBIN: RoundRobin,
+    DecodePolicyName.POWER_OF_TWO: PowerOfTwo,
+    DecodePolicyName.JOIN_SHORTEST_QUEUE: JoinShortestQueue,
+    DecodePolicyName.LEAST_KV_TOKENS: LeastKvTokens,
+    DecodePolicyName.BR_0: BalanceRoute,
+    DecodePolicyName.BR_H: BalanceRoute,
+    DecodePolicyName.ELDR: Eldr,
+    DecodePolicyName.BR_H_LOCAL: BalanceLocal,
+}

@@ -1,0 +1,294 @@
+"""Settings that the core's decisions depend on, validated by `gateway.config` and frozen here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.kernel.limits_config import SharesConfig
+from gateway.core.kernel.sharing_config import ClassesConfig, SharingConfig, TenantConfig
+from gateway.core.vocabulary import ModelName, TenantName
+
+_MILLISECOND_NS = 1_000_000
+_SECOND_NS = 1_000_000_000
+
+
+class PlacementPolicy(StrEnum):
+    """Built-in rules for picking one target among those available (SkyWalker §3.2 and the baselines of §5.1).
+    `gateway.core.placement` describes each."""
+
+    COST = "cost"
+    PREFIX = "prefix"
+    CONSISTENT_HASH = "consistent_hash"
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOAD = "least_load"
+    RANDOM = "random"
+    POWER_OF_TWO = "power_of_two"
+    CACHE_AWARE = "cache_aware"
+    NEAREST_REGION = "nearest_region"
+    LMETRIC = "lmetric"
+    AFFINITY_LOAD = "affinity_load"
+    SESSION_STICKY = "session_sticky"
+    PRICE = "price"
+
+
+class ExploreRule(StrEnum):
+    """Rule by which the prefix policy takes the least loaded replica instead of the one that knows most of a prompt."""
+
+    SHARE = "share"
+    """Below `explore_below_share` of the prompt: the paper's rule (SkyWalker §5.1)."""
+    WORTH = "worth"
+    """The least loaded replica wins when it is less loaded by more than the prompt's known bytes are worth, at
+    `explore_load_bytes` a request. The default; docs/results/skywalker.md compares the two."""
+
+
+class RemoteChoice(StrEnum):
+    """Rule that picks one of the available regions for a request, under `PlacementPolicy.PREFIX`."""
+
+    PREFIX = "prefix"
+    """The region that was sent most of the prompt before, ties by round trip (SkyWalker §3.2)."""
+    FIRST_TOKEN = "first_token"  # noqa: S105
+    """The region where the first token should come earliest: round trip, queue, and prefill of the part it was not
+    sent."""
+
+
+class PeerAvailability(StrEnum):
+    """Condition under which a peer counts as able to take one more request, besides a queue that is short enough."""
+
+    ROOM = "room"
+    """The peer's engines have room for the request, by its last heartbeat and less the forwards since."""
+    FREE_REPLICA = "free_replica"
+    """The peer's heartbeat reports a free replica, whatever was forwarded since: the paper's rule (SkyWalker §3.3)."""
+
+
+class PushingMode(StrEnum):
+    """Condition under which a healthy replica counts as available (SkyWalker §3.3)."""
+
+    PENDING = "pending"
+    """SP-P: the engine reports no pending request."""
+    OUTSTANDING = "outstanding"
+    """SP-O: fewer than `outstanding_max` legs of this gateway are in flight there."""
+    BLIND = "blind"
+    """BP: always, whatever its load."""
+
+
+class OverflowMode(StrEnum):
+    """Permission to forward requests to another region."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    """Requests stay in the region; the forward that overflow would have made is recorded."""
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    policy: str = PlacementPolicy.COST
+    """One of `PlacementPolicy`, or the name of a plug-in's policy."""
+    policy_version: str | None = None
+    """Version that a plug-in's policy must have; no other is accepted. None in a core's config: the policy is built
+    in."""
+    policy_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Options of a plug-in's policy, defined by the plug-in."""
+    explore_below_share: float = 0.5
+    """Matched share of the prompt below which the least loaded replica is chosen instead under `ExploreRule.SHARE`
+    (SkyWalker §5.1), and below which a sibling gateway that knows more is not followed, under either rule."""
+    explore_rule: ExploreRule = ExploreRule.WORTH
+    explore_load_bytes: int = 128
+    """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
+    hold_ns: int = 50 * _MILLISECOND_NS
+    """Prefill time above which a request waits at this gateway while its replica has longer than that to prefill, under
+    `PlacementPolicy.COST`."""
+    hold_size_bytes: int = 2 * 2**10
+    """Bytes of prompt that any engine prefills in one iteration (token budgets begin at 512 tokens). A request with
+    less to prefill joins the running iteration anyway and never waits here for that."""
+    delay_weight: float = 0.5
+    """Weight of a second that a client waits, against a second by which prefill delays each request that runs."""
+    spill_queue_length: int = 1
+    """Number of requests waiting for one pool, with none of its replicas available, at which the first of them spills
+    over to another pool that takes it and that no request waits for."""
+    too_long_slack_share: float = 0.5
+    """Share of the longest pool's limit by which a request's firm tokens (its prompt, and its output if the client set
+    a maximum) may exceed that limit and still go there: the estimate is on the high side, and the engine counts
+    exactly. A larger excess is refused at once."""
+    kept_gaps: float = 3.0
+    """Number of average gaps between two turns of a session for which a replica's cache must keep unused prompts. A
+    cache that keeps them for less pushes out what is still wanted. Three covers nineteen of twenty gaps, if gaps have
+    no memory."""
+    price_first_token_ns: int | None = None
+    """Time to first token that a target must meet under `PlacementPolicy.PRICE`, for service classes without an
+    objective. None: their requests are placed as by `COST`, since nothing would bound the delay that a lower price is
+    worth."""
+    price_first_token_share: float = 0.5
+    """Share of that time that an estimate may use for its target to count as in time; the rest covers what the estimate
+    does not know."""
+    price_of_second: float = 0.0
+    """Price of one second of cost as `COST` measures it, in units of the prices' currency. 0: among targets in time,
+    money alone decides."""
+    overflow: OverflowMode = OverflowMode.ON
+    overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
+    """Overrides of `overflow`, by model."""
+    peer_queue_length_max: int = 10
+    """τ: a peer with a longer queue for the model is not available (SkyWalker §3.3)."""
+    peer_availability: PeerAvailability = PeerAvailability.ROOM
+    remote_choice: RemoteChoice = RemoteChoice.PREFIX
+    remote_prefix_min_share: float = 0.0
+    """Matched share of the prompt below which a region is chosen as if it knew none of it."""
+    cache_aware_match_share: float = 0.3
+    cache_aware_spread_max: int = 64
+    """Loads count as far apart when they differ by more than this number of requests and by more than ..."""
+    cache_aware_spread_ratio: float = 1.5
+    """... this factor. All three are SGLang's: `--cache-threshold`, `--balance-abs-threshold`,
+    `--balance-rel-threshold`."""
+    affinity_match_share: float = 0.8
+    """Matched share of the prompt from which a replica counts as having it; ..."""
+    affinity_prefill_bytes: int = 64 * 2**10
+    """... bytes of prompt that an idle engine prefills in a second; ..."""
+    affinity_wait_max_ns: int = 18 * _SECOND_NS
+    """... and the most by which the prefill ahead of a request may take longer there than elsewhere. All three are
+    llm-d's: `affinityThreshold`, `peakPrefillThroughput` (15,928 tokens, for Qwen 32B on two H100),
+    `maxTTFTPenaltyMs`."""
+    sticky_load_ratio: float = 1.5
+    """Multiple of the average number of requests at which a replica loses its sessions to others (HAProxy's
+    `hash-balance-factor`)."""
+    ring_virtual_nodes: int = 160
+    prefix_index_bytes_max: int = 64 * 2**20
+    prefix_ttl_ns: int = 3600 * _SECOND_NS
+    considered_max: int = 5
+    """Targets recorded with each decision, for `explain`; 0 records none."""
+    stored_responses_max: int = 100_000
+    """Stored responses whose target is remembered; over it, the oldest is forgotten."""
+
+    def overflow_of(self, model: ModelName) -> OverflowMode:
+        return self.overflow_by_model.get(model, self.overflow)
+
+
+@dataclass(frozen=True, slots=True)
+class PushingConfig:
+    mode: PushingMode = PushingMode.PENDING
+    in_band_credit: int | None = 4
+    """Legs started since the last probe and without a first token, beyond which they count as pending. None: probes
+    alone count."""
+    outstanding_max: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    length_max: int = 10_000
+    """Most requests waiting at this gateway."""
+    tenant_length_max: int = 10_000
+    """Most requests of one tenant among them."""
+    wait_max_ns: int = 60 * _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptConfig:
+    attempts_max: int = 3
+    refusals_max: int = 8
+    """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures. Also the
+    most times that a request may find engines full before it is rejected."""
+    retry_budget_share: float = 0.2
+    """Share that retries may add to the attempts, over all requests."""
+    retry_budget_min: int = 10
+    """Retries that are always available, so that a quiet gateway can retry at all."""
+    first_token_deadline_ns: int = 120 * _SECOND_NS
+    breaker_failures_in_row: int = 5
+    breaker_window: int = 20
+    breaker_failure_share: float = 0.5
+    """Share of failures in a full window of legs that opens the breaker too, so that failing fast never looks idle."""
+    breaker_open_ns: int = 5 * _SECOND_NS
+    breaker_open_max_ns: int = 60 * _SECOND_NS
+    ramp_step_ns: int = 1 * _SECOND_NS
+    """Time between steps of the ramp: a returning target may hold 1 leg, then twice as many after each step."""
+    ramp_limit: int = 64
+    """Number of legs at which the ramp ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeConfig:
+    """Handling of an answer that breaks after its first token."""
+
+    enabled: bool = True
+    resumes_max: int = 3
+    """Most resumptions of one request."""
+    wait_max_ns: int = 30 * _SECOND_NS
+    """Longest wait of a broken answer for a target that resumes it."""
+    token_ids: bool = False
+    """True: engines are asked for the ids of generated tokens, which are removed from the client's answer. The rest of
+    a broken answer is then exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationConfig:
+    replica_stale_ns: int = 2 * _SECOND_NS
+    publish_interval_ns: int = 100 * _MILLISECOND_NS
+    """Shortest interval between two heartbeats; they are sent on change."""
+    keep_alive_ns: int = 1 * _SECOND_NS
+    publish_change_share: float = 0.0
+    """Share by which a number in the heartbeat must differ from the last one sent to count as changed; 0: any
+    difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudgetConfig:
+    """Parameters of the estimate of a request's tokens (token-budget-aware pool routing, §2.1)."""
+
+    ratio_start: float = 4.0
+    """ĉ₀: bytes per token before any answer was counted. CJK text starts at no more than 2."""
+    decay: float = 0.95
+    """β: weight of the present mean against the next answer; less while few answers are known."""
+    caution: float = 1.0
+    """γ: number of mean deviations that the estimate's ratio lies below the mean."""
+    output_share: float = 0.95
+    """Share of earlier answers that were no longer than the estimate, where the client names no maximum; ..."""
+    output_start_tokens: int = 1024
+    """... and the estimate before any are known."""
+    tenants_max: int = 4096
+    """Pairs of tenant and category with ratios of their own; over it, the one used least recently is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdConfig:
+    """Parameters by which a short pool's threshold tunes itself (token-budget-aware pool routing, §7)."""
+
+    tuned: bool = False
+    """False: the threshold stays where it was configured."""
+    tokens_min: int = 1024
+    """Lower bound of the threshold, or the configured threshold if that is lower. The upper bound is its pool's
+    window."""
+    interval_ns: int = 10 * _SECOND_NS
+    """Shortest time between two moves."""
+    requests_min: int = 200
+    """Requests that must have ended since the last evaluation before the next."""
+    trouble_share: float = 0.01
+    """Share of the short pool's requests preempted, rejected or misrouted above which the threshold is lowered."""
+    late_ns: int = 2 * _SECOND_NS
+    """Time to first token above which a request counts as late."""
+    late_share: float = 0.05
+    """Share of late requests in one pool, with fewer late in the other, above which requests are moved to the other."""
+    tighten: float = 0.8
+    """Factor that lowers the threshold, ..."""
+    relax: float = 1.1
+    """... and factor that raises it."""
+    patience_ns: int = 300 * _SECOND_NS
+    """Time for which the threshold stays below the value it had to be lowered from. Doubled each time that trying
+    beyond it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    pushing: PushingConfig = field(default_factory=PushingConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    attempt: AttemptConfig = field(default_factory=AttemptConfig)
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
+    tenants: dict[TenantName, TenantConfig] = field(default_factory=dict)
+    """Settings by tenant; `default` holds for every tenant without an entry."""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
+    classes: ClassesConfig = field(default_factory=ClassesConfig)
+    shares: SharesConfig = field(default_factory=SharesConfig)

@@ -1,0 +1,343 @@
+"""Events: all that can happen to a gateway core. Frozen values, so that replaying a journal of them gives the same
+effects."""
+
+from __future__ import annotations
+
+from gateway.core.features.disaggregated.predictors.arrays import (
+    ExactMatchArrays,
+    LearnedArrays,
+    PredictorArrays,
+    SurvivalArrays,
+)
+from gateway.core.features.disaggregated.predictors.history import Ended
+from gateway.core.features.expert_locality.nearness import Nearness
+from gateway.core.features.prices.price_table import PricesChanged as PricesChanged  # noqa: PLC0414 - handed on
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.value import value
+from gateway.core.vocabulary import (
+    Category,
+    ControlVersion,
+    GatewayId,
+    Hops,
+    LegResult,
+    ModelName,
+    PeerObservation,
+    PeerSpec,
+    PoolName,
+    PoolSpec,
+    RefusalReason,
+    ReplicaObservation,
+    ReplicaSpec,
+    RequestId,
+    RequestProfile,
+    ResidencyStamp,
+    Resumes,
+    Target,
+    TenantName,
+)
+
+
+@value
+class ConfigApplied:
+    """Placement, pushing and limits change; waiting requests are decided again at once."""
+
+    config: CoreConfig
+
+
+@value
+class PolicyApplied:
+    """A residency policy replaces the one before; running legs finish under their stamps."""
+
+    policy: ResidencyPolicy
+
+
+@value
+class AssignmentApplied:
+    """Complete, versioned list of the replicas this gateway owns and the peers it knows; older versions are ignored."""
+
+    version: int
+    replicas: tuple[ReplicaSpec, ...]
+    peers: tuple[PeerSpec, ...]
+    control: ControlVersion = ControlVersion()
+    """Version of the controller's snapshot that this assignment follows from; zeros: none. `version` is this gateway's
+    own count."""
+    away: tuple[ModelName, ...] = ()
+    """Models of described replicas that another gateway serves for now. They exist, whether or not a peer that has them
+    was heard yet."""
+    pools: tuple[PoolSpec, ...] = ()
+    """Specifications of those pools among the replicas' of which more is configured than a name."""
+
+
+@value
+class DrainRequested:
+    """Drain: finish running and waiting requests, accept no new ones."""
+
+
+@value
+class DrainLifted:
+    """End of a drain: accept new requests again."""
+
+
+@value
+class LockdownChanged:
+    """An operator stops all forwarding, in both directions, or allows it again.
+
+    Forwards without a first token come back at once; with `cut`, streams that cross gateways end as well.
+    """
+
+    active: bool
+    cut: bool = False
+
+
+@value
+class ReplicasObserved:
+    observations: tuple[ReplicaObservation, ...]
+
+
+@value
+class PeersObserved:
+    observations: tuple[PeerObservation, ...]
+
+
+@value
+class TargetLost:
+    """Loss of a target that the edge sees at once (its connection broke), without waiting for staleness."""
+
+    target: Target
+    detail: str
+
+
+@value
+class RequestArrived:
+    """Arrival of a client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
+
+    profile: RequestProfile
+    deadline_ns: int
+
+
+@value
+class ForwardArrived:
+    """Arrival of a request that another gateway asks this one to run."""
+
+    profile: RequestProfile
+    deadline_ns: int
+    origin_gateway_id: GatewayId
+    hops: Hops
+    """Hops of the request, counted with the one that brought it here."""
+    stamp: ResidencyStamp
+    resumes_left: Resumes | None = None
+    """Resumptions that the origin allows if the answer breaks. None: the origin does not say."""
+
+
+@value
+class RequestAbandoned:
+    """The request's owner left: the client disconnected, or the origin cancelled its forward."""
+
+    request_id: RequestId
+
+
+@value
+class LegAccepted:
+    """A peer accepted the forward. An engine sends no such event; its first output implies it."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+
+
+@value
+class FirstToken:
+    """First token of a stream, or start of an answer that may take a while to send. From here on there are no
+    retries."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    is_sent: bool = True
+    """False: the client has not been sent any of it, so the request may still be tried elsewhere."""
+
+
+@value
+class ResponseStored:
+    """The engine stores this leg's answer under a key; requests that refer to it must go to the same target."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    key: str
+
+
+@value
+class TooLong:
+    """Limits stated by an engine that refused a request for its length."""
+
+    limit_tokens: int | None = None
+    """Longest request that the engine takes; None: not stated."""
+    asked_tokens: int | None = None
+    """Length of the request by the engine's count, with the output that was asked for; None: not stated."""
+
+
+@value
+class LegEnded:
+    """End of a leg, sent exactly once for each StartLeg, from the owner's `finally`, even if the effect was never
+    carried out."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    result: LegResult
+    refusal: RefusalReason | None = None
+    """Reason of the refusal; set when `result` is REFUSED."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    detail: str = ""
+    nearness: Nearness | None = None
+    """Similarity of a prefilled prompt to the experts of decode workers; None: not asked for, or not reported."""
+    too_long: TooLong | None = None
+    """Limits the engine stated; set when `result` is TOO_LONG, and for a client error about length."""
+    rest: RequestProfile | None = None
+    """Remainder of a broken answer, as a request. None: it cannot be resumed."""
+    is_final: bool = False
+    """True: a peer has failed to resume it and says that it must not be resumed anywhere."""
+    has_reached: bool = True
+    """False: the target never saw the request, since no connection to it was made."""
+    resumes_used: Resumes | None = None
+    """Resumptions made at the peer. None: the peer does not say."""
+
+
+@value
+class DecodeProgress:
+    """Progress of one decode leg."""
+
+    request_id: RequestId
+    attempt: int
+    output_tokens: int
+    """Tokens since its first; an estimate where the engine reports only events."""
+
+
+@value
+class ProgressSampled:
+    """Answer to SampleProgress: each decode leg of that pool that has begun."""
+
+    pool: PoolName
+    progress: tuple[DecodeProgress, ...]
+
+
+@value
+class DecodeHistoryRestored:
+    """History of the requests that a pool decoded before this process began."""
+
+    pool: PoolName
+    ended: tuple[Ended, ...]
+    added: int
+    """Requests ever recorded, with those not kept."""
+    ended_max: int
+    """Number of requests to remember from this event on."""
+
+
+@value
+class PredictorFitted:
+    """Fitted predictor of output lengths for one pool: exactly one kind of arrays, already checked."""
+
+    pool: PoolName
+    until_ns: int
+    """Time at which the arrays become too old to use."""
+    survival: SurvivalArrays | None = None
+    exact_match: ExactMatchArrays | None = None
+    learned: LearnedArrays | None = None
+
+    @property
+    def arrays(self) -> PredictorArrays:
+        arrays = self.survival or self.exact_match or self.learned
+        assert arrays is not None, "one of them is there"
+        return arrays
+
+
+@value
+class ArtifactReady:
+    """Locality artifact of a pool, by which requests are compared with decode workers' experts. Its arrays stay at the
+    edge, which compares; the core is told the number of clusters here, and cosines with each request."""
+
+    pool: PoolName
+    digest: str
+    """Digest of the artifact; empty: the pool has none."""
+    clusters: int
+
+
+@value
+class LearntRatio:
+    """Learnt ratio of bytes per token."""
+
+    model: ModelName
+    tenant: TenantName
+    category: Category
+    weight: float
+    mean: float
+    deviation: float
+
+
+@value
+class LearntLengths:
+    """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
+
+    model: ModelName
+    category: Category
+    counts: tuple[int, ...]
+
+
+@value
+class TokenBudgetSnapshot:
+    """All learnt values, oldest first."""
+
+    ratios: tuple[LearntRatio, ...] = ()
+    lengths: tuple[LearntLengths, ...] = ()
+
+
+@value
+class TokenBudgetRestored:
+    """Token-budget estimates learnt before this process began."""
+
+    snapshot: TokenBudgetSnapshot
+
+
+@value
+class TokensSettled:
+    """Tokens of its tenant that a request has used, prompt and output together. Sent once, after its end, for each
+    request that tokens were reserved for."""
+
+    request_id: RequestId
+    tokens: int
+
+
+@value
+class TimePassed:
+    """Wake-up that the core asked for with `next_wakeup_ns()`."""
+
+
+Event = (
+    ConfigApplied
+    | PolicyApplied
+    | AssignmentApplied
+    | DrainRequested
+    | DrainLifted
+    | LockdownChanged
+    | ReplicasObserved
+    | PeersObserved
+    | TargetLost
+    | RequestArrived
+    | ForwardArrived
+    | RequestAbandoned
+    | LegAccepted
+    | FirstToken
+    | ResponseStored
+    | LegEnded
+    | ProgressSampled
+    | DecodeHistoryRestored
+    | PredictorFitted
+    | ArtifactReady
+    | TokenBudgetRestored
+    | PricesChanged
+    | TokensSettled
+    | TimePassed
+)

@@ -1,0 +1,135 @@
+"""Queue of requests that may go to exactly the same targets, and the order of all queues: by service class and by
+arrival, unless a feature puts another order in its place."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gateway.core.kernel.requests import RequestClass, RequestState
+from gateway.core.value import value
+from gateway.core.vocabulary import RequestId, TenantName
+
+_SLACK: Final = 64
+Turn = tuple[int, int, int, float, int, RequestState]
+"""Sort key of a head, the smallest first: class rank, three numbers of the order, arrival number; and the request
+itself."""
+
+
+class Queue:
+    """Requests of one class."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[RequestState]:
+        raise NotImplementedError
+
+    def join(self, request: RequestState) -> None:
+        raise NotImplementedError
+
+    def leave(self, request: RequestState) -> None:
+        raise NotImplementedError
+
+    def head(self) -> RequestState:
+        """Next request of the queue, which must not be empty."""
+        raise NotImplementedError
+
+
+class Line(Queue):
+    """Queue by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
+
+    __slots__ = ("_heap", "_members")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, RequestState]] = []
+        self._members: dict[RequestId, RequestState] = {}
+        """Waiting requests by id. The heap may hold an earlier request of the same id, as when a forward comes
+        again."""
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return (request for _, request in sorted(self._entries(), key=_arrival_number))
+
+    def join(self, request: RequestState) -> None:
+        heapq.heappush(self._heap, (request.arrival_number, request))
+        self._members[request.request_id] = request
+
+    def leave(self, request: RequestState) -> None:
+        self._members.pop(request.request_id, None)
+        if len(self._heap) > 2 * len(self._members) + _SLACK:
+            self._compact()
+
+    def head(self) -> RequestState:
+        """Earliest arrival. The line must not be empty."""
+        while not self._is_member(self._heap[0][1]):
+            heapq.heappop(self._heap)
+        return self._heap[0][1]
+
+    def _is_member(self, request: RequestState) -> bool:
+        return self._members.get(request.request_id) is request
+
+    def _compact(self) -> None:
+        self._heap = self._entries()
+        heapq.heapify(self._heap)
+
+    def _entries(self) -> list[tuple[int, RequestState]]:
+        """Heap entries of the members, each once; a request that left and came back may stand in the heap twice."""
+        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
+
+
+@value
+class LineFigures:
+    """Figures of the lines that an order keeps apart, for the metrics page."""
+
+    waiting: dict[TenantName, int]
+    """Waiting requests by tenant, of tenants that have a line of their own."""
+    known: int
+    forgotten: int
+    leaving_room: int
+    """Tenants with waiting requests that leave room for others."""
+
+
+class QueueOrder:
+    """Order in which queued requests get their turn: by service class and arrival. A feature may put another order in
+    its place."""
+
+    @property
+    def is_contested(self) -> bool:
+        """True if starting one request may change the order of the others."""
+        return False
+
+    def queue(self) -> Queue:
+        """Make an empty queue."""
+        return Line()
+
+    def turn(self, request: RequestState) -> Turn:
+        """Sort key of the head of a queue among the heads of all queues."""
+        return request.request_class.service_rank, 0, 0, 0.0, request.arrival_number, request
+
+    def ahead_of(self, request: RequestState, queues: Iterable[tuple[RequestClass, Queue]], /) -> int:
+        """Requests in these queues that get their turn before this one, which has joined one of them last."""
+        rank = request.request_class.service_rank
+        alike = sum([len(queue) for request_class, queue in queues if request_class.service_rank <= rank])
+        return max(0, alike - 1)
+
+    def line_of(self, request: RequestState, /) -> object | None:  # noqa: ARG002
+        """Line in which the request waits, among those that get their turns in order of arrival; None: all do."""
+        return None
+
+    def why_later(self, request: RequestState, /) -> str:  # noqa: ARG002
+        """Words for operators on what a request lets go before it, each part after a semicolon; no other tenant is
+        named."""
+        return ""
+
+    def figures(self) -> LineFigures:
+        return LineFigures({}, 0, 0, 0)
+
+
+def _arrival_number(entry: tuple[int, RequestState]) -> int:
+    return entry[0]

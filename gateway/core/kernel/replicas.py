@@ -1,0 +1,671 @@
+"""Replicas of this gateway: their last probe combined with this gateway's own legs, which replicas are available,
+and which is least loaded. This module handles probes, models and loads; `targets` handles what replicas share with
+peers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from gateway.core.kernel.bits import next_slot_from, slots_of
+from gateway.core.kernel.config import CoreConfig, PushingMode
+from gateway.core.kernel.pools import PoolBounds, PoolFit
+from gateway.core.kernel.slots import EngineSlots
+from gateway.core.kernel.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState
+from gateway.core.kernel.timers import TimerKind, Timers
+from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
+    LegResult,
+    ModelCapacity,
+    ModelName,
+    Place,
+    PlaceRule,
+    PoolName,
+    PoolSpec,
+    ReplicaObservation,
+    ReplicaRole,
+    ReplicaSpec,
+    Standing,
+    replica_target,
+)
+
+_PENDING: Final = PushingMode.PENDING
+_OUTSTANDING: Final = PushingMode.OUTSTANDING
+_OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
+_PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
+_UNIFIED: Final = ReplicaRole.UNIFIED
+_Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
+"""Key of a group of interchangeable replicas. The last item is the group's context window, the most tokens of one
+request; 0: unknown."""
+_SIGNS_MISSED_MAX = 3
+
+
+class LoadLevels:
+    """Slots grouped by load: the least loaded of any mask in O(distinct loads), whatever the number of slots."""
+
+    def __init__(self) -> None:
+        self._mask_at: dict[int, int] = {}
+        self._loads: list[int] = []
+        self._load_of: dict[int, int] = {}
+
+    def put(self, slot: int, load: int) -> None:
+        if self._load_of.get(slot) == load:
+            return
+        self.remove(slot)
+        self._load_of[slot] = load
+        if load not in self._mask_at:
+            insort(self._loads, load)
+            self._mask_at[load] = 0
+        self._mask_at[load] |= 1 << slot
+
+    def remove(self, slot: int) -> None:
+        load = self._load_of.pop(slot, None)
+        if load is None:
+            return
+        self._mask_at[load] &= ~(1 << slot)
+        if not self._mask_at[load]:
+            del self._mask_at[load]
+            del self._loads[bisect_left(self._loads, load)]
+
+    def total(self, mask: int) -> int:
+        """Sum of the loads of the slots in the mask."""
+        return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items()])
+
+    def at_zero(self, mask: int) -> int:
+        return self._mask_at.get(0, 0) & mask
+
+    def least(self, mask: int) -> int:
+        """Mask of the slots of `mask` that share the lowest load; 0 when none of them has a known load."""
+        for load in self._loads:
+            if found := self._mask_at[load] & mask:
+                return found
+        return 0
+
+
+class ReplicaState(TargetState[ReplicaSpec]):
+    """One replica: its last probe, and this gateway's legs there."""
+
+    __slots__ = (
+        "answered_ns",
+        "assigned_ns",
+        "context_seen",
+        "kv_tokens",
+        "kv_usage",
+        "preemptions",
+        "retained",
+        "running",
+        "sampled_ns",
+        "slots",
+        "waiting",
+    )
+
+    def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
+        super().__init__(
+            home,
+            spec,
+            slot,
+            target=replica_target(spec.replica_id),
+            timer_kind=TimerKind.REPLICA,
+            standing_when_lost=Standing.UNHEALTHY,
+            config=config,
+        )
+        self.detail = "not probed yet"
+        self.sampled_ns: int | None = None
+        self.answered_ns: int | None = None
+        """Time at which the last successful probe was sent."""
+        self.assigned_ns = 0
+        """Time at which the replica was assigned to this gateway."""
+        self.running = 0
+        self.waiting = 0
+        self.kv_usage = 0.0
+        self.kv_tokens = 0
+        self.context_seen = 0
+        """Context window that the engine reported when it refused a request for its length, if less than the known one;
+        0: not reported. Reset when the engine restarts."""
+        self.preemptions: int | None = None
+        """Preemptions since the engine's start, as it last reported them; None: not reported yet."""
+        self.retained = 0
+        """Prompts that the replica has prefilled for this gateway and keeps until a decode worker has fetched their KV
+        cache."""
+        self.slots = EngineSlots(spec.slots)
+
+    @property
+    def free_tokens(self) -> int:
+        return round((1 - self.kv_usage) * self.kv_tokens)
+
+    @property
+    def load(self) -> int:
+        return max(self.in_flight, self.running + self.waiting)
+
+    @property
+    def room(self) -> int:
+        """Requests that the replica could begin at once; negative: number of requests that wait there for a slot."""
+        return self.slots.room(
+            running=self.running,
+            waiting=self.waiting,
+            unreflected=len(self.unreflected),
+            in_flight=self.in_flight,
+            kv_usage=self.kv_usage,
+        )
+
+
+class Replicas(Targets[ReplicaState, ReplicaSpec]):
+    """All replicas assigned to this gateway."""
+
+    def __init__(self, config: CoreConfig, timers: Timers) -> None:
+        super().__init__(config, timers)
+        self._groups: dict[_Group, int] = {}
+        """Mask of the replicas of each group. Decode workers are absent: requests are placed at the prefill workers of
+        their pool."""
+        self._connectors: dict[PoolName, Connector] = {}
+        """Connector of each disaggregated pool."""
+        self._decoding: dict[PoolName, int] = {}
+        """Mask of each pool's decode workers."""
+        self._bounds: dict[PoolName, PoolBounds] = {}
+        """Bounds of the pools that the assignment describes."""
+        self._told: dict[PoolName, tuple[int, int]] = {}
+        """Threshold and context window, as configured, of the pools that have a threshold."""
+        self.thresholds: dict[ModelName, None] = {}
+        """Models that some assigned pool with a threshold serves."""
+        self.preempted: dict[PoolName, int] = {}
+        """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
+        gateway."""
+        self._unresumed: frozenset[PoolName] = frozenset()
+        """Pools that neither hand over broken answers nor continue those of other pools."""
+        self.continuing = 0
+        """Mask of the replicas that can continue an answer that another replica began."""
+        self._full_pools: set[PoolName] = set()
+        """Disaggregated pools without a free decode slot for further prefilled prompts."""
+        self.counts: dict[ModelName, int] = {}
+        """Replicas that serve each model, without decode workers."""
+        self._models: dict[ModelName, None] = {}
+        """Models that the groups serve, in order; a dict used as an ordered set."""
+        self.ask_origins = False
+        """Some replicas accept only requests that arrived in certain places, so a request's origin matters for
+        eligibility."""
+        self._levels = LoadLevels()
+        self._cursor = 0
+        self.reachable = 0
+        """Mask of the replicas that answer, however full they are."""
+        self.open = 0
+        """Mask of the replicas that are available or only too full to be."""
+        self.pushable = 0
+        """Mask of the open replicas that can be sent a request even though they are full: all but those whose load is
+        known only from this gateway's own legs."""
+        self.loads_version = 0
+        """Changes with every change of a load."""
+        self.changed = 0
+        """Mask of the replicas with any change since a reader last reset this to 0."""
+
+    @property
+    def available(self) -> int:
+        """Mask of the replicas that can take a request."""
+        return self.usable
+
+    # Changes
+
+    def assign(
+        self, specs: Iterable[ReplicaSpec], now_ns: int, pools: Iterable[PoolSpec] = ()
+    ) -> tuple[list[ReplicaState], list[ReplicaState]]:
+        """Own exactly these replicas. Return those that joined and those that left; a replica whose spec changed does
+        both, unless only its models, its `accepts` rule or the source of its place changed: then it keeps its slot
+        and state."""
+        wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
+        pools = list(pools)
+        self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
+        named = {spec.pool for spec in wanted.values()}
+        self.preempted = {pool: count for pool, count in self.preempted.items() if pool in named}
+        self._bounds = {
+            pool.name: PoolBounds(pool.name, pool.context_tokens_max, pool.threshold_tokens) for pool in pools
+        }
+        self._told = {
+            pool.name: (pool.threshold_tokens, pool.context_tokens_max) for pool in pools if pool.threshold_tokens
+        }
+        self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
+        for state in self:
+            spec = wanted.get(state.spec.replica_id)
+            if spec is not None and spec == replace(
+                state.spec, models=spec.models, accepts=spec.accepts, place_by=spec.place_by
+            ):
+                self.changed |= 1 << state.slot if spec != state.spec else 0
+                state.spec = spec
+        is_first_assignment = self.version == 0
+        joined, left = self._own(wanted)
+        for state in joined:
+            self._levels.put(state.slot, 0)
+            state.assigned_ns = now_ns
+            if not is_first_assignment:
+                state.ramp.start(now_ns)
+        self._rebuild_groups()
+        self.continuing = sum(1 << state.slot for state in self if self.continues(state.spec))
+        return joined, left
+
+    def observe(self, observation: ReplicaObservation, now_ns: int) -> None:
+        """Apply one probe. A probe older than the last one is ignored."""
+        state = self._by_id.get(observation.replica_id)
+        if state is None or (state.sampled_ns is not None and observation.sampled_ns < state.sampled_ns):
+            return
+        if observation.healthy and not state.healthy and state.sampled_ns is not None:
+            state.ramp.start(now_ns)
+            state.slots.forget()
+            self._forget_context(state)
+        state.sampled_ns = observation.sampled_ns
+        state.healthy = observation.healthy
+        if observation.healthy:
+            state.answered_ns = observation.sampled_ns
+        state.detail = observation.detail
+        self.changed |= 1 << state.slot
+        waiting = observation.waiting
+        if state.spec.role is ReplicaRole.PREFILL:
+            waiting -= observation.deferred
+        self.loads_version += state.waiting != waiting or state.running != observation.running
+        state.running, state.waiting = observation.running, waiting
+        state.kv_usage = observation.kv_usage
+        state.kv_tokens = observation.kv_tokens
+        if observation.healthy and observation.preemptions != state.preemptions:
+            self._count_preemptions(state, observation.preemptions)
+        self._believe(state, observation.sampled_ns)
+        slots = state.slots
+        slots.told = observation.slots
+        slots.observe(
+            observation.running,
+            waiting,
+            unread=len(state.prefilling),
+            in_flight=state.in_flight,
+            kv_usage=observation.kv_usage,
+        )
+        is_simple = state.healthy and not state.waiting and state.spec.role is _UNIFIED
+        if is_simple and self._stays_available(state, now_ns):
+            self._levels.put(state.slot, state.load)
+        else:
+            self.refresh(state, now_ns)
+
+    def first_token(self, state: ReplicaState, key: LegKey, now_ns: int) -> None:
+        self.changed |= 1 << state.slot
+        super().first_token(state, key, now_ns)
+
+    def started(self, state: ReplicaState, key: LegKey, now_ns: int, uncached_bytes: int = 0) -> None:
+        super().started(state, key, now_ns, uncached_bytes)
+        state.slots.started(state.in_flight)
+
+    def ended(
+        self,
+        state: ReplicaState,
+        key: LegKey,
+        result: LegResult,
+        now_ns: int,
+        took_ns: int,
+        *,
+        has_failed_elsewhere: bool = False,
+    ) -> None:
+        self.changed |= 1 << state.slot
+        if result is LegResult.COMPLETED:
+            state.slots.ended(took_ns)
+        self.loads_version += 1
+        if result in _PROVED:
+            state.rest.proved()
+        elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
+            state.rest.turned_away(now_ns)
+        super().ended(state, key, result, now_ns, took_ns, has_failed_elsewhere=has_failed_elsewhere)
+
+    def refresh(self, state: ReplicaState, now_ns: int) -> None:
+        super().refresh(state, now_ns)
+        if state.listed:
+            self._levels.put(state.slot, state.load)
+
+    def configure(self, config: CoreConfig, now_ns: int) -> None:
+        for state in self:
+            _set_credit(state, config)
+        super().configure(config, now_ns)
+
+    def _legs_changed(self, state: ReplicaState, now_ns: int) -> None:
+        if state.listed:
+            self._levels.put(state.slot, state.load)
+        super()._legs_changed(state, now_ns)
+
+    def _count_preemptions(self, state: ReplicaState, total: int) -> None:
+        """Add newly reported preemptions to the pool's count. A restarted engine counts from zero, and preemptions
+        before the first report are not counted."""
+        seen, state.preemptions = state.preemptions, total
+        if seen is not None and total > seen:
+            pool = state.spec.pool
+            self.preempted[pool] = self.preempted.get(pool, 0) + total - seen
+
+    def learn_context(self, state: ReplicaState, tokens: int) -> bool:
+        """Lower the replica's context window to what its engine reported. True: the known window became smaller."""
+        if not state.listed or tokens <= 0 or ((known := self.context_of(state)) and tokens >= known):
+            return False
+        state.context_seen = tokens
+        self._context_changed()
+        return True
+
+    def _forget_context(self, state: ReplicaState) -> None:
+        """Forget the context window that a restarted engine reported: it may have a different one."""
+        if state.context_seen:
+            state.context_seen = 0
+            self._context_changed()
+
+    def _context_changed(self) -> None:
+        self._rebuild_groups()
+        self.version += 1
+
+    def pool_is_full(self, pool: PoolName, now_ns: int, *, is_full: bool) -> None:
+        """Mark whether requests in prefill plus prefilled requests without a decode worker reach the pool's decode
+        capacity."""
+        if is_full is (pool in self._full_pools):
+            return
+        if is_full:
+            self._full_pools.add(pool)
+        else:
+            self._full_pools.discard(pool)
+        for state in self:
+            if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
+                self.refresh(state, now_ns)
+
+    # Queries
+
+    def eligible(
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        origin: Place | None = None,
+        *,
+        connectors: frozenset[Connector] = ALL_CONNECTORS,
+        fit: PoolFit | None = None,
+    ) -> int:
+        """Mask of the replicas, available or not, that serve the model in a place the rule allows and accept requests
+        that arrived at `origin`. `origin` None: only replicas that accept every origin. `connectors`: connectors that
+        can hand the request over; unified replicas need none. `fit`: pools that the request fits into; None: all."""
+        mask = 0
+        for (served, pool, place, accepts, connector, context), members in self._groups.items():
+            if served != model or (connector is not None and connector not in connectors):
+                continue
+            if fit is not None and (pool not in fit.pools or 0 < context < fit.need_tokens):
+                continue
+            if rule.allows(place) and _takes_from(origin, accepts):
+                mask |= members
+        return mask
+
+    def in_pool(self, pool: PoolName) -> int:
+        """Mask of all placeable replicas of the pool, whichever models they serve."""
+        mask = 0
+        for (_, name, _, _, _, _), members in self._groups.items():
+            if name == pool:
+                mask |= members
+        return mask
+
+    def bounds(
+        self, model: ModelName, rule: PlaceRule, origin: Place | None, connectors: frozenset[Connector]
+    ) -> list[PoolBounds]:
+        """Bounds of the pools that such a request may go to; one pool appears several times where its engines' context
+        windows differ."""
+        found: list[PoolBounds] = []
+        for served, pool, place, accepts, connector, context in self._groups:
+            if served != model or (connector is not None and connector not in connectors):
+                continue
+            if rule.allows(place) and _takes_from(origin, accepts):
+                found.append(PoolBounds(pool, context, self._threshold_of(pool)))
+        return found
+
+    def contexts(self, model: ModelName) -> list[int]:
+        """Context windows of the model on the replicas that serve it, in tokens; 0 where unknown."""
+        return [context for served, _, _, _, _, context in self._groups if served == model]
+
+    def context_of(self, state: ReplicaState) -> int:
+        """Known context window of the replica, in tokens; 0: no limit is known."""
+        bounds = self._bounds.get(state.spec.pool)
+        told = 0 if bounds is None else bounds.context_tokens_max
+        return min(told, state.context_seen) if told and state.context_seen else told or state.context_seen
+
+    def told_thresholds(self) -> dict[PoolName, tuple[int, int]]:
+        """Configured threshold and context window of each assigned pool that has a threshold; window 0: not
+        configured."""
+        return dict(self._told)
+
+    def retune(self, pool: PoolName, tokens: int) -> None:
+        """Set the pool's threshold to `tokens`. A pool that is not assigned, or has no threshold, is ignored."""
+        bounds = self._bounds.get(pool)
+        if bounds is not None and bounds.threshold_tokens and bounds.threshold_tokens != tokens:
+            self._bounds[pool] = PoolBounds(pool, bounds.context_tokens_max, tokens)
+            self.version += 1
+
+    def is_longer(self, pool: PoolName, window_tokens: int) -> bool:
+        """Return whether the pool takes longer requests than `window_tokens`. True for a pool without a known limit."""
+        bounds = self._bounds.get(pool)
+        return bounds is None or bounds.limit > window_tokens
+
+    def _threshold_of(self, pool: PoolName) -> int:
+        bounds = self._bounds.get(pool)
+        return 0 if bounds is None else bounds.threshold_tokens
+
+    def closed_to(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
+        """Mask of the replicas that would be eligible but for the request's origin."""
+        mask = 0
+        if self.ask_origins:
+            for (served, _, place, accepts, _, _), members in self._groups.items():
+                if served == model and rule.allows(place) and not _takes_from(origin, accepts):
+                    mask |= members
+        return mask
+
+    def continues(self, spec: ReplicaSpec) -> bool:
+        """Return whether the replica may continue an answer that another one began, and another one an answer of this
+        one."""
+        return spec.continues and spec.pool not in self._unresumed
+
+    def somebody_answers(self) -> bool:
+        """Return whether reachable engines could serve any request. A disaggregated pool needs a prefill and a decode
+        worker."""
+        return any(
+            members & self.reachable and (connector is None or self._decoding[pool] & self.reachable)
+            for (_, pool, _, _, connector, _), members in self._groups.items()
+        )
+
+    def serves(self, model: ModelName) -> bool:
+        return model in self._models
+
+    def models(self) -> list[ModelName]:
+        return list(self._models)
+
+    def least_loaded(self, mask: int) -> int:
+        """Slot of `mask` with the lowest load; equally loaded slots take turns. `mask` must not be empty."""
+        slot = next_slot_from(self._levels.least(mask), self._cursor)
+        self._cursor = slot + 1
+        return slot
+
+    def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to `count` slots of `mask`, the least loaded first; equally loaded ones in order from slot `first` on,
+        wrapping."""
+        few: list[int] = []
+        while mask and len(few) < count:
+            level = self._levels.least(mask)
+            mask &= ~level
+            while level and len(few) < count:
+                slot = next_slot_from(level, first)
+                level ^= 1 << slot
+                few.append(slot)
+        return few
+
+    def idle(self, mask: int) -> int:
+        """Mask of the slots of `mask` with no running or waiting request."""
+        return self._levels.at_zero(mask)
+
+    def total_load(self, mask: int) -> int:
+        """Sum of the loads in the mask. O(distinct loads)."""
+        return self._levels.total(mask)
+
+    def load_at(self, slot: int) -> int:
+        return self._by_slot[slot].load
+
+    def capacities(self) -> tuple[ModelCapacity, ...]:
+        return tuple([capacity for capacity, _ in self._counted()])
+
+    def loads(self, taking: int) -> tuple[ModelCapacity, ...]:
+        """Capacities with their load figures, as peers are told. `taking`: mask of the replicas that may be sent a
+        request; only these count towards `room`."""
+        return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
+
+    def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
+        for (model, pool, place, accepts, connector, context), members in self._groups.items():
+            capacity = ModelCapacity(
+                model,
+                pool,
+                place,
+                members.bit_count(),
+                (members & self.available).bit_count(),
+                accepts,
+                connector=connector,
+                context_tokens_max=context,
+                threshold_tokens=self._threshold_of(pool),
+            )
+            yield capacity, members
+
+    def _with_load(self, capacity: ModelCapacity, members: int, taking: int) -> ModelCapacity:
+        states = [self._by_slot[slot] for slot in slots_of(members)]
+        return replace(
+            capacity,
+            load=sum(state.load for state in states),
+            backlog_bytes=min(state.backlog_bytes for state in states),
+            free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
+            room=self.room_of(members & taking),
+            release_ns=self.release_ns_of(members),
+        )
+
+    def room_of(self, mask: int) -> int:
+        """Requests that replicas of the mask could begin at once; negative: none can begin one, and this many requests
+        wait in their engines for a slot."""
+        room = overfull = 0
+        for slot in slots_of(mask):
+            free = self._by_slot[slot].room
+            if free > 0:
+                room += free
+            else:
+                overfull += free
+        return room or overfull
+
+    def release_ns_of(self, mask: int) -> int:
+        """Mean time between two requests leaving the pushable replicas of the mask while all of their slots are taken;
+        0: not known."""
+        per_ns = 0.0
+        for slot in slots_of(mask & self.pushable):
+            if release_ns := self._by_slot[slot].slots.release_ns():
+                per_ns += 1 / release_ns
+        return round(1 / per_ns) if per_ns else 0
+
+    # Internals
+
+    def _make(self, spec: ReplicaSpec, slot: int) -> ReplicaState:
+        state = ReplicaState(self, spec, slot, self._config)
+        _set_credit(state, self._config)
+        return state
+
+    def _drop(self, state: ReplicaState) -> None:
+        super()._drop(state)
+        self._levels.remove(state.slot)
+        self.reachable &= ~(1 << state.slot)
+        self.open &= ~(1 << state.slot)
+        self.pushable &= ~(1 << state.slot)
+
+    def _note_change(self, state: ReplicaState) -> None:
+        self.changed |= 1 << state.slot
+        self.loads_version += 1
+
+    def _note_standing(self, state: ReplicaState) -> None:
+        super()._note_standing(state)
+        bit = 1 << state.slot
+        if state.standing is AVAILABLE or state.standing in _FULL:
+            self.open |= bit
+        else:
+            self.open &= ~bit
+        if self.open & bit and state.standing is not Standing.OUTSTANDING:
+            self.pushable |= bit
+        else:
+            self.pushable &= ~bit
+        if state.standing in _OUT_OF_REACH:
+            self.reachable &= ~bit
+        else:
+            self.reachable |= bit
+
+    def _rebuild_groups(self) -> None:
+        """Regroup the replicas. Prefill workers of a pool without a decode worker or a known connector join no
+        group."""
+        self._groups = {}
+        self._decoding = {}
+        self.counts = {}
+        for state in self:
+            if state.spec.role is ReplicaRole.DECODE:
+                self._decoding[state.spec.pool] = self._decoding.get(state.spec.pool, 0) | 1 << state.slot
+                continue
+            for model in state.spec.models:
+                self.counts[model] = self.counts.get(model, 0) + 1
+        for state in self:
+            spec = state.spec
+            connector = None
+            if spec.role is not _UNIFIED:
+                connector = self._connectors.get(spec.pool)
+                if spec.role is ReplicaRole.DECODE or spec.pool not in self._decoding or connector is None:
+                    continue
+            for model in spec.models:
+                group = (model, spec.pool, spec.place, spec.accepts, connector, self.context_of(state))
+                self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
+        self._models = dict.fromkeys(model for model, *_ in self._groups)
+        self.ask_origins = any(accepts is not None for _, _, _, accepts, _, _ in self._groups)
+        self.thresholds = dict.fromkeys(model for model, pool, *_ in self._groups if self._threshold_of(pool))
+
+    def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
+        standing = super()._standing(state, now_ns)
+        return self._fullness(state) if standing is AVAILABLE else standing
+
+    def _fullness(self, state: ReplicaState) -> Standing:
+        """Standing of a healthy replica under selective pushing."""
+        role = state.spec.role
+        if role is not _UNIFIED:
+            if role is ReplicaRole.DECODE:
+                return AVAILABLE  # the decode tier limits what a decode worker is given
+            if state.spec.pool in self._full_pools:
+                return Standing.DECODE_FULL
+            if state.kv_usage > self._config.decode.prefill_kv_max_share:
+                return Standing.KV_FULL
+        pushing = self._config.pushing
+        mode = _mode_for(state.spec, pushing.mode)
+        if mode is _PENDING:
+            if state.waiting > 0:
+                return Standing.PENDING
+            credit = pushing.in_band_credit
+            has_credit = credit is None or len(state.unreflected) <= credit
+            return AVAILABLE if has_credit else Standing.CREDIT
+        if mode is _OUTSTANDING:
+            is_full = state.in_flight >= pushing.outstanding_max
+            return Standing.OUTSTANDING if is_full else AVAILABLE
+        return AVAILABLE
+
+    def _stale_ns(self, state: ReplicaState) -> int:
+        if state.sampled_ns is None:
+            return 0
+        stale_ns = self._config.observation.replica_stale_ns
+        sign_of_life_ns = state.spec.sign_of_life_ns
+        if sign_of_life_ns is not None:
+            stale_ns = max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
+        return state.sampled_ns + stale_ns
+
+
+def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
+    return accepts is None or (origin is not None and accepts.allows(origin))
+
+
+def _set_credit(state: ReplicaState, config: CoreConfig) -> None:
+    """Set how own legs count towards the replica's fullness: by the pushing mode, or as part of a disaggregated
+    pool."""
+    mode, credit = _mode_for(state.spec, config.pushing.mode), config.pushing.in_band_credit
+    state.counts_legs = mode is _OUTSTANDING or state.spec.role is not _UNIFIED
+    state.credit = credit if mode is _PENDING and credit is not None else NO_LIMIT
+
+
+def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
+    """Pushing mode of one replica: an engine that reports no load is limited by this gateway's own legs there."""
+    if spec.sign_of_life_ns is not None and mode is _PENDING:
+        return _OUTSTANDING
+    return mode

@@ -1,0 +1,70 @@
+"""Find targets with room to spare for requests that yield to others.
+
+A best-effort request goes to an idle target. A batch request, or a request of a tenant above its fair share, goes to a
+target that prefills nothing and keeps a share of its room free; the number of slots of an engine is declared, reported
+or learnt (`slots`). This module judges targets, not the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.peers import Peers
+from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.requests import RequestClass
+from gateway.core.kernel.sharing_config import ClassesConfig
+from gateway.core.vocabulary import ServiceClass
+
+_LOOKED_AT_MAX: Final = 8
+"""Number of the least loaded replicas that are examined; if none of these has room, hardly any other has."""
+Homes = Callable[[], int]
+"""Function that returns the mask of the replicas that some request is held for."""
+_BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
+
+
+class Rooms:
+    """Targets of one gateway with room to spare."""
+
+    def __init__(self, replicas: Replicas, peers: Peers, homes: Homes = lambda: 0) -> None:
+        self._homes = homes
+        self._replicas = replicas
+        self._peers = peers
+        self._config = ClassesConfig()
+
+    def configure(self, config: ClassesConfig) -> None:
+        self._config = config
+
+    def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Mask of the replicas of `mask` (available ones) that no request is held for and that have room."""
+        mask &= ~self._homes()
+        if request_class.service_class is _BEST_EFFORT:
+            return self._replicas.idle(mask)
+        found = 0
+        for slot in self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX):
+            if has_room(self._replicas.at(slot), self._config.batch.free_share):
+                found |= 1 << slot
+        return found
+
+    def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Mask of the peers of `mask` (available ones) that report spare room. The receiving gateway checks again and
+        may refuse."""
+        found = 0
+        for slot in slots_of(mask):
+            is_idle = request_class.service_class is _BEST_EFFORT
+            spare = self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle)
+            if spare > (0.0 if is_idle else self._config.batch.free_share):
+                found |= 1 << slot
+        return found
+
+
+def has_room(state: ReplicaState, free_share: float) -> bool:
+    """Return whether the replica can take one more batch request and still keep `free_share` of its room free."""
+    if state.backlog_bytes or state.waiting:
+        return False
+    if not state.load:
+        return True
+    if state.kv_usage > 1 - free_share:
+        return False
+    return not state.slots.total or state.load + 1 <= (1 - free_share) * state.slots.total

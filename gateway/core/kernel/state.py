@@ -1,0 +1,77 @@
+"""State of one gateway: its config, policy, targets and requests, and the placer with its prefix indexes. It
+answers queries; decisions are made elsewhere."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.features.disaggregated.decode_pools import DecodePools
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.drains import Drains
+from gateway.core.kernel.goodput import Goodput
+from gateway.core.kernel.peers import Peers
+from gateway.core.kernel.replicas import Replicas
+from gateway.core.kernel.requests import RequestClass, RequestState
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
+from gateway.core.kernel.timers import Timers
+from gateway.core.placement.placer import Placer
+from gateway.core.placement.policy import PlugIns
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, Target
+
+
+class GatewayState:
+    """State that the parts of `GatewayCore` share and change; all other code only reads it."""
+
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
+        self.gateway_id = gateway_id
+        self.place = place
+        self.config = CoreConfig()
+        self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
+        self.assignment_version = 0
+        self.control = ControlVersion()
+        self.away: frozenset[ModelName] = frozenset()
+        """Models of replicas in this gateway's config that another gateway serves for the moment."""
+        self.rules_version = 0
+        """Changes with every input of `Intake.admittance_of`: policy, lockdown, and the replicas' `accepts` rules."""
+        self.draining = False
+        self.locked_down = False
+        self.requests: dict[RequestId, RequestState] = {}
+        self.waiting = WaitingRoom()
+        self.timers = Timers()
+        self.replicas = Replicas(self.config, self.timers)
+        self.peers = Peers(self.config, self.timers)
+        self.placer = Placer(
+            place.region,
+            self.config.placement,
+            self.replicas,
+            self.peers,
+            random.Random(seed),
+            plug_ins=plug_ins,
+            pool_queue=self.waiting.pool_length,
+            homes=self._homes,
+        )
+        self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
+        self.drains = Drains()
+        self.goodput = Goodput()
+
+    def _homes(self) -> int:
+        """Mask of the replicas that some request is held for."""
+        return self.waiting.homes
+
+    def has_thresholds(self, model: ModelName) -> bool:
+        """True if a pool of the model, here or at a peer, is meant for requests up to some length."""
+        return model in self.replicas.thresholds or model in self.peers.thresholds
+
+    def context_max(self, model: ModelName) -> int:
+        """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
+        bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
+        return max(bounds) if bounds and min(bounds) > 0 else 0
+
+    def pinned(self, follows: str) -> Target | None:
+        """Only target that can serve what follows from this key; None: it is not known."""
+        raise NotImplementedError
+
+    def longest_of(self, request_class: RequestClass) -> int | None:
+        """Tokens of the longest request that any pool takes to which requests of this class may go; None: not known."""
+        raise NotImplementedError

@@ -1,0 +1,209 @@
+"""Waiting requests and their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.events import RequestArrived
+from gateway.core.kernel.queues import Line, QueueOrder, Turn
+from gateway.core.kernel.requests import Hold, RequestClass, RequestRecord, RequestState
+from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
+from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
+
+LLAMA = RequestClass(MODEL, ANYWHERE, True, True)
+MISTRAL = RequestClass(ModelName("mistral"), ANYWHERE, True, True)
+
+
+def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENANT) -> RequestState:
+    asked = profile(f"q{number}", model=request_class.model, tenant=TenantName(tenant))
+    return RequestState(
+        asked,
+        request_class,
+        record=RequestRecord(RequestArrived(asked, SECOND), policy(US), 0),
+        arrival_number=number,
+        arrived_ns=0,
+        deadline_ns=SECOND,
+        queue_deadline_ns=SECOND,
+        stamp=ResidencyStamp(US, TENANT, ANYWHERE, ""),
+        hops=Hops(),
+        origin_gateway_id=None,
+    )
+
+
+def told(turns: list[Turn]) -> list[tuple[int, RequestState]]:
+    return [(number, request) for *_, number, request in turns]
+
+
+def test_each_class_has_a_head_and_the_earliest_of_them_comes_first() -> None:
+    room = WaitingRoom()
+    first, second, third, fourth = (request(n, kind) for n, kind in enumerate((MISTRAL, LLAMA, LLAMA, MISTRAL)))
+    for each in (fourth, third, second, first):
+        room.join(each)
+    assert told(room.heads())[0] == (0, first)
+    assert sorted(number for number, _ in told(room.heads())) == [0, 1]
+    room.leave(second)
+    assert room.head_of(LLAMA) is third
+    assert list(room) == [first, fourth, third]
+
+
+def test_whoever_comes_back_has_its_old_place_and_stands_there_once() -> None:
+    room = WaitingRoom()
+    early, late = request(1), request(2)
+    for each in (early, late):
+        room.join(each)
+    room.leave(early)
+    room.join(early)
+    assert room.head_of(LLAMA) is early
+    assert list(room) == [early, late]
+
+
+def test_another_one_with_the_same_id_is_not_the_one_that_left() -> None:
+    """A forward that was refused returns under the same request id."""
+    room = WaitingRoom()
+    before, later, again = request(1), request(3), request(1)
+    again.arrival_number = 7
+    for each in (before, later):
+        room.join(each)
+    room.leave(before)
+    room.join(again)
+    assert room.head_of(LLAMA) is later
+    room.leave(later)
+    assert room.head_of(LLAMA) is again
+    assert list(room) == [again]
+
+
+def test_it_counts_by_model_and_tenant_and_keeps_nothing_of_those_who_left() -> None:
+    room = WaitingRoom()
+    everybody = [request(1), request(2, tenant="acme"), request(3, MISTRAL, "acme")]
+    for each in everybody:
+        room.join(each)
+    assert (len(room), room.lengths()) == (3, {MODEL: 2, MISTRAL.model: 1})
+    assert [room.tenant_length(TenantName(name)) for name in ("acme", TENANT, "other")] == [2, 1, 0]
+    assert all(each in room for each in everybody)
+    for each in everybody:
+        room.leave(each)
+    assert (len(room), room.lengths(), room.heads()) == (0, {}, [])
+    assert (room.has_class(LLAMA), room.head_of(LLAMA), everybody[0] in room) == (False, None, False)
+
+
+def test_many_who_left_before_their_turn_cost_no_memory() -> None:
+    room = WaitingRoom()
+    last = request(1_000)
+    room.join(last)
+    for number in range(1_000):
+        one = request(number)
+        room.join(one)
+        room.leave(one)
+    line = room._queues[LLAMA]
+    assert isinstance(line, Line)
+    assert len(line._heap) < 100
+    assert room.head_of(LLAMA) is last
+
+
+def test_whoever_never_stood_in_a_queue_leaves_nothing_behind() -> None:
+    room, newcomer = WaitingRoom(), request(0)
+    room.leave(newcomer)
+    assert (len(room), newcomer in room, room.heads(), room.lengths()) == (0, False, [], {})
+
+
+def test_those_before_a_newcomer_are_all_of_its_model_who_rank_as_high_and_came_before() -> None:
+    room = WaitingRoom()
+    batch = replace(LLAMA, service_class=ServiceClass.BATCH)
+    elsewhere = replace(LLAMA, failed_replicas=1)
+    first, second, held, yields, other = (
+        request(number, kind) for number, kind in enumerate((LLAMA, elsewhere, LLAMA, batch, MISTRAL))
+    )
+    ahead = []
+    for each in (first, second, held, yields, other):
+        room.join(each)
+        ahead.append(room.ahead_of(each))
+        if each is held:
+            room.hold(each, Hold(0, 1, b""))
+    assert ahead == [0, 1, 2, 3, 0]
+    assert room.ahead_of(first) == 2, "who yields goes after it, and it is not before itself"
+
+
+def test_no_other_order_is_set_while_somebody_waits() -> None:
+    room = WaitingRoom()
+    room.join(request(0))
+    with pytest.raises(AssertionError, match="another order"):
+        room.order_by(QueueOrder())
+
+
+class TestHeld:
+    """Requests held for one replica each."""
+
+    def room(self, *slots: int) -> tuple[WaitingRoom, list[RequestState]]:
+        room, everybody = WaitingRoom(), [request(number) for number in range(len(slots))]
+        for each in everybody:
+            room.join(each)
+        for each, slot in zip(everybody, slots, strict=True):
+            room.hold(each, Hold(slot, 1, b""))
+        return room, everybody
+
+    def test_whoever_is_held_waits_on_and_is_the_head_of_nobody_else(self) -> None:
+        room = WaitingRoom()
+        first, second = request(1), request(2)
+        room.join(first)
+        room.join(second)
+        hold = Hold(3, 1, b"")
+        room.hold(first, hold)
+        assert (first.held, room.homes) == (hold, 0b1000)
+        assert (len(room), room.lengths(), first in room) == (2, {MODEL: 2}, True)
+        assert room.tenant_length(TenantName(TENANT)) == 2
+        assert room.head_of(LLAMA) is second
+        assert told(room.heads()) == [(2, second)]
+        assert told(room.held_heads(3)) == [(1, first)]
+        assert room.held_heads(2) == []
+        assert list(room) == [second, first]
+
+    def test_it_leaves_as_it_stands_and_nothing_of_it_is_kept(self) -> None:
+        room, (only,) = self.room(3)
+        room.leave(only)
+        assert (only.held, room.homes, len(room), room.lengths(), only in room) == (None, 0, 0, {}, False)
+        assert (room._held, room.held_heads(3), room.held_head_of(3, LLAMA, is_cold=False)) == ({}, [], None)
+
+    def test_those_of_one_replica_have_a_head_for_each_class_and_for_the_cold(self) -> None:
+        room = WaitingRoom()
+        kinds = [(LLAMA, False), (LLAMA, True), (MISTRAL, False), (LLAMA, False), (LLAMA, True)]
+        everybody = [request(number, kind) for number, (kind, _) in enumerate(kinds)]
+        for each, (_, is_cold) in reversed(list(zip(everybody, kinds, strict=True))):
+            room.join(each)
+            room.hold(each, Hold(0, 1, b"", is_cold=is_cold))
+        heads = told(room.held_heads(0))
+        assert heads[0] == (0, everybody[0])
+        assert sorted(number for number, _ in heads) == [0, 1, 2]
+        assert room.held_head_of(0, LLAMA, is_cold=True) is everybody[1]
+        assert room.held_head_of(0, MISTRAL, is_cold=True) is None
+        assert room.held_for(0) == 5
+        assert room.held_for(1) == 0
+
+    def test_from_one_replica_to_another_and_back_to_its_old_place(self) -> None:
+        room, (first, second) = self.room(0, 0)
+        room.hold(first, Hold(1, 1, b""))
+        assert (room.homes, room.held_for(0), room.held_for(1)) == (0b11, 1, 1)
+        assert room.held_head_of(1, LLAMA, is_cold=False) is first
+        room.hold(first, Hold(0, 1, b""))
+        assert (room.homes, told(room.held_heads(0))[0]) == (0b01, (0, first))
+        assert second in room
+
+    def test_once_a_replica_is_gone_its_own_wait_for_anybody(self) -> None:
+        room, (first, second, other) = self.room(0, 0, 1)
+        room.hold(second, Hold(0, 1, b"", is_cold=True))
+        late = request(3)
+        room.join(late)
+        assert sorted(each.arrival_number for each in room.release(0)) == [0, 1]
+        assert (first.held, second.held, room.homes) == (None, None, 0b10)
+        assert told(room.heads()) == [(0, first)]
+        assert list(room) == [first, second, late, other], "each at its old place"
+        assert (len(room), room.length(MODEL), room.release(0)) == (4, 4, [])
+
+    def test_all_heads_are_in_order_of_arrival(self) -> None:
+        room, everybody = self.room(1, 0, 1)
+        late, early = request(9), request(-1, MISTRAL)
+        for each in (late, early):
+            room.join(each)
+        assert room.all_heads() == [early, everybody[0], everybody[1], late]

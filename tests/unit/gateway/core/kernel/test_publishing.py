@@ -1,0 +1,98 @@
+"""Load reports to peers: content and timing."""
+
+from __future__ import annotations
+
+from gateway.core.kernel.config import CoreConfig, ObservationConfig
+from gateway.core.kernel.effects import Effect, PublishLoad
+from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, DrainRequested
+from gateway.core.vocabulary import ControlVersion
+from tests.support.core import (
+    MS,
+    SECOND,
+    desk,
+)
+
+
+def published(effects: list[Effect]) -> list[PublishLoad]:
+    return [effect for effect in effects if isinstance(effect, PublishLoad)]
+
+
+def test_nothing_new_means_only_keep_alives() -> None:
+    one = desk()
+    one.wait(200 * MS)
+    assert len(published(one.wait(3 * SECOND))) in (3, 4)
+
+
+def test_a_change_is_told_within_the_interval_and_not_more_often() -> None:
+    one = desk(replicas=1)
+    one.wait(SECOND)
+    told = published(one.probe(waiting=1) + one.wait(100 * MS))
+    assert told[-1].report.capacities[0].available == 0
+    flapping: list[Effect] = []
+    for i in range(100):
+        flapping += one.probe(waiting=i % 2)
+        flapping += one.wait(10 * MS)
+    assert len(published(flapping)) <= 11
+
+
+def small_changes(change_share: float) -> list[PublishLoad]:
+    """Reports of a second and a half in which one of twenty replicas is full and free by turns."""
+    one = desk(replicas=20)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
+    one.probe()
+    one.wait(150 * MS)
+    told: list[Effect] = []
+    for i in range(15):
+        told += one.probe(str(next(iter(one.core.replicas)).spec.replica_id), waiting=i % 2)
+        told += one.wait(100 * MS)
+    return published(told)
+
+
+def test_changes_too_small_to_matter_wait_for_the_keep_alive() -> None:
+    assert len(small_changes(0.0)) >= 14
+    assert len(small_changes(0.25)) in (1, 2)
+
+
+def test_the_last_one_to_go_and_the_first_to_come_back_always_matter() -> None:
+    one = desk(replicas=1)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+    one.wait(SECOND)
+    told = published(one.probe(waiting=1) + one.wait(100 * MS) + one.probe(waiting=0) + one.wait(100 * MS))
+    assert [each.report.capacities[0].available for each in told[-2:]] == [0, 1]
+
+
+def test_what_is_read_and_what_is_free_by_less_than_a_prompt_more_or_less_is_no_news() -> None:
+    """Both figures of a busy replica with a full cache go to zero and back all the time."""
+    config = CoreConfig(observation=ObservationConfig(publish_change_share=0.25))
+    one = desk(replicas=1, config=config)
+    one.probe(running=50, kv_tokens=1_000_000)
+    one.wait(2 * SECOND)
+    told: list[Effect] = []
+    for i in range(20):
+        one.ask(f"q{i}", prompt="word " * 100)
+        told += one.probe(running=50 + i, kv_tokens=1_000_000, kv_usage=1.0 - i % 2 / 10_000)
+        told += one.wait(50 * MS) + one.first_token(f"q{i}") + one.wait(50 * MS)
+    assert len(published(told)) in (2, 3, 4), "and those for the keep-alive"
+    long = one.ask("long", prompt="word " * 5_000) + one.wait(100 * MS)
+    assert [each.report.capacities[0].backlog_bytes > 20_000 for each in published(long)] == [True]
+    freed = one.probe(running=70, kv_tokens=1_000_000, kv_usage=0.99) + one.wait(100 * MS)
+    assert [each.report.capacities[0].free_tokens for each in published(freed)] == [10_000]
+
+
+def test_a_draining_gateway_says_so() -> None:
+    one = desk()
+    one.wait(SECOND)
+    told = published(one.tell(DrainRequested()) + one.wait(100 * MS))
+    assert told[0].report.accepting is False
+
+
+def test_what_it_serves_by_is_told_soon_and_is_always_news() -> None:
+    one = desk(replicas=1)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=1.0))))
+    one.wait(SECOND)
+    specs = tuple(state.spec for state in one.core.replicas)
+    told = published(
+        one.tell(AssignmentApplied(one.core.assignment_version + 1, specs, (), ControlVersion(2, 7)))
+        + one.wait(100 * MS)
+    )
+    assert [each.report.control for each in told] == [ControlVersion(2, 7)]

@@ -1,0 +1,209 @@
+"""Loads and availability masks of replicas, and the effect of observations on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
+from gateway.core.kernel.replicas import LoadLevels, Replicas
+from gateway.core.kernel.timers import Timers
+from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
+from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
+
+OTHER = ModelName("other")
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1), st.integers(1, 2**21 - 1))
+def test_the_least_loaded_of_a_mask_are_found_without_looking_at_each(
+    changes: list[tuple[int, int]], mask: int
+) -> None:
+    levels, plain = LoadLevels(), dict[int, int]()
+    for slot, load in changes:
+        levels.put(slot, load)
+        plain[slot] = load
+    known = [slot for slot in slots_of(mask) if slot in plain]
+    lowest = min((plain[slot] for slot in known), default=None)
+    assert list(slots_of(levels.least(mask))) == [slot for slot in known if plain[slot] == lowest]
+
+
+def replicas(config: CoreConfig | None = None, count: int = 1) -> Replicas:
+    made = Replicas(config or CoreConfig(), Timers())
+    made.assign([replica_spec(f"r{i}") for i in range(count)], 0)
+    for state in list(made):
+        made.observe(ReplicaObservation(state.spec.replica_id, 0, healthy=True), 0)
+    return made
+
+
+def test_an_older_probe_changes_nothing() -> None:
+    some = replicas()
+    some.observe(ReplicaObservation(ReplicaId("r0"), 10, healthy=True, waiting=1), 10)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 5, healthy=True, waiting=0), 11)
+    assert some.available == 0
+
+
+def test_one_that_turns_attempts_away_rests_longer_each_time_whatever_its_probes_say() -> None:
+    some = replicas()
+    state = some.at(0)
+    looks = [turned_away(some, now_ns) for now_ns in (0, 1 * SECOND, 2 * SECOND, 3 * SECOND)]
+    assert looks == [Standing.AVAILABLE, *[Standing.DISTRUSTED] * 3]
+    some.observe(ReplicaObservation(ReplicaId("r0"), 5 * SECOND, healthy=True), 5 * SECOND)
+    assert state.standing is Standing.AVAILABLE
+
+
+def turned_away(some: Replicas, now_ns: int) -> Standing:
+    """End two attempts as busy at once, then observe an idle engine; return the standing."""
+    state = some.at(0)
+    for number in range(2):
+        some.started(state, (RequestId("q"), number, 1), now_ns)
+    for number in range(2):
+        some.ended(state, (RequestId("q"), number, 1), LegResult.BUSY, now_ns, 0)
+    some.observe(ReplicaObservation(ReplicaId("r0"), now_ns + 1, healthy=True), now_ns + 1)
+    return state.standing
+
+
+def test_outstanding_mode_counts_our_own_attempts() -> None:
+    some = replicas(CoreConfig(pushing=PushingConfig(PushingMode.OUTSTANDING, outstanding_max=2)))
+    state = some.at(0)
+    for number in range(2):
+        assert some.available
+        some.started(state, (RequestId("q"), number, 1), 0)
+    assert not some.available
+    some.ended(state, (RequestId("q"), 0, 1), LegResult.COMPLETED, 0, 0)
+    assert some.available
+
+
+def test_blind_mode_pushes_whatever_waits_but_not_to_the_sick() -> None:
+    some = replicas(CoreConfig(pushing=PushingConfig(PushingMode.BLIND)))
+    some.observe(ReplicaObservation(ReplicaId("r0"), 1, healthy=True, waiting=99), 1)
+    assert some.available
+    some.observe(ReplicaObservation(ReplicaId("r0"), 2, healthy=False), 2)
+    assert not some.available
+
+
+def test_eligible_is_by_model_and_place() -> None:
+    some = Replicas(CoreConfig(), Timers())
+    some.assign([replica_spec("us", US), replica_spec("eu", EU), replica_spec("other", US, ["mistral"])], 0)  # type: ignore[list-item]
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, ANYWHERE))] == ["us", "eu"]
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, rule(US)))] == ["us"]
+    assert some.eligible(MODEL, rule(AP)) == 0
+
+
+def test_capacities_count_the_available_by_model_pool_and_place() -> None:
+    some = replicas(count=3)
+    some.observe(ReplicaObservation(ReplicaId("r1"), 1, healthy=True, waiting=2), 1)
+    (capacity,) = some.capacities()
+    assert (capacity.replicas, capacity.available) == (3, 2)
+
+
+def test_equal_loads_take_turns() -> None:
+    some = replicas(count=3)
+    assert [some.least_loaded(0b111) for _ in range(4)] == [0, 1, 2, 0]
+
+
+def test_a_replica_whose_models_alone_changed_stays_what_it_is() -> None:
+    some = replicas(count=2)
+    state = some.at(0)
+    some.started(state, (RequestId("q"), 1, 1), 0)
+    joined, left = some.assign([replica_spec("r0", models=(MODEL, OTHER)), replica_spec("r1", EU)], 5)
+    assert [each.spec.replica_id for each in (*joined, *left)] == ["r1", "r1"]
+    assert (some.at(0) is state, state.in_flight, state.ramp.limit) == (True, 1, None)
+    assert list(slots_of(some.eligible(OTHER, ANYWHERE) & some.available)) == [0]
+    some.assign([replica_spec("r0"), replica_spec("r1", EU)], 6)
+    assert some.eligible(OTHER, ANYWHERE) == 0
+
+
+def test_an_engine_that_tells_no_load_takes_as_many_as_may_be_outstanding() -> None:
+    config = CoreConfig(pushing=PushingConfig(PushingMode.PENDING, in_band_credit=0, outstanding_max=3))
+    some = Replicas(config, Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND)], 0)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
+    for number in range(3):
+        assert some.available
+        some.started(some.at(0), (RequestId("q"), number, 1), 0)
+    assert some.at(0).standing is Standing.OUTSTANDING
+
+
+def test_blind_mode_stays_blind_to_it() -> None:
+    some = Replicas(CoreConfig(pushing=PushingConfig(PushingMode.BLIND, outstanding_max=1)), Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND)], 0)
+    some.observe(ReplicaObservation(ReplicaId("r0"), 0, healthy=True), 0)
+    some.started(some.at(0), (RequestId("q"), 1, 1), 0)
+    assert some.available
+
+
+def test_it_is_stale_only_when_three_signs_of_life_are_missing() -> None:
+    some = Replicas(CoreConfig(), Timers())
+    some.assign([replace(replica_spec("r0"), sign_of_life_ns=2 * SECOND), replica_spec("r1")], 0)
+    for state in some:
+        some.observe(ReplicaObservation(state.spec.replica_id, 0, healthy=True), 0)
+    standing = []
+    for now_ns in (6 * SECOND - 1, 6 * SECOND):
+        for name in ("r0", "r1"):
+            some.wake(ReplicaId(name), now_ns)
+        standing.append([state.standing for state in some])
+    assert standing == [[Standing.AVAILABLE, Standing.STALE], [Standing.STALE, Standing.STALE]]
+
+
+HAPPENINGS = st.tuples(
+    st.sampled_from(["probe", "probe", "probe", "start", "first_token", *LegResult]),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.booleans(),
+    st.integers(0, 1_500),
+    st.integers(0, 2_500),
+    st.booleans(),
+)
+
+
+BUSIER = [("probe", 0, running, True, 0, 0, True) for running in (0, 2)]
+LATE_BEFORE_ITS_TIMER = [("probe", 0, 0, True, 1_000, 1_000, True), ("probe", 0, 0, True, 1_500, 2_000, False)]
+
+
+@given(st.sampled_from(PushingMode), st.lists(HAPPENINGS, max_size=40))
+@example(PushingMode.PENDING, BUSIER)
+@example(PushingMode.PENDING, LATE_BEFORE_ITS_TIMER)
+def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
+    mode: PushingMode, steps: list[tuple[str, int, int, bool, int, int, bool]]
+) -> None:
+    """Probes that were long on their way, or that come before a due timer, are included."""
+    timers, now_ns = Timers(), 0
+    some = Replicas(CoreConfig(pushing=PushingConfig(mode=mode)), timers)
+    some.assign([replica_spec("r0")], 0)
+    state = some.at(0)
+    ours: list[tuple[RequestId, int, int]] = []
+    for number, (what, waiting, running, healthy, later_ms, lag_ms, is_woken) in enumerate(steps):
+        now_ns += later_ms * 1_000_000
+        sampled_ns = max(0, now_ns - lag_ms * 1_000_000)
+        is_taken_in = what == "probe" and sampled_ns >= (state.sampled_ns or 0)
+        for _ in timers.pop_due(now_ns) if is_woken or not is_taken_in else ():
+            some.wake(ReplicaId("r0"), now_ns)
+        if what == "probe":
+            probe = ReplicaObservation(ReplicaId("r0"), sampled_ns, healthy, running, max(0, waiting - 1))
+            some.observe(probe, now_ns)
+        elif what == "start":
+            ours.append((RequestId(f"{number}"), 1, 1))
+            some.started(state, ours[-1], now_ns)
+        elif ours and what == "first_token":
+            some.first_token(state, ours[-1], now_ns)
+        elif ours:
+            some.ended(state, ours.pop(), LegResult(what), now_ns, 0)
+        before = found(some, timers)
+        some.refresh(state, now_ns)
+        assert found(some, timers) == before
+
+
+def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
+    """State that a refresh of the first replica may change."""
+    return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)
+
+
+def test_a_replica_stays_who_it_is_when_only_the_source_of_its_place_changes() -> None:
+    some = replicas()
+    state = some.at(0)
+    assert some.assign([replace(replica_spec("r0"), place_by="announced_by:eu-1")], 5) == ([], [])
+    assert some.at(0) is state
+    assert state.spec.place_by == "announced_by:eu-1"
