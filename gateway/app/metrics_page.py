@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.core.features.disaggregated.admissions import AdmissionReason
-from gateway.core.features.expert_locality.nearness import SignatureState
 from gateway.core.kernel.description import ReplicaCondition
 from gateway.core.kernel.goodput import Promise
 from gateway.core.kernel.limits_config import LimitKind
@@ -91,8 +89,6 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_parts_total", "role"): Label(
         "Whether it read the prompt or wrote the answer.", (LegRole.PREFILL, LegRole.DECODE)
     ),
-    ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
-    ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),

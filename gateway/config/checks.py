@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.content import content_faults, threshold_faults
-from gateway.config.locality import check_locality
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.oidc import oidc_faults
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
-from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.config.tenants import tenant_faults
@@ -132,7 +130,7 @@ def _identity_faults(file: RegionFile) -> Iterator[Fault]:
     http, admin = file.sections.listen.http, file.sections.listen.admin
     if not file.insecure and file.keys is None and not file.sections.oidc.issuers and not http.is_loopback:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`")
-    keeps_usage = file.sections.state.folder is not None
+    keeps_usage = file.keeps_state
     yield from oidc_faults(file.sections.oidc, insecure=file.insecure, keeps_usage=keeps_usage)
     if file.admin_token_file is None and not file.sections.operators.are_any and not admin.is_loopback:
         yield Fault(
@@ -150,7 +148,7 @@ def _control_faults(file: RegionFile) -> Iterator[Fault]:
     for index, address in enumerate(control.controllers):
         if address.port == 0 or address in control.controllers[:index]:
             yield Fault(f"control.controllers[{index}]", "needs a port of its own")
-    if control.controllers and file.sections.state.folder is None:
+    if control.controllers and not file.keeps_state:
         yield Fault(
             "control.controllers",
             "needs `state.folder`, to keep what was last ordered for when no controller is there",
@@ -212,19 +210,6 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
         if not isinstance(each.pool, str):
             yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
-    try:
-        check_prediction(file.sections.prediction, has_folder=file.sections.state.folder is not None)
-    except ValueError as error:
-        key, _, what = str(error).partition(": ")
-        yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
-    try:
-        check_locality(file.sections.locality)
-    except ValueError as error:
-        key, _, what = str(error).partition(": ")
-        yield Fault(f"locality.{key}", what)
-    for index, told in enumerate(file.sections.locality.pools):
-        if told.pool not in pools or pools[told.pool].connector is None:
-            yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)

@@ -451,6 +451,11 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
 
+    @property
+    def keeps_state(self) -> bool:
+        """True if there is a folder for state that survives a restart."""
+        return self.sections.state.folder is not None
+
     def pool_specs(self) -> dict[PoolName, PoolSpec]:
         """Specs of the described pools, by name."""
         return {PoolName(each.name): each.as_spec() for each in self.pools}

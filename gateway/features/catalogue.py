@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gateway.config.sections import GatewayConfig
 from gateway.features.disaggregated.extension import DisaggregatedExtension
+from gateway.features.expert_locality.extension import ExpertLocalityExtension
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.extension import LengthsExtension
 from gateway.features.limits.extension import LimitsExtension
@@ -17,6 +18,7 @@ from gateway.features.stored_responses.extension import StoredResponsesExtension
 
 KINDS: Sequence[type[Extension]] = [
     DisaggregatedExtension,
+    ExpertLocalityExtension,
     LengthsExtension,
     LimitsExtension,
     LockdownExtension,

@@ -19,12 +19,13 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.events import Event
 from gateway.core.kernel.limits_config import Room
-from gateway.core.vocabulary import PeerSpec, TenantName
+from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
 from gateway.features.status import StatusView
 from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
+from gateway.request.relay import Compare
 from mesh.clock import Clock
 from mesh.control.vocabulary import Wanted
 from mesh.reloader import Reloader
@@ -34,6 +35,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 Rooms = Callable[[TenantName, int], list[Room]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
+PromptKey = Callable[[RequestProfile], bytes]
 
 
 class Host(Protocol):
@@ -62,6 +64,8 @@ class Extension:
     """Commands under `nightside gateway`."""
     audit_commands: ClassVar[Sequence[click.Command]] = ()
     """Commands under `nightside audit`."""
+    state_key: ClassVar[str] = ""
+    """Key of the feature's part in the gateway's state; empty: the feature's name."""
     words: ClassVar[Words] = Words()
     """Words in explanations of decisions."""
     views: ClassVar[Mapping[str, type[StatusView]]] = {}
@@ -72,6 +76,11 @@ class Extension:
 
     rooms: Rooms | None = None
     """Tells what is left of a tenant's limits, for response headers; None: this feature does not."""
+
+    prompt_key: PromptKey | None = None
+    """Key that stands for a request's prompt in what is kept on disk; None: this feature makes none."""
+    compare: Compare | None = None
+    """Compares expert counts of a prefill with a pool's artifact; None: this feature does not."""
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
@@ -91,6 +100,9 @@ class Extension:
     def run(self, loops: Supervisor, tenure: Tenure, /) -> None:
         """Start background work, before the gateway serves: in `loops`, or in `tenure`, whose loops run only while this
         process owns the gateway's stores."""
+
+    def begin(self) -> None:
+        """Start what needs the core to have the first replicas and pools."""
 
     def describe(self) -> object | None:
         """State for operators, JSON-able."""

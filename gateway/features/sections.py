@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
+from gateway.features.disaggregated.config import PredictionConfig
+from gateway.features.expert_locality.config import LocalityConfig
 from gateway.features.prices.key import PricesPath
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
@@ -13,8 +15,10 @@ from gateway.features.section import FeatureSection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSections:
-    """Keys of features, each with the feature's name."""
+    """Keys of features."""
 
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
     prices: PricesPath = None
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
