@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.config.content import content_faults, threshold_faults
+from gateway.config.content import content_faults
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.oidc import oidc_faults
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
-from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import tracing_faults
 from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.vocabulary import Connector
+from gateway.features.sections import CORE_CHECKS
 from mesh.faults import Fault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16
 _FORWARD_WINDOW_BYTES_MIN = 16 * 1024
-_MINUTE_NS = 60_000 * MILLISECOND_NS
 _SECOND_NS = 1_000_000_000
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
@@ -41,9 +40,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from tracing_faults(file.sections.tracing)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
-    for key, what in content_faults(file.sections.content, file.core.token_budget):
-        yield Fault(key, what)
-    for key, what in threshold_faults(file.core.threshold):
+    for key, what in content_faults(file.sections.content):
         yield Fault(key, what)
     for section in file.sections.of_features():
         yield from section.faults(file)
@@ -176,15 +173,8 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
         yield Fault(
             "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
         )
-    if core.shares.reserved_ns < 3 * observation.keep_alive_ns:
-        yield Fault("shares.reserved", "is below three times observation.keep_alive", beside="observation.keep_alive")
-    if not observation.publish_interval_ns <= core.shares.demand_window_ns <= _MINUTE_NS:
-        yield Fault("shares.demand_window", "is at least observation.publish_interval, and a minute at most")
-
-    for key, fault in out_of_bounds(core.decode):
-        yield Fault(f"decode.{key}", fault)
-    for key, fault in tenant_faults(core):
-        yield Fault(key, fault)
+    for faults in CORE_CHECKS:
+        yield from faults(core)
 
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:

@@ -3,14 +3,27 @@ here is unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from gateway.features.disaggregated.config import PredictionConfig
+from gateway.core.kernel.config import CoreConfig
+from gateway.features.disaggregated.config import PredictionConfig, decode_faults
 from gateway.features.expert_locality.config import LocalityConfig
+from gateway.features.lengths.checks import length_faults
+from gateway.features.limits.checks import limits_faults
 from gateway.features.prices.key import PricesPath
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
+from gateway.features.sharing.checks import sharing_faults
+from mesh.faults import Fault
+
+CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
+    decode_faults,
+    length_faults,
+    limits_faults,
+    sharing_faults,
+]
+"""Checks of settings that a feature's decisions depend on, from a region file or from a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,33 +6,40 @@ A process of its own is needed, since a module that was imported once cannot be 
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from gateway.features.sections import FeatureSections
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 """Folders of the features' halves, in the core and outside it."""
-LISTS = ("gateway/core/features/catalogue.py", "gateway/features/catalogue.py", "gateway/features/sections.py")
-NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections"}
+LISTS = (
+    "gateway/core/features/catalogue.py",
+    "gateway/core/kernel/events.py",
+    "gateway/conformance/upsets.py",
+    "gateway/features/catalogue.py",
+    "gateway/features/sections.py",
+)
+"""Files with a line for each feature."""
+NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections", "status", "words"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 STILL_NEEDED = {
     "disaggregated": "*",
     "expert_locality": "*",
-    "prices": "policy.py price_table.py",
     "stored_responses": "key.py",
 }
 """Files of features' core halves that are imported from elsewhere and stay when the feature is deleted; `*` stands for
 all but `feature.py`. The list only becomes shorter."""
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
 ALL = sorted({path.stem for path in HALVES})
+_LINE = re.compile(r"(?:    ){1,2}(\| )?([\w.]+: )?\w+(\(core\)|( = .+))?,?\n")
+"""Line of a list: a name, a call of it, an entry of a mapping, a member of a union, or a field."""
+_KEY = re.compile(r"    (\w+): .* = ")
 PROGRAM = f"""
 import importlib, pkgutil, sys
 import gateway, pytest
@@ -58,9 +65,9 @@ def without(feature: str, copy: Path) -> list[str]:
         for path in (copy / folder / feature).rglob("*.py"):
             if folder != FOLDERS[0] or not stays(feature, path.name):
                 path.unlink()
-    struck = [file for file in LISTS if strike(feature, copy / file)]
-    assert struck or feature == "expert_locality", "a list names it"
-    return [each.name for each in fields(FeatureSections) if each.name == feature]
+    struck = {file: lines for file in LISTS if (lines := strike(feature, copy / file))}
+    assert struck, "a list names it"
+    return [key[1] for line in struck.get("gateway/features/sections.py", []) if (key := _KEY.match(line))]
 
 
 def stays(feature: str, file: str) -> bool:
@@ -69,17 +76,27 @@ def stays(feature: str, file: str) -> bool:
     return file in needed or (bool(needed) and file == "__init__.py") or (needed == ["*"] and file != "feature.py")
 
 
-def strike(feature: str, file: Path) -> bool:
-    """Delete the lines of a list that name a feature. Return false if there are none."""
+def strike(feature: str, file: Path) -> list[str]:
+    """Delete the lines of a list that name a feature: imports from its packages, and each line of the list with one of
+    their names. Return those lines. A name that stands elsewhere, as in the fields of an event, is left where it is."""
     told = file.read_text()
-    found = re.search(rf"from gateway\.(?:core\.)?features\.{feature}(?:\.\w+)? import (\w+)\n", told)
-    if found is None:
-        return False
     lines = told.splitlines(keepends=True)
-    left = [line for line in lines if re.search(rf"\b{found[1]}\b", line) is None]
-    assert len(left) == len(lines) - 2, "its import and its line go"
-    file.write_text("".join(left))
-    return True
+    gone: set[int] = set()
+    for node in ast.parse(told).body:
+        if not isinstance(node, ast.ImportFrom) or not _is_of(feature, node.module or ""):
+            continue
+        imported = set(range(node.lineno - 1, node.end_lineno or node.lineno))
+        names = "|".join(alias.asname or alias.name for alias in node.names)
+        used = {number for number, line in enumerate(lines) if re.search(rf"\b({names})\b", line)} - imported
+        if all(_LINE.fullmatch(lines[number]) for number in used):
+            assert len(used) == len(node.names), "each name has a line"
+            gone |= imported | used
+    file.write_text("".join(line for number, line in enumerate(lines) if number not in gone))
+    return [lines[number] for number in sorted(gone)]
+
+
+def _is_of(feature: str, module: str) -> bool:
+    return re.fullmatch(rf"gateway\.(core\.)?features\.{feature}(\..+)?", module) is not None
 
 
 def test_there_are_features() -> None:

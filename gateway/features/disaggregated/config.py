@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.core.features.disaggregated.config import out_of_bounds
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
+from gateway.core.kernel.config import CoreConfig
 from gateway.features.section import FeatureSection, WrittenFile
 from mesh.faults import Fault
 from mesh.values import SECOND_NS
@@ -42,6 +44,11 @@ class PredictionConfig(FeatureSection):
         except ValueError as error:
             key, _, what = str(error).partition(": ")
             yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
+
+
+def decode_faults(core: CoreConfig) -> Iterator[Fault]:
+    """Faults of the settings that the decode tier decides by."""
+    yield from (Fault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
 
 
 def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:
