@@ -103,8 +103,8 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
     refusal = f", {placement.refusal}" if placement.refusal else ""
     detail = f": {placement.detail}" if placement.detail else ""
     waited = in_ms(placement.waited_ms)
-    goes_on = f", to go on with the answer (resume {placement.resume})" if placement.resume else ""
-    placed = f"{placement.reason}, placed after {waited}{goes_on}"
+    further = "".join(each.caption(placement) for each in WORDS)
+    placed = f"{placement.reason}, placed after {waited}{further}"
     return f"Decision {name}: {placed}. It ended as {became}{refusal}{detail}."
 
 

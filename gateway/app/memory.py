@@ -18,6 +18,7 @@ from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.cost import Cost
 from gateway.door.connections import READ_BYTES
 from gateway.door.settings import operators_connections_max
+from gateway.features.catalogue import KINDS
 from mesh.allocator import describe_allocator
 from mesh.naming.limits import DnsLimits
 from mesh.values import MEBIBYTE
@@ -42,7 +43,6 @@ _ARRIVED_COPIES = 4
 the first two."""
 _COPIES_BEING_MADE = 3
 """Copies of the one body that is being assembled or parsed."""
-_STORED_RESPONSE_BYTES = 512
 _NAMES_CONNECTION_BYTES = 128 * _KIBIBYTE
 """One DNS connection: two queries, and the 64 KiB of answers that its client may leave unread."""
 _NAMES_NETWORK_BYTES = 512
@@ -84,7 +84,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         + _COPIES_BEING_MADE * peering.message_max_bytes
         + peering.forwards_max * _STREAM_BYTES,
         "placement": _indexes(core.placement) * core.placement.prefix_index_bytes_max
-        + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
+        + sum(kind.placement_bytes_max(config) for kind in KINDS),
         "records": config.decisions.held_max_bytes + unwritten,
         **({"names": names} if config.dns.listen else {}),
         **({"traces": _TRACING_BYTES + config.tracing.queue_max * _TRACED_BYTES} if config.tracing.is_on else {}),

@@ -13,7 +13,9 @@ from gateway.features.lengths.extension import LengthsExtension
 from gateway.features.limits.extension import LimitsExtension
 from gateway.features.lockdown.extension import LockdownExtension
 from gateway.features.prices.extension import PricesExtension
+from gateway.features.resume.extension import ResumeExtension
 from gateway.features.scaling.extension import ScalingExtension
+from gateway.features.sharing.extension import SharingExtension
 from gateway.features.stored_responses.extension import StoredResponsesExtension
 
 KINDS: Sequence[type[Extension]] = [
@@ -23,7 +25,9 @@ KINDS: Sequence[type[Extension]] = [
     LimitsExtension,
     LockdownExtension,
     PricesExtension,
+    ResumeExtension,
     ScalingExtension,
+    SharingExtension,
     StoredResponsesExtension,
 ]
 

@@ -91,6 +91,11 @@ class Extension:
         """Check the files that the config names in the feature's key, but for those that the config before named, too.
         Raises ConfigError."""
 
+    @staticmethod
+    def placement_bytes_max(config: GatewayConfig, /) -> int:  # noqa: ARG004
+        """Most bytes that the feature holds for placing requests."""
+        return 0
+
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
         """Take in a config and a controller's orders, before the core serves by them and whenever they change."""
 

@@ -22,6 +22,10 @@ class Words:
         """Sentence after the one that says where a request ran; empty: none."""
         return ""
 
+    def caption(self, placement: ExplainedPlacement, /) -> str:  # noqa: ARG002
+        """Words behind a decision's reason and waiting time, with a comma first; empty: none."""
+        return ""
+
     def own_table(self, placement: ExplainedPlacement, /) -> Table | None:  # noqa: ARG002
         """Table of the considered targets in place of the general ones, or None."""
         return None
