@@ -465,7 +465,7 @@ class Figure:
 
     name: str
     amount: float | None
-    """None: not known."""
+    """Amount in parts of the unit; None where it is not known."""
     unit: str
     per_unit: int = 1
     """Amount that makes one unit."""

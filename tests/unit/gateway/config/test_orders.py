@@ -351,6 +351,12 @@ def test_a_peer_is_held_to_what_the_region_file_says_of_protection(local: Gatewa
 # Parameters
 
 
+def test_parameters_are_held_to_the_checks_of_features(local: GatewayConfig) -> None:
+    assert "token_budget.decay: 0.1: it is 0.5 to 0.999" in refusal(
+        local, parameters='{"token_budget": {"decay": 0.1}}'
+    )
+
+
 def test_parameters_count_key_by_key_before_the_region_file(local: GatewayConfig) -> None:
     core = orders(local, parameters='{"queue": {"wait_max": "5s"}, "placement": {"overflow": "off"}}').core
     assert (core.queue.length_max, core.queue.wait_max_ns) == (50, 5 * 10**9)
