@@ -1,5 +1,7 @@
 """Features that a gateway is built with. Whatever is not listed here is not there; a feature with a section of the
-region file is listed in `sections`, too."""
+region file is listed in `sections`, too. Expert locality is of use only with disaggregated pools; no other feature
+needs another.
+"""
 
 from __future__ import annotations
 
