@@ -14,10 +14,13 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.feature import decode_figures_of
+from gateway.core.features.limits.events import TokensSettled
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.description import decode_figures_of, describe, gauges_of, sharing_of
+from gateway.core.kernel.description import describe, gauges_of, sharing_of
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import ConfigApplied, Event, PolicyApplied, TokensSettled
+from gateway.core.kernel.events import ConfigApplied, PolicyApplied
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import extensions_of
@@ -202,7 +205,7 @@ class Desk:
     def notes(self) -> dict[str, str]:
         """Warnings for operators while the gateway is ready."""
         notes = {"engines": engines_note(self.core)}
-        if self.core.locked_down:
+        if self.core.forwarding_stop is not None:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
         if self._out_of_place:
             notes["places_refused"] = _in_words(self._out_of_place)

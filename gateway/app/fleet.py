@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, ReplicaConfig
-from gateway.core.kernel.events import Event
+from gateway.core.events import Event
 from gateway.discovery.adoptions import Adoptions
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery

@@ -21,7 +21,7 @@ def load_of(core: GatewayState) -> GatewayLoad:
         running=sum(each.running + each.waiting for each in core.replicas),
         waiting=len(core.waiting),
         is_draining=core.draining,
-        is_locked_down=core.locked_down,
+        is_locked_down=core.forwarding_stop is not None,
     )
 
 

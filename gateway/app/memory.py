@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gateway.config.placement_plug_ins import policy_by_name
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.features.catalogue import policy_by_name
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.cost import Cost
 from gateway.door.connections import READ_BYTES

@@ -89,7 +89,7 @@ class Overview:
             "notes": list(self._notes()),
             "draining": self._core.draining,
             "drained_by_controller": desk.is_drained,
-            "lockdown": self._core.locked_down,
+            "lockdown": self._core.forwarding_stop is not None,
             "lockdown_reason": lockdown.reason,
             "lockdown_since": lockdown.since,
             "not_ready_reason": desk.readiness(),
@@ -103,7 +103,7 @@ class Overview:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
         elif reason := desk.readiness():
             yield Note("bad", f"Not ready: {reason}.")
-        if core.locked_down:
+        if core.forwarding_stop is not None:
             yield Note("bad", f"Locked down: nothing is forwarded, in or out. {desk.lockdown.state.reason}".strip())
         if core.policy.closed_reason:
             yield Note("warn", f"Closed: nothing leaves this region. {core.policy.closed_reason}")

@@ -74,7 +74,7 @@ def peers_with_room(core: GatewayState) -> Iterable[PeerState]:
 def may_be_used(core: GatewayState, peer: PeerState) -> bool:
     """True if requests may be forwarded to the peer, by policy, lockdown and overflow mode, for a model that is free
     there."""
-    if core.locked_down or core.policy.closed_reason or peer.report is None:
+    if core.forwarding_stop is not None or core.policy.closed_reason or peer.report is None:
         return False
     rule, placement = core.policy.process, core.config.placement
     if not rule.allows(peer.spec.place):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
-from gateway.core.features.catalogue import policy_by_name
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
+from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
+from gateway.features.sections import POLICIES
 
 GROUP = "nightside.placement"
 
@@ -25,6 +26,11 @@ class PlugIn:
 
     policy: type[Policy]
     version: str
+
+
+def policy_by_name(name: str) -> type[Policy] | None:
+    """Placement policy that comes with the gateway; None if it has none of that name."""
+    return BUILT_IN.get(name) or POLICIES.get(name)
 
 
 def find_policy(name: str) -> type[Policy]:

@@ -27,20 +27,20 @@ from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
 from gateway.conformance.upsets import UPSETS
+from gateway.core.events import Event
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
-    Event,
     FirstToken,
     LegEnded,
     PeersObserved,
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
-    ResponseStored,
 )
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.fleet import Fleet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from gateway.core.events import Event
 from gateway.core.features.prices.upset import change_of_prices
-from gateway.core.kernel.events import Event
 from gateway.core.vocabulary import RegionName
 
 UPSETS: Sequence[Callable[[random.Random, Sequence[RegionName]], Event]] = [

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from gateway.core.features.catalogue import POLICIES, features_of
+from gateway.core.events import Event
+from gateway.core.features.catalogue import features_of
 from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.deadlines import Deadlines
 from gateway.core.kernel.effects import (
@@ -24,7 +25,7 @@ from gateway.core.kernel.events import (
     ConfigApplied,
     DrainLifted,
     DrainRequested,
-    Event,
+    FeatureEvent,
     FirstToken,
     ForwardArrived,
     LegAccepted,
@@ -81,7 +82,7 @@ class GatewayCore(Kernel):
     ) -> None:
         """`plug_ins` finds placement policies that are named in a config and not built in; `features` makes the
         optional features."""
-        super().__init__(gateway_id, place, seed=seed, plug_ins=lambda name: POLICIES.get(name) or plug_ins(name))
+        super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self._publisher = Publisher(self)
         self._judging = Judging(self)
         self._retries = Retries(self)
@@ -186,7 +187,7 @@ class GatewayCore(Kernel):
             case _:
                 self._take_in_elsewhere(event, now_ns)
 
-    def _take_in_elsewhere(self, event: Event, now_ns: int) -> None:
+    def _take_in_elsewhere(self, event: FeatureEvent, now_ns: int) -> None:
         """Pass an event to the feature whose own it is."""
         for feature in self.features:
             if feature.take_in(event, now_ns):
@@ -453,7 +454,7 @@ class GatewayCore(Kernel):
                 case TimerKind.FEATURE:
                     for feature in self.features:
                         feature.wake(timer.id, now_ns)
-                case TimerKind.PUBLISH | TimerKind.DECODE:
+                case TimerKind.PUBLISH:
                     pass  # looked at after every event
                 case _ as never:
                     assert_never(never)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    Event,
     FirstToken,
     ForwardArrived,
     LegEnded,
@@ -243,7 +243,7 @@ class Checker:
             crossed = request.hops.cross_region > 0
             self._expect("a forwarded request is never forwarded again", not crossed, where)
             self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
-            self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
+            self._expect("a lockdown forwards nothing", self._core.forwarding_stop is None, where)
 
     def _check_room(self, request: RequestState, leg: StartLeg) -> None:
         """Check that a best-effort request starts only where no other leg runs. Others may follow it there, by the
@@ -429,7 +429,7 @@ class Checker:
         for head in self._core.waiting.all_heads():
             self._expect(
                 "whoever waits waits for somebody who may come",
-                self._core.locked_down or self._may_be_served(head),
+                self._core.forwarding_stop is not None or self._may_be_served(head),
                 f"{head.request_id} waits for nobody",
             )
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.features.prices.policy import Price
+from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.placement.policy import Policy
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults
 from gateway.features.expert_locality.config import LocalityConfig
 from gateway.features.lengths.checks import length_faults
@@ -17,6 +19,10 @@ from gateway.features.section import FeatureSection
 from gateway.features.sharing.checks import sharing_faults
 from mesh.faults import Fault
 
+POLICIES: dict[str, type[Policy]] = {
+    PlacementPolicy.PRICE: Price,
+}
+"""Placement policies that come with a feature, by the name that the region file has for them."""
 CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
     decode_faults,
     length_faults,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gateway.core.kernel.events import Event, PeersObserved, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.peers.heartbeats import Heartbeats
 from mesh.control.vocabulary import PeerHeard

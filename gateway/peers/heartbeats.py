@@ -18,7 +18,8 @@ import grpc
 import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.kernel.events import Event, PeersObserved, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.peers import codec
 from gateway.peers.link import PeerLink

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.kernel.events import Event, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import TargetLost
 from gateway.core.vocabulary import GatewayId, RequestId, peer_target
 from gateway.request.legs import RanAt
 

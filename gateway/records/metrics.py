@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.core import events
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.description import CoreGauges, ReplicaCondition, SharingFigures
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.kernel.state import GatewayState

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.events import ProgressSampled
 from gateway.core.kernel.effects import Effect, EndRequest, PublishLoad, RecordShadow, SampleProgress, StartLeg
-from gateway.core.kernel.events import Event, ForwardArrived, ProgressSampled, RequestArrived, TimePassed
+from gateway.core.kernel.events import ForwardArrived, RequestArrived, TimePassed
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LoadReport, Outcome, RequestId
 from gateway.request.mailbox import Mailbox, cancelled

@@ -10,8 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self, assert_never
 
+from gateway.core.events import Event
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.kernel.events import Event, LegEnded, RequestAbandoned
+from gateway.core.kernel.events import LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, RequestId
 from mesh.waiter import Waiter
 

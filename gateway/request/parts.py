@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from gateway.core.features.expert_locality.nearness import Nearness
 from gateway.core.kernel.events import LegEnded
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import LegResult, LegRole
 from gateway.request.answers import Answer, inspect_answer
 from gateway.request.assembling import Assembler, TooLong, Unassembled, can_be_assembled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.kernel.events import DecodeProgress
+from gateway.core.features.disaggregated.events import DecodeProgress
 from gateway.core.vocabulary import PoolName, RequestId, Target
 
 _FORGET = 0.98

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.core.features.expert_locality.nearness import Nearness
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import FirstToken, LegAccepted, LegEnded, ResponseStored
+from gateway.core.kernel.events import FirstToken, LegAccepted, LegEnded
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import (
     Extra,
     LegResult,

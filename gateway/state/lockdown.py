@@ -13,7 +13,8 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.kernel.events import Event, LockdownChanged
+from gateway.core.events import Event
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from mesh.clock import Clock
 from mesh.operators import ANYBODY, Operator, told_of

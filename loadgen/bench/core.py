@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from statistics import median
 
 from gateway.core import vocabulary
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode, QueueConfig
 from gateway.core.kernel.effects import Effect, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 

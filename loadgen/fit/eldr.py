@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, digest_of
-from gateway.core.features.expert_locality.nearness import CLUSTERS_MAX
+from gateway.core.nearness import CLUSTERS_MAX
 from gateway.state.eldr_files import eldr_file, read_eldr
 from loadgen.pages.eldr import eldr_page
 from mesh.clock import Clock

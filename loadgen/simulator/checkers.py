@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from gateway.core import events
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
-from gateway.core.kernel import events
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import OverflowMode, PeerAvailability, PushingMode
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.requests import Phase, RequestState
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -376,7 +377,7 @@ class Watch:
                 )
             for state in core.replicas:
                 self._expect("counts come back to zero", state.retained == 0, f"{state.target} retains")
-            for pool in core.decode_pools:
+            for pool in decode_pools_of(core):
                 figures = pool.tier.figures(now_ns)
                 counts = figures.pooled, figures.dispatched, figures.running, pool.in_prefill
                 self._expect("counts come back to zero", not any(counts), f"{pool.spec.name}: {counts}")
@@ -656,7 +657,7 @@ class Watch:
         if replica is not None and replica.standing is Standing.RAMP:
             return True
         spec = view.spec_of(leg.target) if leg.role is LegRole.PREFILL else None
-        pool = None if spec is None else view.core.decode_pools.get(spec.pool)
+        pool = None if spec is None else decode_pools_of(view.core).get(spec.pool)
         return pool is not None and not pool.tier.has_room(pool.in_prefill)
 
     def _check_push(self, view: _View, leg: StartLeg, where: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, assert_never
 
+from gateway.core import events
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, LegRole, RequestProfile
 from loadgen.simulator.observers import GatewaySpec

@@ -16,10 +16,10 @@ from controller.core import events as news
 from controller.core.effects import Effect as Order
 from controller.core.events import Event as News
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, RequestId, TargetKind
 from loadgen.simulator.checkers import Broken, names_place

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
+from gateway.core import events
+from gateway.core.events import Event
 from gateway.core.features.prices.in_force import CARBON, FIRST_TOKEN, MONEY
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import Candidate, Decision, GatewayId, RequestProfile
 from loadgen.report import RequestRecord

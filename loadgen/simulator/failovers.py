@@ -12,10 +12,10 @@ from controller.core.effects import KeepOwners, PublishRecords, TellCondition
 from controller.core.events import Event as News
 from controller.core.events import StateRestored
 from controller.core.vocabulary import Condition
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
 from loadgen.figures import Figures

@@ -15,13 +15,13 @@ from itertools import chain
 from typing import Protocol, assert_never
 
 from gateway.config.placement_plug_ins import find_policy
+from gateway.core import events
+from gateway.core.events import Event
 from gateway.core.features.prices.price_table import Prices
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.placement.prefix_index import Match

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.core.events import Event
 from gateway.core.features.scaling.demand import would_have_run
 from gateway.core.features.scaling.sampling import accepts_of, samples_of, ways_of
 from gateway.core.features.scaling.scaler import Scaler
@@ -18,7 +19,6 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, RequestId
 from loadgen.figures import Figures

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect, EndRequest
-from gateway.core.kernel.events import Event, RequestArrived
+from gateway.core.kernel.events import RequestArrived
 from gateway.core.kernel.limits_config import LimitScope
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.kernel.sharing_config import DEFAULT_TENANT

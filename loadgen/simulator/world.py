@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from gateway.core.kernel.events import LockdownChanged
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header

@@ -47,7 +47,7 @@ async def test_another_host_gets_nothing(tmp_path: Path, session: aiohttp.Client
         order = {"active": True}
         async with session.post(f"{gateway.admin_url}/admin/lockdown", json=order, headers={"host": host}) as response:
             assert response.status == 421
-        assert not gateway.core.locked_down
+        assert gateway.core.forwarding_stop is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_a_page_of_another_origin_orders_nothing(
                 assert (response.status, (await response.json()).keys()) == (403, {"error"})
             async with session.get(f"{gateway.admin_url}/admin/state", headers=headers) as response:
                 assert response.status == 403
-        assert not gateway.core.locked_down
+        assert gateway.core.forwarding_stop is None
 
 
 @pytest.mark.parametrize("is_behind_a_proxy", [False, True])
@@ -85,7 +85,7 @@ async def test_its_own_page_does(tmp_path: Path, session: aiohttp.ClientSession,
         headers = {"origin": origin}
         async with session.post(f"{gateway.admin_url}/admin/lockdown", json=order, headers=headers) as response:
             assert response.status == 200
-        assert gateway.core.locked_down
+        assert gateway.core.forwarding_stop is not None
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9900", "127.0.0.1:1", "[::1]:9900", "ops.example.net:80"])

@@ -19,7 +19,7 @@ import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
-from gateway.core.kernel.events import LockdownChanged
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import Place
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.presets import PRESETS

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.vocabulary import PoolName, ReplicaId
 from tests.fakes.engine import (
     DONE,
@@ -63,7 +64,7 @@ class Pair:
     def books(self) -> tuple[int, ...]:
         """Counts that must be zero when no request is open."""
         core = self.gateway.core
-        pool = core.decode_pools.get(PoolName("chat"))
+        pool = decode_pools_of(core).get(PoolName("chat"))
         assert pool is not None
         figures = pool.tier.figures(0)
         of_replicas = (state.in_flight + state.retained for state in core.replicas)
@@ -247,7 +248,7 @@ async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
     async with _paired(tmp_path) as pair:
         tokens = [token(f"t{number}") for number in range(40)]
         pair.decode.plays(stream_and_hang(ROLE, *tokens), stream(*GOOD_STREAM))
-        pool = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        pool = decode_pools_of(pair.gateway.core).get(PoolName("chat"))
         assert pool is not None
         async with in_background(_answered(pair)), asyncio.timeout(ENOUGH_S):
             await until(lambda: pair.books[3] == 1)
@@ -419,7 +420,7 @@ async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives
         "state": {"folder": str(tmp_path / "state")},
     }
     async with _paired(tmp_path, **settings) as pair:
-        pool = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        pool = decode_pools_of(pair.gateway.core).get(PoolName("chat"))
         assert pool is not None
         assert not pool.predictor.is_ready(0)
         for _ in range(6):
@@ -428,7 +429,7 @@ async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives
         while pool.tier.figures(0).is_degraded:
             await _answered(pair)
     async with _paired(tmp_path, **settings) as pair:
-        again = pair.gateway.core.decode_pools.get(PoolName("chat"))
+        again = decode_pools_of(pair.gateway.core).get(PoolName("chat"))
         assert again is not None
         await until(lambda: len(again.predictor.history) >= 6)
         await until(lambda: again.predictor.is_ready(pair.gateway.core._now_ns or 0))

@@ -15,8 +15,9 @@ import numpy as np
 import yaml
 
 from gateway.app.gateway import GatewayHandle
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
-from gateway.core.features.expert_locality.nearness import SignatureState
+from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import Connector, PoolName, ReplicaRole
 from gateway.records.journal import replay
 from gateway.state.eldr_files import eldr_file
@@ -81,7 +82,7 @@ class Scene:
             return sums_by_name(await response.text())["vllm:generation_tokens_total"]
 
     def signatures(self) -> dict[SignatureState, int]:
-        pool = self.gateway.core.decode_pools.get(PoolName("chat"))
+        pool = decode_pools_of(self.gateway.core).get(PoolName("chat"))
         assert pool is not None
         return {state: count for state, count in pool.tier.figures(0).signatures.items() if count}
 
@@ -116,7 +117,7 @@ async def scene(folder: Path, first: EldrArtifact | None) -> AsyncIterator[Scene
 
 
 def clusters(one: Scene) -> int:
-    pool = one.gateway.core.decode_pools.get(PoolName("chat"))
+    pool = decode_pools_of(one.gateway.core).get(PoolName("chat"))
     return 0 if pool is None else pool.tier.seats.clusters
 
 

@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
-from gateway.core.features.expert_locality.nearness import SignatureState
+from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.state.eldr_files import eldr_file
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, answer
@@ -45,7 +46,7 @@ class Pool:
             return response.status, await response.read()
 
     def signatures(self) -> dict[SignatureState, int]:
-        pool = self.gateway.core.decode_pools.get(PoolName("chat"))
+        pool = decode_pools_of(self.gateway.core).get(PoolName("chat"))
         assert pool is not None
         return {state: count for state, count in pool.tier.figures(0).signatures.items() if count}
 
@@ -75,7 +76,7 @@ async def pool(folder: Path, **prefill: Any) -> AsyncIterator[Pool]:
         gateway = await stack.enter_async_context(serving_file(path))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await until(lambda: free_replicas(gateway) == 2)
-        known = gateway.core.decode_pools.get(PoolName("chat"))
+        known = decode_pools_of(gateway.core).get(PoolName("chat"))
         assert known is not None
         await until(lambda: known.tier.seats.clusters == 2)
         yield Pool(reader, writer, gateway, session)

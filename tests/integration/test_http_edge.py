@@ -16,6 +16,7 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.config.targets import Dialect
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.config import (
@@ -28,7 +29,6 @@ from gateway.core.kernel.config import (
 )
 from gateway.core.kernel.description import describe, gauges_of
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import Event
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

@@ -98,14 +98,14 @@ async def test_the_command_orders_it_and_it_outlives_a_restart(mesh: Mesh, tmp_p
     assert (status, out, err) == (0, "locked down: nothing is forwarded\n", "")
     await us.stop()
     await us.start()
-    assert us.gateway.core.locked_down
+    assert us.gateway.core.forwarding_stop is not None
     async with mesh.session.get(f"{us.gateway.admin_url}/ready") as response:
         assert await response.json() == {"status": "ready", "lockdown": "drill"}
     status, out, _ = await nightside("gateway", "lockdown", "--admin", us.gateway.admin_url, "--release")
     assert (status, out) == (0, "released: requests may be forwarded again\n")
     await us.stop()
     await us.start()
-    assert not us.gateway.core.locked_down
+    assert us.gateway.core.forwarding_stop is None
     await until(lambda: usable_peers(us.gateway) == 1)
     await us.become_busy()
     assert await answered(mesh, us) == EU.region
@@ -117,7 +117,7 @@ async def test_what_a_restart_would_forget_is_told_with_1(mesh: Mesh) -> None:
     status, out, err = await nightside("gateway", "lockdown", "--admin", us.gateway.admin_url)
     assert (status, out) == (1, "locked down: nothing is forwarded\n")
     assert err == ("Error: this is in force now, but will be forgotten in a restart: no state.folder is configured\n")
-    assert us.gateway.core.locked_down
+    assert us.gateway.core.forwarding_stop is not None
 
 
 async def test_the_command_used_wrongly_or_without_a_gateway_changes_nothing(mesh: Mesh) -> None:
@@ -129,7 +129,7 @@ async def test_the_command_used_wrongly_or_without_a_gateway_changes_nothing(mes
     status, _, err = await nightside("gateway", "lockdown", "--admin", us.gateway.admin_url)
     assert status == 1
     assert "show an operator's token" in err
-    assert not us.gateway.core.locked_down
+    assert us.gateway.core.forwarding_stop is None
 
 
 async def test_an_order_that_is_not_one_is_refused(mesh: Mesh) -> None:
@@ -143,4 +143,4 @@ async def test_an_order_that_is_not_one_is_refused(mesh: Mesh) -> None:
             assert response.status == 400
     async with mesh.session.get(url) as response:
         assert response.status == 405
-    assert not us.gateway.core.locked_down
+    assert us.gateway.core.forwarding_stop is None

@@ -251,7 +251,7 @@ async def test_orders_are_asked_about_first_and_want_the_token(
             page.find("#order-cancel").click()
 
         await in_thread(refuse)
-        assert not core.locked_down
+        assert core.forwarding_stop is None
 
         def lock() -> None:
             order(page, "Lock down")
@@ -260,7 +260,7 @@ async def test_orders_are_asked_about_first_and_want_the_token(
             page.until("document.querySelector('#notes').textContent.includes('a drill')")
 
         await in_thread(lock)
-        assert core.locked_down
+        assert core.forwarding_stop is not None
 
         def drain() -> None:
             order(page, "Drain")
@@ -283,7 +283,7 @@ async def test_orders_are_asked_about_first_and_want_the_token(
                 shown = {"authorization": f"Bearer {TOKEN}", "content-type": "text/plain"}
                 async with session.post(up.gateway.admin_url + path, data=b"{}", headers=shown) as response:
                     assert response.status == 415, "what a page of another site could send"
-        assert core.locked_down
+        assert core.forwarding_stop is not None
 
 
 async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, page: Page) -> None:

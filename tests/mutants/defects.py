@@ -138,7 +138,7 @@ def forwards_when_closed(
     size: Size | None = None,
 ) -> RequestClass:
     request_class = original(intake, profile, rule, hops, *origin, size=size)
-    return _opened(request_class, hops, is_open=not intake._core.locked_down)
+    return _opened(request_class, hops, is_open=intake._core.forwarding_stop is None)
 
 
 @mutant("forwarding goes on in lockdown", "kernel.intake:Intake.class_of")

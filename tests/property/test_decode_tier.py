@@ -11,9 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.features.disaggregated.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.kernel.decode_config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 BATCH = 3
@@ -68,7 +70,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.slots = BATCH + self.config.sends_at_once
         self.kv_tokens = ROOM if has_room else 0
         spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, BATCH, self.kv_tokens)
-        self.tier = DecodeTier(self.config, spec, random.Random(seed), Moody(random.Random(seed)))
+        moody, policies = Moody(random.Random(seed)), BUILT_IN | BY_EXPERTS
+        self.tier = DecodeTier(self.config, spec, random.Random(seed), moody, policies=policies)
         self.now_ns = self.serial = 0
         self.groups: dict[str, str] = {}
         self.closed: set[str] = set()

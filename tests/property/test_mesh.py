@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,
@@ -21,7 +22,7 @@ from gateway.core.kernel.config import (
     QueueConfig,
 )
 from gateway.core.kernel.effects import AcceptForward, StartLeg
-from gateway.core.kernel.events import ForwardArrived, LockdownChanged
+from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (

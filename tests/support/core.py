@@ -7,12 +7,12 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementPolicy, ResumeConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, processing_rule
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt

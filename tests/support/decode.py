@@ -6,9 +6,11 @@ import random
 from dataclasses import dataclass, field
 
 from gateway.core.features.disaggregated.admissions import Admission
-from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 MS = 1_000_000
@@ -63,7 +65,7 @@ def bench(
 ) -> Bench:
     """Tier with workers w0, w1, … in one group, or with the given workers and their groups."""
     config = config or DecodeConfig(policy=DecodePolicyName.JOIN_SHORTEST_QUEUE)
-    tier = DecodeTier(config, spec or pool_spec(), random.Random(seed), predictor)
+    tier = DecodeTier(config, spec or pool_spec(), random.Random(seed), predictor, policies=BUILT_IN | BY_EXPERTS)
     named = workers if isinstance(workers, dict) else {f"w{number}": "dp" for number in range(workers)}
     for worker, group in named.items():
         tier.join(ReplicaId(worker), group, 0)

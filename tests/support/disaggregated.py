@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig
@@ -77,7 +78,7 @@ def roles(effects: Iterable[Effect]) -> list[tuple[str, str, str]]:
 
 def books(desk: Desk) -> tuple[int, ...]:
     """Counts that must return to zero."""
-    pool = desk.core.decode_pools.get(POOL.name)
+    pool = decode_pools_of(desk.core).get(POOL.name)
     assert pool is not None
     figures = pool.tier.figures(desk.now_ns)
     retained = sum(state.retained for state in desk.core.replicas)

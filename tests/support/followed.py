@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gateway.core.events import Event
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     LegResult,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
-from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
 from gateway.core.features.expert_locality.signature import pack
+from gateway.core.nearness import Nearness, SignatureState
 
 MODEL = "tiny-moe"
 

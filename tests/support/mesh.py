@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gateway.core import events
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -341,7 +341,7 @@ class Mesh:
         origin = self.cores[self.asks[request_id].ingress].place
         policy = self.policies[name]
         assert not policy.closed_reason, "a closed policy accepted a forward"
-        assert not self.cores[name].locked_down, "a forward was accepted in lockdown"
+        assert self.cores[name].forwarding_stop is None, "a forward was accepted in lockdown"
         assert origin == policy.place or _names(policy.accept, origin), f"{name} does not accept {origin}"
 
     def _oracle_place(self, request_id: RequestId, place: Place) -> None:

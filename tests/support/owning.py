@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.config import AttemptConfig, CoreConfig, ObservationConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     Extra,

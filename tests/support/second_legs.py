@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.placement.placer import Placement
 from gateway.core.vocabulary import LegRole, PlacementReason, ReplicaId, RequestId

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 
-from gateway.core.kernel import events
+from gateway.core import events
 from gateway.core.kernel.config import CoreConfig, QueueConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad
 from gateway.core.kernel.limits_config import SharesConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.limits_config import SharesConfig
 from gateway.core.kernel.sharing_config import ClassesConfig, SharingConfig, TenantConfig
 from gateway.core.vocabulary import ModelName, TenantName

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.features.disaggregated.admissions import DecodeFigures
 from gateway.core.kernel.goodput import Promise
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.peers import Peers, PeerState
@@ -15,7 +14,6 @@ from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
-    PoolName,
     ReplicaId,
     ServiceClass,
     Standing,
@@ -142,11 +140,6 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
     )
 
 
-def decode_figures_of(core: GatewayState, now_ns: int) -> dict[PoolName, DecodeFigures]:
-    """Figures of each disaggregated pool, by name."""
-    return {pool.spec.name: pool.tier.figures(now_ns) for pool in core.decode_pools}
-
-
 def describe(core: Kernel, now_ns: int) -> dict[str, object]:
     """Whole state of a gateway as JSON-ready values."""
     return {
@@ -154,7 +147,6 @@ def describe(core: Kernel, now_ns: int) -> dict[str, object]:
         "region": core.place.region,
         "jurisdiction": core.place.jurisdiction,
         "draining": core.draining,
-        "lockdown": core.locked_down,
         "policy": {"digest": core.policy.digest, "closed_reason": core.policy.closed_reason},
         "assignment_version": core.assignment_version,
         "control_version": {"term": core.control.term, "version": core.control.version},

@@ -3,20 +3,11 @@ effects."""
 
 from __future__ import annotations
 
-from gateway.core.features.disaggregated.predictors.arrays import (
-    ExactMatchArrays,
-    LearnedArrays,
-    PredictorArrays,
-    SurvivalArrays,
-)
-from gateway.core.features.disaggregated.predictors.history import Ended
-from gateway.core.features.expert_locality.nearness import Nearness
-from gateway.core.features.prices.price_table import PricesChanged as PricesChanged  # noqa: PLC0414 - handed on
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.nearness import Nearness
 from gateway.core.value import value
 from gateway.core.vocabulary import (
-    Category,
     ControlVersion,
     GatewayId,
     Hops,
@@ -24,7 +15,6 @@ from gateway.core.vocabulary import (
     ModelName,
     PeerObservation,
     PeerSpec,
-    PoolName,
     PoolSpec,
     RefusalReason,
     ReplicaObservation,
@@ -34,8 +24,13 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     Resumes,
     Target,
-    TenantName,
 )
+
+
+class FeatureEvent:
+    """Event that is one feature's own, and that the kernel passes to it."""
+
+    __slots__ = ()
 
 
 @value
@@ -77,17 +72,6 @@ class DrainRequested:
 @value
 class DrainLifted:
     """End of a drain: accept new requests again."""
-
-
-@value
-class LockdownChanged:
-    """An operator stops all forwarding, in both directions, or allows it again.
-
-    Forwards without a first token come back at once; with `cut`, streams that cross gateways end as well.
-    """
-
-    active: bool
-    cut: bool = False
 
 
 @value
@@ -159,16 +143,6 @@ class FirstToken:
 
 
 @value
-class ResponseStored:
-    """The engine stores this leg's answer under a key; requests that refer to it must go to the same target."""
-
-    request_id: RequestId
-    attempt: int
-    leg: int
-    key: str
-
-
-@value
 class TooLong:
     """Limits stated by an engine that refused a request for its length."""
 
@@ -207,121 +181,16 @@ class LegEnded:
 
 
 @value
-class DecodeProgress:
-    """Progress of one decode leg."""
-
-    request_id: RequestId
-    attempt: int
-    output_tokens: int
-    """Tokens since its first; an estimate where the engine reports only events."""
-
-
-@value
-class ProgressSampled:
-    """Answer to SampleProgress: each decode leg of that pool that has begun."""
-
-    pool: PoolName
-    progress: tuple[DecodeProgress, ...]
-
-
-@value
-class DecodeHistoryRestored:
-    """History of the requests that a pool decoded before this process began."""
-
-    pool: PoolName
-    ended: tuple[Ended, ...]
-    added: int
-    """Requests ever recorded, with those not kept."""
-    ended_max: int
-    """Number of requests to remember from this event on."""
-
-
-@value
-class PredictorFitted:
-    """Fitted predictor of output lengths for one pool: exactly one kind of arrays, already checked."""
-
-    pool: PoolName
-    until_ns: int
-    """Time at which the arrays become too old to use."""
-    survival: SurvivalArrays | None = None
-    exact_match: ExactMatchArrays | None = None
-    learned: LearnedArrays | None = None
-
-    @property
-    def arrays(self) -> PredictorArrays:
-        arrays = self.survival or self.exact_match or self.learned
-        assert arrays is not None, "one of them is there"
-        return arrays
-
-
-@value
-class ArtifactReady:
-    """Locality artifact of a pool, by which requests are compared with decode workers' experts. Its arrays stay at the
-    edge, which compares; the core is told the number of clusters here, and cosines with each request."""
-
-    pool: PoolName
-    digest: str
-    """Digest of the artifact; empty: the pool has none."""
-    clusters: int
-
-
-@value
-class LearntRatio:
-    """Learnt ratio of bytes per token."""
-
-    model: ModelName
-    tenant: TenantName
-    category: Category
-    weight: float
-    mean: float
-    deviation: float
-
-
-@value
-class LearntLengths:
-    """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
-
-    model: ModelName
-    category: Category
-    counts: tuple[int, ...]
-
-
-@value
-class TokenBudgetSnapshot:
-    """All learnt values, oldest first."""
-
-    ratios: tuple[LearntRatio, ...] = ()
-    lengths: tuple[LearntLengths, ...] = ()
-
-
-@value
-class TokenBudgetRestored:
-    """Token-budget estimates learnt before this process began."""
-
-    snapshot: TokenBudgetSnapshot
-
-
-@value
-class TokensSettled:
-    """Tokens of its tenant that a request has used, prompt and output together. Sent once, after its end, for each
-    request that tokens were reserved for."""
-
-    request_id: RequestId
-    tokens: int
-
-
-@value
 class TimePassed:
     """Wake-up that the core asked for with `next_wakeup_ns()`."""
 
 
-Event = (
+KernelEvent = (
     ConfigApplied
     | PolicyApplied
     | AssignmentApplied
     | DrainRequested
     | DrainLifted
-    | LockdownChanged
     | ReplicasObserved
     | PeersObserved
     | TargetLost
@@ -330,14 +199,7 @@ Event = (
     | RequestAbandoned
     | LegAccepted
     | FirstToken
-    | ResponseStored
     | LegEnded
-    | ProgressSampled
-    | DecodeHistoryRestored
-    | PredictorFitted
-    | ArtifactReady
-    | TokenBudgetRestored
-    | PricesChanged
-    | TokensSettled
     | TimePassed
 )
+"""Events that the kernel takes in itself."""

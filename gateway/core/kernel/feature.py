@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
-from gateway.core.kernel.events import Event, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import (
     AttemptState,
@@ -25,6 +25,7 @@ from gateway.core.kernel.requests import (
 )
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.placer import Placement
+from gateway.core.placement.policy import PolicyFactory
 from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
 
 
@@ -39,7 +40,7 @@ class Feature(LegPlanner):
 
     # Inputs, whether or not it is on
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         """Take in an event that is this feature's own. Return false for all others."""
         return False
 
@@ -56,6 +57,11 @@ class Feature(LegPlanner):
 
     def assigned(self, now_ns: int, /) -> None:
         """Take care of requests that an assignment has left without what they waited for; all targets are known."""
+
+    def placement_policy(self, name: str, /) -> PolicyFactory | None:  # noqa: ARG002
+        """Placement policy of this name, if it is this feature's. Called when a config names one that is not built
+        in."""
+        return None
 
     def wake(self, timer: str, now_ns: int, /) -> None:
         """Act on a timer that is due; its name tells whose it is."""

@@ -173,8 +173,9 @@ class Intake:
         self, event: ForwardArrived, request_class: RequestClass, now_ns: int
     ) -> tuple[RefusalReason, str] | None:
         profile = event.profile
-        if self._core.locked_down:
-            return RefusalReason.LOCKDOWN, "an operator has stopped all forwarding"
+        stop = self._core.forwarding_stop
+        if stop is not None:
+            return stop.refusal, stop.words
         if self._core.draining:
             return RefusalReason.DRAINING, "this gateway is going out of service"
         if profile.request_id in self._core.requests:
@@ -321,9 +322,9 @@ class Intake:
         goes_on: bool = False,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
-        """Class of a request with these properties. Without a usable policy, or in lockdown, it may not be forwarded,
-        not even inside the region."""
-        is_open = not self._core.policy.closed_reason and not self._core.locked_down
+        """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
+        be forwarded, not even inside the region."""
+        is_open = not self._core.policy.closed_reason and self._core.forwarding_stop is None
         anyhow = RequestClass(
             model,
             rule,

@@ -64,15 +64,15 @@ class Judging:
     def _judge_forwarded(self, request: RequestState) -> None:
         """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
         stopped, else it gets a new class."""
-        refusal = refusal_of(self._core.policy, request.stamp)
-        if refusal is not None or self._core.locked_down:
-            why = refusal[1] if refusal else "an operator has stopped all forwarding"
+        refusal, stop = refusal_of(self._core.policy, request.stamp), self._core.forwarding_stop
+        if refusal is not None or stop is not None:
+            why = stop.words if refusal is None and stop is not None else refusal[1] if refusal is not None else ""
             self._core.end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
             return
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
-        """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
+        """Give the request the class that the present rules and fleet make of it, keeping its failed
         targets, its pinned target and a promotion."""
         old = request.request_class
         if request.size is None:

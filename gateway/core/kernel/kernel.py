@@ -11,7 +11,7 @@ from gateway.core.kernel.intake import Intake
 from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
 from gateway.core.kernel.state import GatewayState
 from gateway.core.placement.placer import Placement
-from gateway.core.placement.policy import PlugIns
+from gateway.core.placement.policy import PlugIns, PolicyFactory
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
@@ -47,6 +47,13 @@ class Kernel(GatewayState):
             if size is not None:
                 return size
         return None
+
+    def policy_named(self, name: str) -> PolicyFactory:
+        for feature in self.features:
+            factory = feature.placement_policy(name)
+            if factory is not None:
+                return factory
+        return self.plug_ins(name)
 
     def pinned(self, follows: str) -> Target | None:
         for feature in self.hooks.pinned:

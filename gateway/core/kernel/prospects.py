@@ -58,7 +58,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if core.placer.may_ever_serve(request_class, core.peers.mask_of(request.barred_at)):
         if request_class.pinned is None or request_class.pinned not in request.barred_at:
             return None
-    elif core.locked_down and request_class.pinned is not None:
+    elif core.forwarding_stop is not None and request_class.pinned is not None:
         return None
     if request.barred_at and request.is_too_long:
         return (
@@ -88,7 +88,7 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
     nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
     words = (", ".join(named) or nobody) + _its_turn(core, request)
-    return f"{words}; an operator has stopped all forwarding" if core.locked_down else words
+    return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 
 
 def _its_turn(core: GatewayState, request: RequestState) -> str:
@@ -105,7 +105,7 @@ def _why_nobody(
     core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
 ) -> Refusal | None:
     """Reason by residency, overflow or unknown model. `stamp`: for a forward, which is judged by its origin's rule.
-    None: the end of a lockdown would let the request go, or another gateway has the model for now."""
+    None: the end of a stop would let the request go, or another gateway has the model for now."""
     model, rule = request_class.model, request_class.rule
     forbidden: dict[Place, str] = {}
     for place in _places_serving(core, model):
@@ -117,7 +117,7 @@ def _why_nobody(
     allowed_peers = core.peers.eligible(model, rule)
     if allowed_peers and core.policy.closed_reason:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
-    if allowed_peers and core.locked_down:
+    if allowed_peers and core.forwarding_stop is not None:
         return None
     if forbidden:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
@@ -134,8 +134,8 @@ def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusa
     if request_class.connectors == ALL_CONNECTORS or not core.placer.may_ever_serve(anyhow):
         return None
     whole = core.peers.eligible(request_class.model, request_class.rule, connectors=request_class.connectors)
-    if core.locked_down and whole:
-        return None  # the end of a lockdown would let it go
+    if core.forwarding_stop is not None and whole:
+        return None  # the end of the stop would let it go
     told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
     told += " this call needs one that does both"
     return Outcome.REJECTED_UNSUPPORTED, told
@@ -150,10 +150,10 @@ def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None
         or not core.placer.may_ever_serve(replace(request_class, fit=None))
     ):
         return None
-    if core.locked_down and core.peers.eligible(
+    if core.forwarding_stop is not None and core.peers.eligible(
         request_class.model, request_class.rule, connectors=request_class.connectors, fit=fit
     ):
-        return None  # the end of a lockdown would let it go
+        return None  # the end of the stop would let it go
     longest_tokens = core.longest_of(request_class)
     longest = "less" if longest_tokens is None else f"at most {longest_tokens} tokens"
     told = f"prompt and answer together may come to {fit.need_tokens} tokens or more, and `{request_class.model}` takes"

@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.core.features.disaggregated.decode_pools import DecodePool
 from gateway.core.kernel.effects import EndRequest, RecordShadow, RefuseForward
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.peers import PeerState
@@ -334,19 +333,23 @@ class LegPlanner:
         raise NotImplementedError
 
 
+class Plan:
+    """State of one attempt that its planner keeps."""
+
+    __slots__ = ()
+
+
 class AttemptState:
     """One numbered try of one request, alive until the last of its legs has ended."""
 
     __slots__ = (
         "failures",
         "is_between_legs",
-        "is_retained",
         "legs",
         "legs_opened",
         "number",
+        "plan",
         "planner",
-        "pool",
-        "prefill",
     )
 
     def __init__(self, number: int) -> None:
@@ -359,13 +362,10 @@ class AttemptState:
         stopped."""
         self.planner: LegPlanner | None = None
         """Planner of the attempt's legs; None: its one leg runs the whole request."""
-        self.prefill: ReplicaState | None = None
-        """Prefill worker of the attempt, in a disaggregated pool."""
-        self.pool: DecodePool | None = None
-        self.is_retained = False
-        """The prefill worker keeps the prompt's KV cache until the decode worker has begun."""
+        self.plan: Plan | None = None
+        """State that the planner keeps of the attempt."""
         self.is_between_legs = False
-        """The attempt is alive without a leg: the prompt is prefilled, and no decode worker is chosen yet."""
+        """The attempt is alive without a leg: its planner will open the next one."""
 
     @property
     def is_over(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.features.disaggregated.decode_pools import DecodePools
 from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.drains import Drains
@@ -16,8 +15,19 @@ from gateway.core.kernel.requests import RequestClass, RequestState
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.kernel.timers import Timers
 from gateway.core.placement.placer import Placer
-from gateway.core.placement.policy import PlugIns
-from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, Target
+from gateway.core.placement.policy import PlugIns, PolicyFactory
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RefusalReason, RequestId, Target
+
+
+class ForwardingStop:
+    """Reason why nothing is forwarded, neither from nor to this gateway."""
+
+    __slots__ = ("refusal", "words")
+
+    def __init__(self, refusal: RefusalReason, words: str) -> None:
+        self.refusal = refusal
+        """Reason that a peer is given."""
+        self.words = words
 
 
 class GatewayState:
@@ -25,6 +35,10 @@ class GatewayState:
 
     def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
         self.gateway_id = gateway_id
+        self.plug_ins = plug_ins
+        """Finds placement policies that neither the core nor a feature has."""
+        self.seed = seed
+        """Seed of every source of chance in this core."""
         self.place = place
         self.config = CoreConfig()
         self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
@@ -33,9 +47,12 @@ class GatewayState:
         self.away: frozenset[ModelName] = frozenset()
         """Models of replicas in this gateway's config that another gateway serves for the moment."""
         self.rules_version = 0
-        """Changes with every input of `Intake.admittance_of`: policy, lockdown, and the replicas' `accepts` rules."""
+        """Changes with every input of `Intake.admittance_of`: policy, `forwarding_stop`, and the replicas' `accepts`
+        rules."""
         self.draining = False
-        self.locked_down = False
+        self.forwarding_stop: ForwardingStop | None = None
+        """Reason why nothing is forwarded in either direction, whatever policy and config say; None: requests are
+        forwarded."""
         self.requests: dict[RequestId, RequestState] = {}
         self.waiting = WaitingRoom()
         self.timers = Timers()
@@ -47,11 +64,10 @@ class GatewayState:
             self.replicas,
             self.peers,
             random.Random(seed),
-            plug_ins=plug_ins,
+            plug_ins=self.policy_named,
             pool_queue=self.waiting.pool_length,
             homes=self._homes,
         )
-        self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
         self.drains = Drains()
         self.goodput = Goodput()
 
@@ -67,6 +83,10 @@ class GatewayState:
         """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
         bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
         return max(bounds) if bounds and min(bounds) > 0 else 0
+
+    def policy_named(self, name: str) -> PolicyFactory:
+        """Placement policy that is not built in, by its config name."""
+        raise NotImplementedError
 
     def pinned(self, follows: str) -> Target | None:
         """Only target that can serve what follows from this key; None: it is not known."""

@@ -18,8 +18,6 @@ class TimerKind(Word):
     REPLICA = "replica"
     PEER = "peer"
     PUBLISH = "publish"
-    DECODE = "decode"
-    """Timer of a disaggregated pool: its next tick, or the end of a lease."""
     FEATURE = "feature"
     """Timer of an optional feature, by the name that it gives it."""
 

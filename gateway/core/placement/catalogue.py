@@ -1,5 +1,4 @@
-"""Built-in placement policies by their config name. Plug-ins are not listed here, nor are policies that come with a
-feature."""
+"""Built-in placement policies by their config name. Those of features and plug-ins are not listed here."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Fleet:
         self.rng = rng
         self.region = region
         """Region of this gateway; requests sent to other regions leave it."""
-        self.told: dict[str, object] = {}
-        """Values that features provide for policies, by the feature's name."""
+        self.facts: dict[str, object] = {}
+        """Facts that features tell policies, by a name that the feature defines."""
         self.first_token_slos_ns: dict[ServiceClass, int] = {}
         """First-token objective of each service class that has one."""
         self.fit: PoolFit | None = None
@@ -119,7 +119,7 @@ class Fleet:
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
 
-    def served_at(self, slot: int, model: ModelName) -> list[ModelCapacity]:
+    def served_by(self, slot: int, model: ModelName) -> list[ModelCapacity]:
         """Capacities of a peer that the request being placed would run on."""
         served = [each for each in self._peers.at(slot).served if each.model == model]
         return served if self.fit is None else self.fit.preferred_among(served)
@@ -133,7 +133,7 @@ class Fleet:
         not count."""
         state = self._peers.at(slot)
         replicas = load = 0
-        for capacity in self.served_at(slot, model):
+        for capacity in self.served_by(slot, model):
             replicas += capacity.replicas
             load += capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
@@ -143,7 +143,7 @@ class Fleet:
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
-        return sum([each.replicas for each in self.served_at(slot, model)])
+        return sum([each.replicas for each in self.served_by(slot, model)])
 
     def least_peer_load(self, mask: int, model: ModelName) -> float:
         """Lowest load per replica among the peers of a mask; 0 for an empty mask."""
@@ -153,7 +153,7 @@ class Fleet:
         """Bytes of prompt ahead in the peer's least busy replica by its last heartbeat, plus those of forwards
         since."""
         state = self._peers.at(slot)
-        told = min([each.backlog_bytes for each in self.served_at(slot, model)], default=0)
+        told = min([each.backlog_bytes for each in self.served_by(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
 
     def peer_wait_ns(self, slot: int, model: ModelName) -> float:
@@ -162,7 +162,7 @@ class Fleet:
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""
-        told = [each.free_tokens for each in self.served_at(slot, model) if each.free_tokens is not None]
+        told = [each.free_tokens for each in self.served_by(slot, model) if each.free_tokens is not None]
         return max(told, default=None)
 
     def peer_region(self, slot: int) -> RegionName:

@@ -131,10 +131,12 @@ class Placer:
         else:
             self._policy.configure(config)
 
-    @property
-    def told(self) -> dict[str, object]:
-        """Values that features provide for policies, by the feature's name."""
-        return self._fleet.told
+    def tell(self, name: str, fact: object) -> None:
+        """Tell the policy something that a feature knows; None: it does not hold any more."""
+        if fact is None:
+            self._fleet.facts.pop(name, None)
+        else:
+            self._fleet.facts[name] = fact
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         self._targets_changed(self._fleet.replica_index, joined, left)

@@ -12,6 +12,8 @@ from functools import partial
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
@@ -20,7 +22,6 @@ from gateway.core.features.disaggregated.predictors.arrays import (
     UnusableArrays,
 )
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
-from gateway.core.kernel.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.features.disaggregated.keeper import PredictorKeeper
 from gateway.features.extension import Host
@@ -97,7 +98,7 @@ class Predictors:
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
-        await keeper.run(partial(self._host.core.decode_pools.history_of, name), partial(self._take, name))
+        await keeper.run(partial(decode_pools_of(self._host.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""

@@ -9,10 +9,11 @@ from functools import partial
 from typing import ClassVar
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.features.disaggregated.config import LOCAL_POLICIES
-from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
+from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.kernel.events import ArtifactReady
+from gateway.core.kernel.decode_config import LOCAL_POLICIES
+from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.features.expert_locality.keeper import LocalityKeeper
 from gateway.features.extension import Extension, Host
@@ -87,7 +88,7 @@ class ExpertLocalityExtension(Extension):
 
     def _groups_of(self, name: PoolName) -> Callable[[], int]:
         def groups() -> int:
-            pool = self._host.core.decode_pools.get(name)
+            pool = decode_pools_of(self._host.core).get(name)
             return 0 if pool is None else pool.tier.seats.groups
 
         return groups

@@ -9,10 +9,10 @@ from typing import ClassVar
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.features.lengths.events import TokenBudgetRestored
 from gateway.core.features.lengths.feature import Misroute, pools_by_length
 from gateway.core.features.lengths.threshold import Move
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.events import TokenBudgetRestored
 from gateway.core.vocabulary import PoolStep
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels

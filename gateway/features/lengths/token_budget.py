@@ -12,8 +12,8 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.features.lengths.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
-from gateway.core.kernel.events import TokenBudgetSnapshot
 from gateway.core.vocabulary import GatewayId
 from mesh.state_files import StateFile, StateUnusable
 from mesh.threads import finish_in_thread

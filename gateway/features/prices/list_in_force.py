@@ -13,8 +13,9 @@ from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.price_list import PriceList
-from gateway.core.features.prices.price_table import Prices, PricesChanged
+from gateway.core.features.prices.price_table import Prices
 from gateway.features.prices.file import read_prices
 from gateway.features.prices.metrics import CONTROLLER, FILE, NOBODY
 from mesh.clock import Clock

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gateway.core.features.disaggregated.config import BalanceConfig, DecodePolicyName
+from gateway.core.kernel.decode_config import BalanceConfig, DecodePolicyName
 from loadgen.evaluation.balanceroute.loads import ASIDE, CHOOSING, TABLES
 from loadgen.evaluation.balanceroute.world import BACKLOG, Setting
 

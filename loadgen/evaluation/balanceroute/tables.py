@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from gateway.core.features.disaggregated.config import BalanceConfig
+from gateway.core.kernel.decode_config import BalanceConfig
 from loadgen.evaluation.balanceroute import notes, plan
 from loadgen.evaluation.balanceroute.cells import Results
 from loadgen.evaluation.balanceroute.loads import CHOOSING, LOADS, TABLES

@@ -16,11 +16,13 @@ from statistics import median
 
 import numpy as np
 
-from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from gateway.request.expert_counts import read_counts
@@ -105,7 +107,7 @@ def decision_costs(workers: int, rounds: int = 1_000) -> Figures:
 def _busy_tier(workers: int, comparer: Comparer, in_flight: int) -> DecodeTier:
     spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, 256)
     config = DecodeConfig(DecodePolicyName.ELDR)
-    tier = DecodeTier(config, spec, random.Random(1))
+    tier = DecodeTier(config, spec, random.Random(1), policies=BUILT_IN | BY_EXPERTS)
     for number in range(workers):
         tier.join(ReplicaId(f"w{number:03}"), "", 0)
     tier.take_artifact(comparer.digest, comparer.clusters, 0)

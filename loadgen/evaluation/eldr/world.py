@@ -18,17 +18,19 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.features.disaggregated.config import (
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.kernel.decode_config import (
     LATE_POLICIES,
     BalanceConfig,
     DecodeConfig,
     DecodePolicyName,
     LocalityConfig,
 )
-from gateway.core.features.disaggregated.predictor import Facts, Predictor
-from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.features.expert_locality.nearness import Nearness
-from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled, Steps
 from loadgen.engine.experts import ExpertCosts, ExpertLoad, Packed, log_absence
@@ -227,7 +229,8 @@ class _World:
         )
         spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, fleet.batch)
         oracle = _Oracle({str(at): each.output_tokens for at, each in enumerate(self._asked)})
-        self._tier = DecodeTier(config, spec, random.Random(setting.seed), oracle if setting.ages_known else None)
+        predictor = oracle if setting.ages_known else None
+        self._tier = DecodeTier(config, spec, random.Random(setting.seed), predictor, policies=BUILT_IN | BY_EXPERTS)
         self._place_of: dict[ReplicaId, tuple[int, int]] = {}
         groups = fleet.decode // fleet.group
         for group in range(groups):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.features.expert_locality.nearness import SignatureState
+from gateway.core.nearness import SignatureState
 from gateway.core.value import value
 from gateway.core.vocabulary import ReplicaId, RequestId, Word
 

@@ -1,19 +1,17 @@
-"""All decode policies, by their config name."""
+"""Decode policies that know nothing of experts, by their config name. A feature may add others."""
 
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
-from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.least_kv_tokens import LeastKvTokens
-from gateway.core.features.disaggregated.policy import DecodePolicy
+from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.power_of_two import PowerOfTwo
 from gateway.core.features.disaggregated.random_choice import RandomChoice
 from gateway.core.features.disaggregated.round_robin import RoundRobin
-from gateway.core.features.expert_locality.balance_local import BalanceLocal
-from gateway.core.features.expert_locality.eldr import Eldr
+from gateway.core.kernel.decode_config import DecodePolicyName
 
-BUILT_IN: dict[str, type[DecodePolicy]] = {
+BUILT_IN: DecodePolicies = {
     DecodePolicyName.RANDOM: RandomChoice,
     DecodePolicyName.ROUND_ROBIN: RoundRobin,
     DecodePolicyName.POWER_OF_TWO: PowerOfTwo,
@@ -21,6 +19,4 @@ BUILT_IN: dict[str, type[DecodePolicy]] = {
     DecodePolicyName.LEAST_KV_TOKENS: LeastKvTokens,
     DecodePolicyName.BR_0: BalanceRoute,
     DecodePolicyName.BR_H: BalanceRoute,
-    DecodePolicyName.ELDR: Eldr,
-    DecodePolicyName.BR_H_LOCAL: BalanceLocal,
 }

@@ -8,23 +8,24 @@ leg, and the tier alone decides which worker decodes a request.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from gateway.core.features.disaggregated.admissions import Admission
-from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
 from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.features.expert_locality.nearness import Nearness
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.timers import Timer, TimerKind, Timers
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import (
     Candidate,
     DecodeLoad,
@@ -55,15 +56,22 @@ class DecodePool:
     __slots__ = ("heard", "in_prefill", "predictor", "since_ns", "spec", "tier", "timer", "workers")
 
     def __init__(
-        self, spec: PoolSpec, config: DecodeConfig, rng: random.Random, predictor: FittedPredictor, since_ns: int
+        self,
+        spec: PoolSpec,
+        config: DecodeConfig,
+        rng: random.Random,
+        predictor: FittedPredictor,
+        since_ns: int,
+        *,
+        policies: DecodePolicies,
     ) -> None:
         self.spec = spec
         self.since_ns = since_ns
         self.predictor = predictor
         """Predictor of output lengths. It records ended requests whether or not the policy uses it, and outlives the
         pool."""
-        self.tier = DecodeTier(config, spec, rng, self.predictor)
-        self.timer = Timer(TimerKind.DECODE, spec.name)
+        self.tier = DecodeTier(config, spec, rng, self.predictor, policies=policies)
+        self.timer = Timer(TimerKind.FEATURE, f"decode {spec.name}")
         self.workers = 0
         """Mask of the pool's decode workers."""
         self.heard = 0
@@ -81,7 +89,16 @@ class DecodePool:
 class DecodePools:
     """All disaggregated pools, by name. Empty in a gateway whose pools are unified, which then pays nothing for it."""
 
-    def __init__(self, config: DecodeConfig, replicas: Replicas, timers: Timers, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: DecodeConfig,
+        replicas: Replicas,
+        timers: Timers,
+        rng: random.Random,
+        policies: Callable[[], DecodePolicies],
+    ) -> None:
+        """`policies` tells the decode policies that there are, whenever a pool is made."""
+        self._policies = policies
         self._config = config
         self._replicas = replicas
         self._timers = timers
@@ -148,8 +165,9 @@ class DecodePools:
         fresh = [name for name in wanted if name not in self._pools]
         for name in fresh:
             predictor = self._predictor_of(name)
-            self._pools[name] = DecodePool(wanted[name], self._config, self._rng, predictor, now_ns)
-            self._pools[name].tier.seats.take(*self._artifacts.get(name, ("", 0)))
+            pool = DecodePool(wanted[name], self._config, self._rng, predictor, now_ns, policies=self._policies())
+            self._pools[name] = pool
+            pool.tier.seats.take(*self._artifacts.get(name, ("", 0)))
         self._forget_predictors()
         is_changed = bool(fresh) or any(state.spec.role is not ReplicaRole.UNIFIED for state in joined)
         readers = self._readers() if is_changed else {}

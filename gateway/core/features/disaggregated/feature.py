@@ -4,30 +4,28 @@ decode tier chooses (BR-0, BR-H, ELDR).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
-from gateway.core.features.disaggregated.admissions import Admission
-from gateway.core.features.disaggregated.decode_pools import DecodePool
+from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted, ProgressSampled
+from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import SampleProgress
-from gateway.core.kernel.events import (
-    ArtifactReady,
-    DecodeHistoryRestored,
-    Event,
-    LegEnded,
-    PredictorFitted,
-    ProgressSampled,
-)
+from gateway.core.kernel.events import FeatureEvent, LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Part, Phase, RequestState
+from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Part, Phase, Plan, RequestState
 from gateway.core.placement.placer import Placement
 from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     PlacementReason,
+    PoolName,
     PoolSpec,
     ReplicaObservation,
     ReplicaRole,
@@ -39,29 +37,58 @@ from gateway.core.vocabulary import (
 _DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
 
 
+class Passage(Plan):
+    """Way of an attempt through a pool."""
+
+    __slots__ = ("is_retained", "pool", "prefill")
+
+    def __init__(self, pool: DecodePool, prefill: ReplicaState) -> None:
+        self.pool = pool
+        self.prefill = prefill
+        """Prefill worker of the attempt."""
+        self.is_retained = False
+        """The prefill worker keeps the prompt's KV cache until the decode worker has begun."""
+
+    def release(self) -> None:
+        """Stop counting the KV cache that the prefill worker kept."""
+        if self.is_retained:
+            self.is_retained = False
+            self.prefill.retained -= 1
+
+
+class DecodePolicySource(Feature):
+    """Feature that adds decode policies."""
+
+    def decode_policies(self) -> DecodePolicies:
+        raise NotImplementedError
+
+
 class Disaggregated(Feature):
     """Plans the two legs of requests that are placed at a prefill worker."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
-        self._pools = core.decode_pools
+        rng = random.Random(core.seed)
+        self._pools = DecodePools(core.config.decode, core.replicas, core.timers, rng, self._policies)
         self._gone: list[DecodePool] = []
         """Pools that the latest assignment has taken away, until their requests are queued again."""
+
+    @property
+    def pools(self) -> DecodePools:
+        return self._pools
 
     def is_on(self) -> bool:
         return bool(self._pools)
 
     # Inputs
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:
-        """Take in what teaches the decode tier: history, predictors, artifacts and progress."""
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
+        """Take in what teaches the decode tier: history, predictors and progress."""
         match event:
             case DecodeHistoryRestored():
                 self._pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
                 self._pools.take(event.pool, event.arrays, event.until_ns)
-            case ArtifactReady():
-                self._pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
             case ProgressSampled():
                 self._progressed(event)
             case _:
@@ -92,11 +119,21 @@ class Disaggregated(Feature):
         for pool in gone:
             for request in list(self._core.requests.values()):
                 attempt = request.attempt
-                if attempt is not None and attempt.is_between_legs and attempt.pool is pool:
+                if attempt is None or not attempt.is_between_legs:
+                    continue
+                passage = _passage_of(attempt)
+                if passage is not None and passage.pool is pool:
                     self._core.lapse(request, attempt, self.why_it_stopped(attempt), now_ns)
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         self._pools.observe(observations, now_ns)
+
+    def _policies(self) -> DecodePolicies:
+        found = dict(BUILT_IN)
+        for feature in self._core.features:
+            if isinstance(feature, DecodePolicySource):
+                found.update(feature.decode_policies())
+        return found
 
     # Prefill
 
@@ -111,7 +148,7 @@ class Disaggregated(Feature):
         if pool is None:
             return False
         assert isinstance(state, ReplicaState), "only replicas read prompts for others"
-        attempt.planner, attempt.prefill, attempt.pool = self, state, pool
+        attempt.planner, attempt.plan = self, Passage(pool, state)
         self._core.open_leg(request, attempt, LegRole.PREFILL, placement, now_ns)
         if pool.is_sequential:
             pool.in_prefill += 1
@@ -121,9 +158,9 @@ class Disaggregated(Feature):
         return True
 
     def part_of(self, attempt: AttemptState, leg: LegState, /) -> Part:
-        assert attempt.pool is not None and attempt.prefill is not None, "it is in a pool"  # noqa: PT018
-        spec = attempt.pool.spec
-        return Part(spec.connector, spec.name, attempt.prefill.target if leg.role is LegRole.DECODE else None)
+        passage = _passage(attempt)
+        spec = passage.pool.spec
+        return Part(spec.connector, spec.name, passage.prefill.target if leg.role is LegRole.DECODE else None)
 
     # Decode
 
@@ -153,8 +190,8 @@ class Disaggregated(Feature):
         request = self._core.requests[admission.key]
         attempt = request.attempt
         assert attempt is not None, "it stands in a pool"
-        prefill = attempt.prefill
-        if prefill is None or (prefill.listed and prefill.standing in _DEAD):
+        prefill = _passage(attempt).prefill
+        if prefill.listed and prefill.standing in _DEAD:
             pool.tier.ended(admission.key, now_ns)
             self._core.lapse(request, attempt, "the prefill worker that has read it is gone", now_ns)
         else:
@@ -174,9 +211,10 @@ class Disaggregated(Feature):
         if leg.role is not LegRole.DECODE:
             return False
         attempt = request.attempt
-        if attempt is not None and attempt.pool is not None:
-            attempt.pool.tier.running(request.request_id)
-            _release(attempt)
+        passage = None if attempt is None else _passage_of(attempt)
+        if passage is not None:
+            passage.pool.tier.running(request.request_id)
+            passage.release()
         return True
 
     # Ends
@@ -186,10 +224,10 @@ class Disaggregated(Feature):
     ) -> None:
         """Take in the end of a prefill or decode leg. A prefilled request goes to its pool, unless it has ended or its
         attempt has failed meanwhile."""
-        pool = attempt.pool
-        assert pool is not None, "it is in one"
+        passage = _passage(attempt)
+        pool = passage.pool
         if leg.role is LegRole.DECODE:
-            _release(attempt)
+            passage.release()
             is_whole = event.result is LegResult.COMPLETED
             pool.tier.ended(request.request_id, now_ns, event.output_tokens if is_whole else None)
             return
@@ -205,26 +243,24 @@ class Disaggregated(Feature):
         is_ours = self._pools.get(pool.spec.name) is pool
         if event.result is not LegResult.COMPLETED or not (is_wanted and is_ours):
             return
-        assert attempt.prefill is not None, "it has read the prompt"
-        attempt.is_between_legs = attempt.is_retained = True
-        attempt.prefill.retained += 1
+        attempt.is_between_legs = passage.is_retained = True
+        passage.prefill.retained += 1
         admission = self._pools.read(pool, request.profile, event, now_ns)
         if admission is not None:
             self._start_decode(request, attempt, admission, now_ns)
 
     def withdraw(self, request: RequestState, attempt: AttemptState, /) -> None:
         """Take a prefilled request out of its pool, and release its KV cache."""
-        assert attempt.pool is not None, "it is in one"
+        passage = _passage(attempt)
         attempt.is_between_legs = False
-        _release(attempt)
-        attempt.pool.tier.withdraw(request.request_id)
+        passage.release()
+        passage.pool.tier.withdraw(request.request_id)
 
     def what_it_lacks(self) -> str:
         return "no decode worker was free"
 
     def why_it_stopped(self, attempt: AttemptState, /) -> str:
-        assert attempt.pool is not None, "it is in one"
-        return f"pool {attempt.pool.spec.name} is not this gateway's any more"
+        return f"pool {_passage(attempt).pool.spec.name} is not this gateway's any more"
 
     def describe(self, now_ns: int, /) -> dict[str, object]:
         return {"decode_pools": [_describe(pool, now_ns) for pool in self._pools]}
@@ -236,22 +272,37 @@ class Disaggregated(Feature):
         if not pools:
             return found
         attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
+        passages = [passage for attempt in attempts if (passage := _passage_of(attempt)) is not None]
         for pool in pools:
             counted, alive = _books_of(pool), _alive_in(pool, attempts)
             if counted != alive:
                 found.append(("a pool's books equal the attempts in it", f"{pool.spec.name}: {counted}, {alive}"))
         for state in self._core.replicas:
-            kept = sum([attempt.is_retained and attempt.prefill is state for attempt in attempts])
+            kept = sum([each.is_retained and each.prefill is state for each in passages])
             if state.retained != kept:
                 found.append(("what is retained is what waits to be fetched", str(state.target)))
         return found
 
 
-def _release(attempt: AttemptState) -> None:
-    """Stop counting the KV cache that the attempt's prefill worker kept."""
-    if attempt.is_retained and attempt.prefill is not None:
-        attempt.is_retained = False
-        attempt.prefill.retained -= 1
+def decode_pools_of(core: Kernel) -> DecodePools:
+    """Disaggregated pools of a core that was made with the feature."""
+    return next(each.pools for each in core.features if isinstance(each, Disaggregated))
+
+
+def decode_figures_of(core: Kernel, now_ns: int) -> dict[PoolName, DecodeFigures]:
+    """Figures of each disaggregated pool, by name."""
+    return {pool.spec.name: pool.tier.figures(now_ns) for pool in decode_pools_of(core)}
+
+
+def _passage_of(attempt: AttemptState) -> Passage | None:
+    plan = attempt.plan
+    return plan if isinstance(plan, Passage) else None
+
+
+def _passage(attempt: AttemptState) -> Passage:
+    plan = attempt.plan
+    assert isinstance(plan, Passage), "it is in a pool"
+    return plan
 
 
 def _books_of(pool: DecodePool) -> tuple[int, int, int]:
@@ -262,7 +313,7 @@ def _books_of(pool: DecodePool) -> tuple[int, int, int]:
 
 def _alive_in(pool: DecodePool, attempts: list[AttemptState]) -> tuple[int, int, int]:
     """The same numbers, by the attempts themselves."""
-    ours = [attempt for attempt in attempts if attempt.pool is pool]
+    ours = [attempt for attempt in attempts if (passage := _passage_of(attempt)) is not None and passage.pool is pool]
     legs = [
         leg.role for attempt in ours for leg in attempt.legs.values() if leg.state.listed or leg.role is LegRole.PREFILL
     ]

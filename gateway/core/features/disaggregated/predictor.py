@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from mypy_extensions import mypyc_attr
 
-from gateway.core.features.expert_locality.nearness import Nearness, unpack
+from gateway.core.nearness import Nearness, unpack
 from gateway.core.vocabulary import RequestId
 
 Numbers = npt.NDArray[np.float64]

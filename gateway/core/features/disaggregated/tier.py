@@ -15,12 +15,12 @@ from gateway.core.features.disaggregated import books
 from gateway.core.features.disaggregated.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
 from gateway.core.features.disaggregated.books import Entry, Group, Worker
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.config import LOCAL_POLICIES, DecodeConfig, check_decode
-from gateway.core.features.disaggregated.policy import DecodePolicy, Round, beside, roomiest, with_slots
+from gateway.core.features.disaggregated.policy import DecodePolicies, DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.features.disaggregated.pool import Pool
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
-from gateway.core.features.expert_locality.seats import Seats
+from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.kernel.bits import lowest_slot
+from gateway.core.kernel.decode_config import LOCAL_POLICIES, DecodeConfig, check_decode
 from gateway.core.vocabulary import PoolSpec, ReplicaId, RequestId
 
 _LONG_AGO_NS = -(1 << 61)
@@ -30,8 +30,15 @@ class DecodeTier:
     """Decode tier of one pool. Times are integers in nanoseconds on one clock, and never go back."""
 
     def __init__(
-        self, config: DecodeConfig, spec: PoolSpec, rng: random.Random, predictor: Predictor | None = None
+        self,
+        config: DecodeConfig,
+        spec: PoolSpec,
+        rng: random.Random,
+        predictor: Predictor | None = None,
+        *,
+        policies: DecodePolicies = BUILT_IN,
     ) -> None:
+        self._policies = policies
         self._rng = rng
         self._predictor = predictor
         self.seats = Seats()
@@ -70,7 +77,7 @@ class DecodeTier:
         self._dirty(now_ns)
 
     def _new_policy(self) -> DecodePolicy:
-        policy = BUILT_IN[self._config.policy](self._config, self._rng, self._predictor, self.seats)
+        policy = self._policies[self._config.policy](self._config, self._rng, self._predictor, self.seats)
         for entry in self._sent.values():
             worker = entry.worker
             if worker is not None and self._is_ours(worker):

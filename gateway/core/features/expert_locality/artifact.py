@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.features.expert_locality.nearness import CLUSTERS_MAX
+from gateway.core.nearness import CLUSTERS_MAX
 from gateway.core.value import value
 
 LAYERS_MAX = 1024

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape, centroids_of, digest_of, idf_of
-from gateway.core.features.expert_locality.nearness import UNIT, Nearness, SignatureState
+from gateway.core.nearness import UNIT, Nearness, SignatureState
 
 Counts = npt.NDArray[np.uint16]
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from gateway.core.features.lengths.events import TokenBudgetRestored
 from gateway.core.features.lengths.ladders import Ladder, Ladders
 from gateway.core.features.lengths.token_budget import Estimate, TokenBudget
 from gateway.core.features.lengths.tuning import ThresholdTuning
 from gateway.core.kernel.config import CoreConfig, OverflowMode
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import Event, LegEnded, TokenBudgetRestored, TooLong
+from gateway.core.kernel.events import FeatureEvent, LegEnded, TooLong
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.peers import PeerState
@@ -133,7 +134,7 @@ class PoolsByLength(Feature):
 
     # Inputs
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, TokenBudgetRestored):
             return False
         self.token_budget.restore(event.snapshot)

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.features.limits.events import TokensSettled
 from gateway.core.features.limits.shares import floor_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter, demand_of
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import Event, ForwardArrived, RequestArrived, TokensSettled
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, LimitScope, Room
@@ -107,7 +108,7 @@ class Limits(Feature):
 
     # Changes
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:
         if not isinstance(event, TokensSettled):
             return False
         self._settle(event.request_id, event.tokens, now_ns)

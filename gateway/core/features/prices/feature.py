@@ -1,26 +1,29 @@
-"""Prices: what is in force is told to the placement policies that ask for it."""
+"""Prices: what is in force is told to the placement policies that ask for it, and one policy goes by it."""
 
 from __future__ import annotations
 
-from gateway.core.features.prices.in_force import TOLD_AS
-from gateway.core.features.prices.price_table import PricesChanged, PriceTable
-from gateway.core.kernel.events import Event
+from gateway.core.features.prices.events import PricesChanged
+from gateway.core.features.prices.in_force import PRICES
+from gateway.core.features.prices.policy import Price
+from gateway.core.features.prices.price_table import PriceTable
+from gateway.core.kernel.config import PlacementPolicy
+from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.placement.policy import PolicyFactory
 
 
 class PricesInForce(Feature):
-    """Takes in new prices when they come into force."""
+    """Takes in new prices when they come into force, and has the policy `price`."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, PricesChanged):
             return False
-        told = self._core.placer.told
-        if event.prices is None:
-            told.pop(TOLD_AS, None)
-        else:
-            told[TOLD_AS] = PriceTable(event.prices)
+        self._core.placer.tell(PRICES, None if event.prices is None else PriceTable(event.prices))
         return True
+
+    def placement_policy(self, name: str, /) -> PolicyFactory | None:
+        return Price if name == PlacementPolicy.PRICE else None

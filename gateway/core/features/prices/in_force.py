@@ -1,4 +1,4 @@
-"""Prices in force as a placement policy reads them, and the figures that it shows beside its costs."""
+"""Prices in force, as a placement policy asks for them, and the figures that it shows beside its costs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gateway.core.features.prices.price_table import MICROS, PriceTable, Replica
 from gateway.core.placement.fleet import Fleet
 from gateway.core.vocabulary import Figure, ModelName
 
-TOLD_AS: Final = "prices"
-"""Name of the prices among the values that features provide for policies."""
+PRICES: Final = "prices"
+"""Name of the fact that policies are told."""
 FIRST_TOKEN: Final = "first_token"  # noqa: S105
 """Figure: estimated time from now to the first token."""
 MONEY: Final = "money"
@@ -19,25 +19,26 @@ CARBON: Final = "carbon"
 _MILLISECOND_NS: Final = 1_000_000
 
 
-def prices_of(fleet: Fleet) -> PriceTable | None:
-    """Prices in force at this time of day; None: none are configured."""
-    table = fleet.told.get(TOLD_AS)
-    return table if isinstance(table, PriceTable) else None
+def prices_in(fleet: Fleet) -> PriceTable | None:
+    """Prices in force at this time of day; None: none are known."""
+    table = fleet.facts.get(PRICES)
+    assert table is None or isinstance(table, PriceTable), "nothing else has the name"
+    return table
 
 
 def replica_price(fleet: Fleet, slot: int) -> ReplicaPrice | None:
-    """Price of an own replica; None if none is known."""
-    table = prices_of(fleet)
+    """Price of the own replica in that slot; None if none is known."""
+    table = prices_in(fleet)
     return None if table is None else table.of(fleet.replica_region(slot), fleet.replica_pool(slot))
 
 
 def peer_prices(fleet: Fleet, slot: int, model: ModelName) -> list[ReplicaPrice]:
-    """Prices of a peer's capacities for the request being placed, one for each place and pool; empty if any of them has
-    no price, or no price list is in force."""
-    table = prices_of(fleet)
+    """Prices of the peer's capacities for the request being placed, one for each place and pool; empty if any of them
+    has no price, or no price list is in force."""
+    table = prices_in(fleet)
     if table is None:
         return []
-    found = [table.of(each.place.region, each.pool) for each in fleet.served_at(slot, model)]
+    found = [table.of(each.place.region, each.pool) for each in fleet.served_by(slot, model)]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []
 

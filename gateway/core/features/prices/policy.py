@@ -16,7 +16,7 @@ from gateway.core.features.prices.in_force import (
     first_token_figure,
     money_figure,
     peer_prices,
-    prices_of,
+    prices_in,
     replica_price,
 )
 from gateway.core.features.prices.price_table import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
@@ -64,7 +64,7 @@ class Price(Cost):
     # Questions
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
-        table = prices_of(self.fleet)
+        table = prices_in(self.fleet)
         slo_ns = self.fleet.first_token_slo_ns(profile) or self.config.price_first_token_ns
         if table is None or not slo_ns:
             return super().weigh(profile, offer, now_ns)
@@ -86,14 +86,14 @@ class Price(Cost):
     def _with_rivals(self, choice: Choice) -> Choice:
         """Leave out the compared targets if prices are known: their figures lack money, which `costs_at_replica` and
         `costs_at_peer` add."""
-        return choice if prices_of(self.fleet) is not None else super()._with_rivals(choice)
+        return choice if prices_in(self.fleet) is not None else super()._with_rivals(choice)
 
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:
         blocks = self.fleet.match_replicas(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         costs = self._replica_costs(profile, slot, blocks, held)
-        table = prices_of(self.fleet)
+        table = prices_in(self.fleet)
         if table is None:
             return costs
         price = replica_price(self.fleet, slot)
@@ -104,7 +104,7 @@ class Price(Cost):
     def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs:
         blocks = self.fleet.match_peers(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         costs = self._peer_costs(profile, slot, blocks)
-        table = prices_of(self.fleet)
+        table = prices_in(self.fleet)
         if table is None:
             return costs
         prices, work = peer_prices(self.fleet, slot, profile.model), self._work(profile, blocks)

@@ -81,13 +81,6 @@ class Work:
         return self.reading_ns + self.writing_ns / max(1, price.requests_at_once)
 
 
-@value
-class PricesChanged:
-    """Event: prices in force from now on, from another list or for another time of day. None: no prices are known."""
-
-    prices: Prices | None
-
-
 class PriceTable:
     """Look-up of prices by region and pool. Made anew when prices change, and bounded by the size that a list may
     have."""

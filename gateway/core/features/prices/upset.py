@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from gateway.core.features.prices.price_table import EgressPrice, Prices, PricesChanged, ReplicaPrice
+from gateway.core.features.prices.events import PricesChanged
+from gateway.core.features.prices.price_table import EgressPrice, Prices, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 
 _ANY_POOL = PoolName("")

@@ -55,7 +55,7 @@ def key_by_model(core: GatewayState, pools: Iterable[PoolKey]) -> dict[ModelName
 def ways_of(core: GatewayState) -> tuple[Way, ...]:
     """Regions that this gateway's policy lets its requests go to and that have an available peer, with the round
     trip."""
-    if core.draining or core.locked_down or core.policy.closed_reason:
+    if core.draining or core.forwarding_stop is not None or core.policy.closed_reason:
         return ()
     near: dict[RegionName, int] = {}
     for peer in core.peers:
@@ -69,7 +69,7 @@ def ways_of(core: GatewayState) -> tuple[Way, ...]:
 
 def accepts_of(core: GatewayState) -> tuple[RegionName, ...]:
     """Regions of peers whose requests are accepted here."""
-    if core.draining or core.locked_down:
+    if core.draining or core.forwarding_stop is not None:
         return ()
     places = {peer.spec.place: None for peer in core.peers if peer.spec.place.region != core.place.region}
     return tuple(dict.fromkeys(place.region for place in places if may_accept(core.policy, place).allowed))

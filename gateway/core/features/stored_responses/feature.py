@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.events import Event, ResponseStored
+from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.vocabulary import Target
@@ -29,7 +30,7 @@ class StoredResponses(Feature):
     def is_on(self) -> bool:
         return True
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         """Note the target that stored a response, if its leg is still known."""
         if not isinstance(event, ResponseStored):
             return False

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from gateway.conformance import placement
 from gateway.conformance.placement import conformance_faults, main
+from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.policy import Policy
@@ -30,9 +31,9 @@ def policy_in(site: Path, package: str, source: str = SOURCE) -> type[Policy]:
     return policy
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_ours_may_decide(name: str) -> None:
-    assert conformance_faults(BUILT_IN[name]) == []
+@pytest.mark.parametrize("ours", [*BUILT_IN.values(), Price])
+def test_ours_may_decide(ours: type[Policy]) -> None:
+    assert conformance_faults(ours) == []
 
 
 def test_the_smallest_may_decide(site: Path) -> None:

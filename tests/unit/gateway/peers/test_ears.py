@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.kernel.events import Event, PeersObserved, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerObservation, PeerSpec, peer_target
 from gateway.peers.ears import Ears
 from gateway.peers.heartbeats import Heartbeats

@@ -14,7 +14,8 @@ import grpc.aio
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.kernel.events import Event, PeersObserved, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.peers import codec
 from gateway.peers.heartbeats import (

@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 import json
 
-from gateway.core.kernel.events import Event, PeersObserved, TargetLost
+from gateway.core.events import Event
+from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, ReplicaId, RequestId, peer_target
 from gateway.peers.trust import Trust
 from gateway.request.legs import RanAt

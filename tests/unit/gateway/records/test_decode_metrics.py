@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
+from gateway.core.features.disaggregated.feature import decode_figures_of
 from gateway.core.kernel import events
-from gateway.core.kernel.description import decode_figures_of
 from gateway.core.vocabulary import LegResult, RequestId
 from gateway.records.decode_metrics import DecodeLevels
 from tests.support.core import MS

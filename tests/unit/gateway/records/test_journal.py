@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from gateway.config.placement_plug_ins import find_policy
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward, StartLeg
-from gateway.core.kernel.events import Event
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.kernel.sharing_config import TenantConfig
 from gateway.core.vocabulary import (

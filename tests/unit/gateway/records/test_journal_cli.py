@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PlacementConfig
-from gateway.core.kernel.events import DrainRequested, Event, TimePassed
+from gateway.core.kernel.events import DrainRequested, TimePassed
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
 from gateway.records.journal_cli import replay

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 
+from gateway.core.events import Event
 from gateway.core.kernel import events
-from gateway.core.kernel.events import Event
 from gateway.core.vocabulary import GatewayId, ReplicaId, ReplicaObservation
 from gateway.records.replica_log import LINE_EVERY_NS, ReplicaLog
 from mesh.config import LogFormat, LoggingConfig

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.events import DecodeProgress, ProgressSampled
 from gateway.core.kernel.effects import (
     AcceptForward,
     Effect,
@@ -18,12 +20,9 @@ from gateway.core.kernel.effects import (
     StartLeg,
 )
 from gateway.core.kernel.events import (
-    DecodeProgress,
     DrainRequested,
-    Event,
     FirstToken,
     LegEnded,
-    ProgressSampled,
     RequestAbandoned,
     RequestArrived,
     TimePassed,

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.core.events import Event
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.kernel.events import Event, LegEnded, RequestAbandoned
+from gateway.core.kernel.events import LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
 from gateway.request.mailbox import Mailbox
 from tests.support.orders import R1, end, start

@@ -7,8 +7,8 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 
+from gateway.core import events
 from gateway.core.features.stored_responses.key import stored_response_key
-from gateway.core.kernel import events
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.description import gauges_of

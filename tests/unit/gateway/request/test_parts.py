@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegEnded
+from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import (
     Connector,
     Decision,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.kernel.events import DecodeProgress
+from gateway.core.features.disaggregated.events import DecodeProgress
 from gateway.core.vocabulary import PoolName, ReplicaId, RequestId, replica_target
 from gateway.request.progress import ProgressBoard
 from tests.support.core import SECOND

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.events import Event
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import AssignmentApplied, Event, FirstToken, LegEnded, RequestArrived, TooLong
+from gateway.core.kernel.events import AssignmentApplied, FirstToken, LegEnded, RequestArrived, TooLong
 from gateway.core.vocabulary import (
     Decision,
     LegResult,

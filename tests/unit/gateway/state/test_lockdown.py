@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.kernel.events import Event, LockdownChanged
+from gateway.core.events import Event
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
 from mesh.clock import Clock

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.config import PlacementPolicy
@@ -15,7 +16,6 @@ from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, Refus
 from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
-    Event,
     FirstToken,
     LegEnded,
     PolicyApplied,

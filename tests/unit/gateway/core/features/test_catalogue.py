@@ -9,12 +9,14 @@ from typing import get_args
 
 import pytest
 
+from gateway.core import events
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
+from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
-from gateway.core.features.lockdown import Lockdown
+from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.prices.price_table import Prices
 from gateway.core.features.resume import Resume
@@ -22,7 +24,6 @@ from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
@@ -37,11 +38,11 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Sharing: [],
     Shadow: [],
     Disaggregated: [
-        events.ArtifactReady(PoolName("pd"), "", 0),
         events.DecodeHistoryRestored(PoolName("pd"), (), 0, 1),
         events.PredictorFitted(PoolName("pd"), 0, SurvivalArrays((5,))),
         events.ProgressSampled(PoolName("pd"), ()),
     ],
+    ExpertLocality: [events.ArtifactReady(PoolName("pd"), "", 0)],
     StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],

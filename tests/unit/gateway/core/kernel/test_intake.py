@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.core.features.lockdown.events import LockdownChanged
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, QueueConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
-from gateway.core.kernel.events import (
-    AssignmentApplied,
-    ForwardArrived,
-    LockdownChanged,
-    PolicyApplied,
-    RequestArrived,
-    ResponseStored,
-    TargetLost,
-)
+from gateway.core.kernel.events import AssignmentApplied, ForwardArrived, PolicyApplied, RequestArrived, TargetLost
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import (
     Hops,

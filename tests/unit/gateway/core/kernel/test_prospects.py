@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.kernel import events
+from gateway.core import events
 from gateway.core.kernel.config import (
     CoreConfig,
     OverflowMode,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import (
     CoreConfig,
     PlacementConfig,
@@ -25,8 +26,8 @@ def test_every_policy_overflows_to_a_peer(policy: PlacementPolicy) -> None:
 
 
 def test_every_name_stands_for_a_policy_of_its_own() -> None:
-    assert list(BUILT_IN) == list(PlacementPolicy)
-    assert len(set(BUILT_IN.values())) == len(BUILT_IN)
+    assert {*BUILT_IN, PlacementPolicy.PRICE} == set(PlacementPolicy)
+    assert len({*BUILT_IN.values(), Price}) == len(PlacementPolicy)
 
 
 def targets_of_sessions(policy: PlacementPolicy, *sessions: str) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import (
     CoreConfig,
@@ -12,7 +13,7 @@ from gateway.core.kernel.config import (
     PushingConfig,
 )
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
+from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice, Policy

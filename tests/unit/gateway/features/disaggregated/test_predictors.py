@@ -8,6 +8,7 @@ import pytest
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig, StateConfig
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.kernel.events import AssignmentApplied
@@ -72,12 +73,12 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
         predictors = Predictors(config, desk, tenure)
         predictors.follow((POOL,))
         await until(lambda: predictors.refits() == [(POOL.name, 1, 0)])
-        assert desk.core.decode_pools.get(POOL.name) is None
+        assert decode_pools_of(desk.core).get(POOL.name) is None
         for version, output in ((1, 8), (2, 0), (3, 9)):
             there = bool(output)
             pools = (POOL,) if there else ()
             desk.driver.submit(AssignmentApplied(version, workers() if there else (), (), pools=pools))
-            pool = desk.core.decode_pools.get(POOL.name)
+            pool = decode_pools_of(desk.core).get(POOL.name)
             assert (pool is not None) is there
             if pool is not None:
                 assert pool.predictor.is_ready(desk.clock.now_ns())

@@ -10,9 +10,9 @@ from pathlib import Path
 import structlog
 from structlog.testing import capture_logs
 
+from gateway.core.features.lengths.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.kernel.config import TokenBudgetConfig
-from gateway.core.kernel.events import TokenBudgetSnapshot
 from gateway.core.vocabulary import GatewayId
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from tests.support.core import profile

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.price_list import PriceList
-from gateway.core.kernel.events import PricesChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.features.prices.file import read_prices
 from gateway.features.prices.list_in_force import ListInForce

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.kernel.decode_config import DecodePolicyName
 from loadgen.evaluation.balanceroute import cells, world
 from loadgen.evaluation.balanceroute.cells import play_settings, remembered
 from loadgen.evaluation.balanceroute.world import Setting

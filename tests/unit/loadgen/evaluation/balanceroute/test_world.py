@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.kernel.decode_config import DecodePolicyName
 from loadgen.evaluation.balanceroute.loads import LOADS, Asked, asked
 from loadgen.evaluation.balanceroute.world import BACKLOG, Setting, play
 from loadgen.figures import Figures

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.features.expert_locality.nearness import SignatureState
 from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.nearness import SignatureState
 from gateway.fit.eldr import EldrRules, fit_eldr
 from loadgen.evaluation.eldr.generator import Generator, ModelShape, Spread
 from loadgen.evaluation.eldr.world import Costs, Drawn, Fleet, Play, drawn_from, play

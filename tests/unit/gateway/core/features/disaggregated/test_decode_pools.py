@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core import events
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.features.sharing.fair_shares import charge_of
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.config import AttemptConfig, CoreConfig
+from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.vocabulary import (
     Connector,
@@ -178,7 +179,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(stage: str) -> None:
         leg_ended(desk, "a", leg, LegResult.CANCELLED)
     assert RequestId("a") not in desk.core.requests
     assert sum(books(desk)) <= sum(before)
-    pool = desk.core.decode_pools.get(POOL.name)
+    pool = decode_pools_of(desk.core).get(POOL.name)
     assert pool is not None
     assert not pool.tier.is_pooled(RequestId("a"))
     assert pool.in_prefill == 0
@@ -495,13 +496,13 @@ def test_a_decode_worker_that_comes_back_ramps_up() -> None:
 
 def test_a_pool_of_another_size_stays_what_it_is() -> None:
     desk = pair(workers(decode=1))
-    pool = desk.core.decode_pools.get(POOL.name)
+    pool = decode_pools_of(desk.core).get(POOL.name)
     for name in "abc":
         read(desk, name)
     assert decoding(desk.effects) == ["a", "b"]
     sized = replace(POOL, decode_batch_max=3, kv_tokens=9000, context_tokens_max=500, lease_ns=5 * SECOND)
     assert decoding(resized(desk, sized, workers(decode=1)) + desk.wait(20 * MS)) == ["c"]
-    assert desk.core.decode_pools.get(POOL.name) is pool
+    assert decode_pools_of(desk.core).get(POOL.name) is pool
     assert books(desk)[:3] == (0, 0, 3)
     read(desk, "d")
     for name in "abc":
@@ -541,7 +542,7 @@ def history(*outputs: int, pool: PoolName = POOL.name) -> events.DecodeHistoryRe
 
 
 def remembered(desk: Desk) -> list[int]:
-    known = desk.core.decode_pools.history_of(POOL.name)
+    known = decode_pools_of(desk.core).history_of(POOL.name)
     assert known is not None
     return [each.output_tokens for each in known.snapshot().ended]
 
@@ -549,7 +550,7 @@ def remembered(desk: Desk) -> list[int]:
 def test_a_history_that_is_told_before_there_is_a_pool_is_the_pools_once_it_comes() -> None:
     desk = pair(())
     desk.tell(events.AssignmentApplied(2, (), ()))
-    assert desk.core.decode_pools.history_of(POOL.name) is None, "nobody told of it, and it is gone"
+    assert decode_pools_of(desk.core).history_of(POOL.name) is None, "nobody told of it, and it is gone"
     desk.tell(history(7, 8))
     resized(desk, POOL, workers(), version=3)
     desk.probe()
@@ -561,7 +562,7 @@ def test_a_history_that_is_told_before_there_is_a_pool_is_the_pools_once_it_come
 def test_a_history_outlives_its_pool() -> None:
     desk = pair()
     desk.tell(history(7))
-    pool = desk.core.decode_pools.get(POOL.name)
+    pool = decode_pools_of(desk.core).get(POOL.name)
     assert pool is not None
     read(desk, "a")
     desk.tell(events.AssignmentApplied(2, (), ()))
@@ -572,10 +573,10 @@ def test_a_history_outlives_its_pool() -> None:
     desk.tell(events.PredictorFitted(POOL.name, 60 * SECOND, survival=arrays))
     desk.tell(events.PredictorFitted(PoolName("nobody's"), 60 * SECOND, survival=arrays))
     resized(desk, POOL, workers(), version=3)
-    again = desk.core.decode_pools.get(POOL.name)
+    again = decode_pools_of(desk.core).get(POOL.name)
     assert again is not None
     assert again is not pool
-    assert again.predictor.history is desk.core.decode_pools.history_of(POOL.name)
+    assert again.predictor.history is decode_pools_of(desk.core).history_of(POOL.name)
     assert again.predictor.is_ready(desk.now_ns)
     assert remembered(desk) == [7, 9]
 
@@ -586,7 +587,7 @@ def test_not_every_pool_that_was_ever_told_of_is_remembered() -> None:
     names = [PoolName(f"x{number}") for number in range(100)]
     for name in names:
         desk.tell(history(1, pool=name))
-    kept = [name for name in names if desk.core.decode_pools.history_of(name) is not None]
+    kept = [name for name in names if decode_pools_of(desk.core).history_of(name) is not None]
     assert kept == names[-64:]
     assert remembered(desk) == [7]
 

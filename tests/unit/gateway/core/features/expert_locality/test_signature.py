@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.core.features.expert_locality.nearness import UNIT, SignatureState, unpack
 from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.nearness import UNIT, SignatureState, unpack
 from tests.support.locality import MODEL, artifact_of
 
 

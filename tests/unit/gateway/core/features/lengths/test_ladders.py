@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.features.lengths.ladders import Ladder
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import PublishLoad, RefuseForward, StartLeg
 from gateway.core.kernel.pools import PoolBounds, PoolFit

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core import events
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad
 from gateway.core.kernel.limits_config import LimitScope, SharesConfig

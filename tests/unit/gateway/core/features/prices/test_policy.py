@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.features.prices.in_force import FIRST_TOKEN, MONEY
 from gateway.core.features.prices.price_table import MICROS, EgressPrice, Prices, ReplicaPrice
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.sharing_config import BatchConfig, ClassesConfig
@@ -196,7 +196,7 @@ def test_other_prices_hold_from_the_moment_they_are_told() -> None:
     one.tell(events.PricesChanged(prices(by_use(US, 1), by_use(EU, 9), by_use(AP, 5))))
     ask(one, "b")
     one.tell(events.PricesChanged(None))
-    assert not one.core.placer.told
+    assert not one.core.placer._fleet.facts
     assert where(one) == ["gw-eu", "r0"]
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.core import events
 from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.features.scaling.vocabulary import PoolKey, Sample, ScalingSettings
-from gateway.core.kernel import events
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName, ReplicaRole, ServiceClass
 from tests.support.core import (
     AP,

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.config import (
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.kernel.decode_config import (
     LATE_POLICIES,
     LOCAL_POLICIES,
     BalanceConfig,
@@ -75,4 +76,4 @@ def test_what_no_tick_could_go_by_is_refused_by_its_key(wrong: DecodeConfig, fau
 
 
 def test_every_policy_that_has_a_name_is_there() -> None:
-    assert set(BUILT_IN) == set(DecodePolicyName)
+    assert set(BUILT_IN | BY_EXPERTS) == set(DecodePolicyName)

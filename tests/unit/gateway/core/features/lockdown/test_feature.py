@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.config import (
     AttemptConfig,
     CoreConfig,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from gateway.core.features.disaggregated.books import Group, Worker
 from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.features.expert_locality.nearness import UNIT, SignatureState
 from gateway.core.kernel.bits import lowest_slot
+from gateway.core.nearness import UNIT, SignatureState
 
 _BEYOND = 1 << 20
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from gateway.core.features.disaggregated.books import Group, Worker
 from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.features.expert_locality.nearness import UNIT, Nearness, SignatureState
-from gateway.core.features.expert_locality.seats import Seats
+from gateway.core.features.disaggregated.seats import Seats
+from gateway.core.nearness import UNIT, Nearness, SignatureState
 from gateway.core.vocabulary import ReplicaId, RequestId
 from tests.support.locality import near
 

@@ -1,0 +1,92 @@
+"""Every event of a gateway core: the kernel's, and those of each feature. A journal holds these."""
+
+from __future__ import annotations
+
+from gateway.core.features.disaggregated.events import (
+    DecodeHistoryRestored,
+    DecodeProgress,
+    PredictorFitted,
+    ProgressSampled,
+)
+from gateway.core.features.expert_locality.events import ArtifactReady
+from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
+from gateway.core.features.limits.events import TokensSettled
+from gateway.core.features.lockdown.events import LockdownChanged
+from gateway.core.features.prices.events import PricesChanged
+from gateway.core.features.stored_responses.events import ResponseStored
+from gateway.core.kernel.events import (
+    AssignmentApplied,
+    ConfigApplied,
+    DrainLifted,
+    DrainRequested,
+    FirstToken,
+    ForwardArrived,
+    LegAccepted,
+    LegEnded,
+    PeersObserved,
+    PolicyApplied,
+    ReplicasObserved,
+    RequestAbandoned,
+    RequestArrived,
+    TargetLost,
+    TimePassed,
+    TooLong,
+)
+
+__all__ = [
+    "ArtifactReady",
+    "AssignmentApplied",
+    "ConfigApplied",
+    "DecodeHistoryRestored",
+    "DecodeProgress",
+    "DrainLifted",
+    "DrainRequested",
+    "Event",
+    "FirstToken",
+    "ForwardArrived",
+    "LegAccepted",
+    "LegEnded",
+    "LockdownChanged",
+    "PeersObserved",
+    "PolicyApplied",
+    "PredictorFitted",
+    "PricesChanged",
+    "ProgressSampled",
+    "ReplicasObserved",
+    "RequestAbandoned",
+    "RequestArrived",
+    "ResponseStored",
+    "TargetLost",
+    "TimePassed",
+    "TokenBudgetRestored",
+    "TokenBudgetSnapshot",
+    "TokensSettled",
+    "TooLong",
+]
+
+Event = (
+    ConfigApplied
+    | PolicyApplied
+    | AssignmentApplied
+    | DrainRequested
+    | DrainLifted
+    | ReplicasObserved
+    | PeersObserved
+    | TargetLost
+    | RequestArrived
+    | ForwardArrived
+    | RequestAbandoned
+    | LegAccepted
+    | FirstToken
+    | LegEnded
+    | TimePassed
+    | LockdownChanged
+    | ResponseStored
+    | ProgressSampled
+    | DecodeHistoryRestored
+    | PredictorFitted
+    | ArtifactReady
+    | TokenBudgetRestored
+    | PricesChanged
+    | TokensSettled
+)

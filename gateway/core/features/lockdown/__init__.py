@@ -1,0 +1,1 @@
+"""Lockdown: an operator stops all forwarding."""

@@ -1,0 +1,17 @@
+"""Stored responses' own event."""
+
+from __future__ import annotations
+
+from gateway.core.kernel.events import FeatureEvent
+from gateway.core.value import value
+from gateway.core.vocabulary import RequestId
+
+
+@value
+class ResponseStored(FeatureEvent):
+    """The engine stores this leg's answer under a key; requests that refer to it must go to the same target."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    key: str
