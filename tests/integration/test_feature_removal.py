@@ -50,7 +50,7 @@ NAMED_BY_EDGES = {
 """Modules of core halves that a request's path, the desk or a store imports. They stay when the whole gateway is
 imported without the feature. The list only becomes shorter."""
 WITH_EDGES_IN_PIECES = {"disaggregated", "expert_locality"}
-"""Features that a request's path and the commands that fit files for them still import: the core can do without them."""
+"""Features that a request's path and the commands that fit for them still import: the core can do without them."""
 
 
 _KEY = re.compile(r"    (\w+): .* = ")
