@@ -26,7 +26,7 @@ WORDS = {
     "stored_responses": r"stored_response|ResponseStored|STORED_RESPONSE",
 }
 """Words by which a feature would be named, for those whose halves are whole."""
-_EVENT = "the union of events, or an event of the feature's own"
+_EVENT = "the union of events"
 _SETTINGS = "settings that the core is given with its others"
 _VOCABULARY = "a word of decisions, outcomes or replicas that all programs share"
 _PATH = "stands on a request's path"
@@ -35,15 +35,14 @@ STILL_NAMED: dict[str, dict[str, str]] = {
     "disaggregated": {
         "gateway/app/desk.py": "registers the series of decode pools",
         "gateway/app/metrics_catalogue.py": "describes the series of decode pools",
-        "gateway/core/kernel/description.py": _FIGURES,
-        "gateway/core/kernel/events.py": _EVENT,
-        "gateway/core/kernel/state.py": "the pools, which placement and heartbeats read",
+        "gateway/core/events.py": _EVENT,
         "gateway/fit/": "fits predictors, in a process of its own",
         "gateway/records/decode_metrics.py": "the series of decode pools",
         "gateway/state/predictor_files.py": "files of predictors, which the commands that fit them write, too",
     },
     "expert_locality": {
-        "gateway/core/kernel/events.py": _EVENT,
+        "gateway/core/kernel/decode_config.py": _SETTINGS,
+        "gateway/core/kernel/events.py": "what the end of a leg tells of its prompt",
         "gateway/fit/": "fits artifacts, in a process of its own",
         "gateway/request/": "reads counts of experts from engines' answers",
         "gateway/state/eldr_files.py": "files of artifacts, which the command that fits them writes, too",
@@ -52,7 +51,7 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/config/pools.py": "a key of a pool's description",
         "gateway/core/kernel/config.py": _SETTINGS,
         "gateway/core/kernel/description.py": _FIGURES,
-        "gateway/core/kernel/events.py": _EVENT,
+        "gateway/core/events.py": _EVENT,
         "gateway/core/kernel/peers.py": "what a peer's heartbeat says of its pools",
         "gateway/core/kernel/pools.py": "pools by order of preference",
         "gateway/core/kernel/replicas.py": "pools as they are described",
@@ -72,7 +71,6 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/app/hand_over.py": "hands the order over to another process",
         "gateway/app/load.py": "tells controllers",
         "gateway/app/overview.py": "shows the order on the operators' page",
-        "gateway/app/readiness.py": "a peer is no help while nothing is forwarded",
         "gateway/core/": "a state of the whole gateway, which decides whether anything is forwarded",
         "gateway/door/admin.py": "the route of the order",
         "gateway/records/metrics.py": "a level of the gateway",
@@ -82,14 +80,14 @@ STILL_NAMED: dict[str, dict[str, str]] = {
     "prices": {
         "gateway/conformance/upsets.py": "a list with a line for each feature whose events policies must withstand",
         "gateway/core/kernel/config.py": "the policy's name and its keys, under `placement`",
-        "gateway/core/kernel/events.py": "the union of events",
+        "gateway/core/events.py": "the union of events",
         "gateway/core/vocabulary.py": "reasons of placements",
     },
     "scaling": {},
     "stored_responses": {
         "gateway/conformance/placement.py": "a policy has to withstand responses that are stored",
         "gateway/core/kernel/config.py": _SETTINGS,
-        "gateway/core/kernel/events.py": _EVENT,
+        "gateway/core/events.py": _EVENT,
         "gateway/core/placement/placer.py": "a request that refers to a response has one target",
         "gateway/core/vocabulary.py": _VOCABULARY,
         "gateway/door/": _PATH,

@@ -118,7 +118,7 @@ WORDS_OF_FEATURES = {
 """Words by which a feature would be named, for those whose core half is whole."""
 BESIDE = {
     "sharing": [
-        ROOT / "gateway/core" / name
+        ROOT / "gateway/core/kernel" / name
         for name in (
             "admission.py",
             "description.py",
@@ -131,7 +131,13 @@ BESIDE = {
     ]
 }
 """Files beside the kernel that do without a feature's words too."""
-KERNEL = [*sorted((ROOT / "gateway/core/kernel").glob("*.py")), ROOT / "gateway/core/gateway_core.py"]
+KERNEL = [
+    ROOT / "gateway/core/gateway_core.py",
+    *(
+        ROOT / f"gateway/core/kernel/{name}.py"
+        for name in ("deadlines", "feature", "judging", "kernel", "legs", "placing", "retries")
+    ),
+]
 
 
 @pytest.mark.parametrize("feature", WORDS_OF_FEATURES)
