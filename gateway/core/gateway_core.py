@@ -264,7 +264,6 @@ class GatewayCore(Kernel):
     ) -> None:
         """Open a request, and queue it; the only one that waits is kept aside, to be placed without being queued."""
         self._arrivals += 1
-        service_class, classes = request_class.service_class, self.config.classes
         request = RequestState(
             event.profile,
             request_class,
@@ -272,12 +271,11 @@ class GatewayCore(Kernel):
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
-            queue_deadline_ns=now_ns + classes.wait_max_ns(service_class, self.config.queue.wait_max_ns),
+            queue_deadline_ns=now_ns + self.config.queue.wait_max_ns,
             stamp=stamp,
             hops=hops,
             origin_gateway_id=origin_gateway_id,
             size=size,
-            promotion_ns=classes.promotion_at(service_class, now_ns),
         )
         for feature in self.hooks.admitted:
             feature.admitted(request, event, now_ns)
@@ -324,16 +322,12 @@ class GatewayCore(Kernel):
             clears_ns = self.drains.clears_ns(self.waiting, request.profile.model, now_ns)
             self.end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
-            late = self.drains.lateness(self.waiting, request, self._promised_ns(request), now_ns)
+            late = self.drains.lateness(self.waiting, request, self.promised_ns(request), now_ns)
             if late is not None:
                 self.end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
             else:
                 for feature in self.hooks.newcomer_waits:
                     feature.newcomer_waits(request, now_ns)
-
-    def _promised_ns(self, request: RequestState) -> int | None:
-        """Objective for the time to its first token, by service class; None: no objective."""
-        return self.config.classes.first_token_ns(request.profile.service_class)
 
     # Ends of requests
 
@@ -361,7 +355,7 @@ class GatewayCore(Kernel):
             feature.ends(request, end, self._now_ns)
         request.record.end = end
         self.effects.append(end)
-        self.goodput.ended(request, end.outcome, self._promised_ns(request), self._now_ns)
+        self.goodput.ended(request, end.outcome, self.promised_ns(request), self._now_ns)
 
     def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
         self._retries.lapse(request, attempt, why, now_ns)
@@ -400,7 +394,6 @@ class GatewayCore(Kernel):
         for request in [each for each in self.waiting if each.held is not None]:
             self.unhold(request)
         self.placer.configure(event.config.placement)
-        self.placer.configure_classes(event.config.classes)
         self._switch_features()
         self._judging.refuse_hopeless()
 
@@ -420,13 +413,12 @@ class GatewayCore(Kernel):
         self.assignment_version = event.version
         self.rules_version += 1
         self.control = event.control
-        self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets these holds with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
         for feature in self.features:
-            feature.assign(event.pools, joined_replicas, left_replicas, now_ns)
+            feature.assign(event, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
         self._switch_features()

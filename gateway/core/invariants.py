@@ -440,7 +440,7 @@ class Checker:
             known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
             place = known.get(wanted.pinned)
             return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
-        if wanted.model in self._core.away:
+        if self._core.is_awaited(wanted.model):
             return True  # the gateway that has them now is not known yet, or they come back
         own = (
             state.spec

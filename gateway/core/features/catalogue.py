@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.features.adoption import Adoption
+from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
@@ -29,4 +31,6 @@ def features_of(core: Kernel) -> list[Feature]:
         StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),
+        Classes(core),  # later than Resume, whose word on how long the rest of an answer waits counts
+        Adoption(core),
     ]

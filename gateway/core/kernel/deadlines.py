@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.prospects import waits_for
 from gateway.core.kernel.requests import AttemptState, Phase, RequestState
 from gateway.core.kernel.retries import Retries
-from gateway.core.vocabulary import Outcome, ServiceClass
+from gateway.core.vocabulary import Outcome
 
 
 class Deadlines:
@@ -19,11 +17,14 @@ class Deadlines:
         self._retries = retries
 
     def passed(self, request: RequestState, now_ns: int) -> None:
-        """Act on a request's timer: promote or end it while it waits, end it at its deadline, and give up an attempt
-        that gave no first token in time."""
+        """Act on a request's timer: let features look at it or end it while it waits, end it at its deadline, and give
+        up an attempt that gave no first token in time."""
         attempt = request.attempt
         if attempt is None and now_ns < request.next_deadline_ns:
-            self._promote(request)
+            request.look_ns = None
+            for feature in self._core.hooks.waited:
+                feature.waited(request, now_ns)
+            self._core.timers.set(request.timer, request.wakes_ns)
         elif attempt is None:
             waited_ms = (now_ns - request.arrived_ns) // 1_000_000
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
@@ -43,14 +44,6 @@ class Deadlines:
         elif request.phase is Phase.RUNNING:
             self._order_to_stop(request, attempt, "no first token before the deadline")
             self._core.timers.set(request.timer, request.deadline_ns)
-
-    def _promote(self, request: RequestState) -> None:
-        """Serve a request as interactive from here on: it has yielded for long enough."""
-        self._core.stop_waiting(request)
-        request.promotion_ns = None
-        request.request_class = replace(request.request_class, service_class=ServiceClass.INTERACTIVE)
-        self._core.start_waiting(request)
-        self._core.timers.set(request.timer, request.next_deadline_ns)
 
     def _order_to_stop(self, request: RequestState, attempt: AttemptState, why: str) -> None:
         """Order each leg that is not stopping yet to stop, and count it as its target's failure."""

@@ -7,11 +7,11 @@ feature is on, and only for the features that define them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
-from gateway.core.kernel.events import FeatureEvent, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import (
     AttemptState,
@@ -26,7 +26,7 @@ from gateway.core.kernel.requests import (
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PolicyFactory
-from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
+from gateway.core.vocabulary import ModelName, PoolChoice, ReplicaObservation, RequestProfile, Target, TenantUse
 
 
 class Feature(LegPlanner):
@@ -51,7 +51,7 @@ class Feature(LegPlanner):
         """Take in a new residency policy, before waiting requests are judged by it."""
 
     def assign(
-        self, pools: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
+        self, event: AssignmentApplied, joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
     ) -> None:
         """Take in an assignment of own replicas, before that of peers."""
 
@@ -96,6 +96,10 @@ class Feature(LegPlanner):
         does not tell."""
         return None
 
+    def awaits(self, model: ModelName, /) -> bool:  # noqa: ARG002
+        """Return true if targets of the model are gone for a time, and its requests may wait for them."""
+        return False
+
     def pinned(self, follows: str, /) -> Target | None:  # noqa: ARG002
         """Only target that can serve a request that follows from this key; None: this feature does not know it."""
         return None
@@ -135,8 +139,20 @@ class Feature(LegPlanner):
     def newcomer_waits(self, request: RequestState, now_ns: int, /) -> None:
         """Act on a client's request that has just arrived and waits."""
 
+    def waited(self, request: RequestState, now_ns: int, /) -> None:
+        """Act on a waiting request at its `look_ns`, which this feature has set."""
+
+    def promised_ns(self, request: RequestState, /) -> int | None:  # noqa: ARG002
+        """Time within which a client's request was promised its first token; None: this feature promises nothing."""
+        return None
+
+    def queue_share(self, profile: RequestProfile, /) -> float:  # noqa: ARG002
+        """Share of the queue's limit above which a request that yields to others is not queued."""
+        return 1.0
+
     def wait_max_ns(self, request: RequestState, /) -> int | None:  # noqa: ARG002
-        """Longest time that a request may wait for its next attempt; None: as its service class says."""
+        """Longest time that a request may wait for its next attempt; None: as the queue's config says. The first
+        feature that gives an answer decides."""
         return None
 
     def started(self, request: RequestState, /) -> None:
@@ -198,6 +214,7 @@ class Hooks:
 
     __slots__ = (
         "admitted",
+        "awaits",
         "before_choice",
         "before_placing",
         "begins",
@@ -219,11 +236,14 @@ class Hooks:
         "pool_choice",
         "pools_changed",
         "progressed",
+        "promised_ns",
+        "queue_share",
         "reject",
         "size_of",
         "started",
         "uses",
         "wait_max_ns",
+        "waited",
         "why_broken",
     )
 
@@ -233,6 +253,7 @@ class Hooks:
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
         self.size_of = _that_define("size_of", on)
+        self.awaits = _that_define("awaits", on)
         self.pinned = _that_define("pinned", on)
         self.longest_of = _that_define("longest_of", on)
         self.admitted = _that_define("admitted", on)
@@ -245,6 +266,9 @@ class Hooks:
         self.must_wait = _that_define("must_wait", on)
         self.newcomer_waits = _that_define("newcomer_waits", on)
         self.wait_max_ns = _that_define("wait_max_ns", on)
+        self.waited = _that_define("waited", on)
+        self.promised_ns = _that_define("promised_ns", on)
+        self.queue_share = _that_define("queue_share", on)
         self.started = _that_define("started", on)
         self.plan_legs = _that_define("plan_legs", on)
         self.pool_choice = _that_define("pool_choice", on)

@@ -136,7 +136,7 @@ class Intake:
         queue, waiting = self._core.config.queue, self._core.waiting
         length_max = queue.length_max
         if profile.service_class is not _INTERACTIVE:
-            length_max = int(length_max * self._core.config.classes.queue_share(profile.service_class))
+            length_max = int(length_max * self._core.queue_share(profile))
         if len(waiting) - own >= length_max:
             return Outcome.REJECTED_QUEUE_FULL, f"{len(waiting) - own} requests are waiting"
         of_tenant = waiting.tenant_length(profile.tenant) - own
@@ -302,7 +302,7 @@ class Intake:
 
     def _is_known(self, request_class: RequestClass) -> bool:
         model = request_class.model
-        return self._core.replicas.serves(model) or self._core.peers.serves(model) or model in self._core.away
+        return self._core.replicas.serves(model) or self._core.peers.serves(model) or self._core.is_awaited(model)
 
     def origin_that_counts(self, origin: Place) -> Place | None:
         """Place where a request arrived, if any replica limits the origins it accepts; else None."""

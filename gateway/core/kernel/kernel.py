@@ -16,6 +16,7 @@ from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     LegRole,
+    ModelName,
     Outcome,
     Place,
     PoolChoice,
@@ -55,6 +56,15 @@ class Kernel(GatewayState):
                 return factory
         return self.plug_ins(name)
 
+    def is_awaited(self, model: ModelName) -> bool:
+        return any(feature.awaits(model) for feature in self.hooks.awaits)
+
+    def queue_share(self, profile: RequestProfile) -> float:
+        share = 1.0
+        for feature in self.hooks.queue_share:
+            share = min(share, feature.queue_share(profile))
+        return share
+
     def pinned(self, follows: str) -> Target | None:
         for feature in self.hooks.pinned:
             target = feature.pinned(follows)
@@ -80,7 +90,15 @@ class Kernel(GatewayState):
             wait_max_ns = feature.wait_max_ns(request)
             if wait_max_ns is not None:
                 return wait_max_ns
-        return self.config.classes.wait_max_ns(request.request_class.service_class, self.config.queue.wait_max_ns)
+        return self.config.queue.wait_max_ns
+
+    def promised_ns(self, request: RequestState) -> int | None:
+        """Time within which the request was promised its first token; None: no promise was made."""
+        for feature in self.hooks.promised_ns:
+            promised_ns = feature.promised_ns(request)
+            if promised_ns is not None:
+                return promised_ns
+        return None
 
     def hold(self, request: RequestState, hold: Hold) -> None:
         """Hold a waiting request for one replica, and tell the policy."""

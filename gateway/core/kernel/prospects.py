@@ -42,7 +42,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     request that refers to a stored response."""
     model = request_class.model
     if not (core.replicas.serves(model) or core.peers.serves(model)):  # a client may send any name: none is remembered
-        return None if model in core.away else _does_not_exist(model)
+        return None if core.is_awaited(model) else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
     return (
@@ -86,7 +86,7 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
+    nobody = "whoever has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
     words = (", ".join(named) or nobody) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 
@@ -121,7 +121,7 @@ def _why_nobody(
         return None
     if forbidden:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
-    if model in core.away:
+    if core.is_awaited(model):
         return None
     if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
         return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
@@ -146,7 +146,7 @@ def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None
     fit = request_class.fit
     if (
         fit is None
-        or request_class.model in core.away
+        or core.is_awaited(request_class.model)
         or not core.placer.may_ever_serve(replace(request_class, fit=None))
     ):
         return None

@@ -471,11 +471,11 @@ class RequestState:
         "is_too_long",
         "last_failure",
         "leaves_room",
+        "look_ns",
         "origin_gateway_id",
         "parts",
         "phase",
         "profile",
-        "promotion_ns",
         "queue_deadline_ns",
         "queue_part",
         "record",
@@ -502,15 +502,13 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         size: Size | None = None,
-        promotion_ns: int | None = None,
     ) -> None:
         self.profile, self.request_id, self.request_class = profile, profile.request_id, request_class
         self.record, self.arrival_number, self.arrived_ns = record, arrival_number, arrived_ns
         self.deadline_ns = deadline_ns
         self.queue_deadline_ns = queue_deadline_ns
-        self.promotion_ns = promotion_ns
-        """Time from which it is served like an interactive request if it still waits. None: never, or it is
-        interactive."""
+        self.look_ns: int | None = None
+        """Time at which a feature wants to look at the request if it still waits; None: none does."""
         self.first_token_ns: int | None = None
         self.stamp, self.hops = stamp, hops
         self.origin_gateway_id = origin_gateway_id
@@ -564,5 +562,5 @@ class RequestState:
     @property
     def wakes_ns(self) -> int:
         """Time at which the waiting request is looked at again at the latest."""
-        promotion_ns = self.promotion_ns
-        return self.next_deadline_ns if promotion_ns is None else min(promotion_ns, self.next_deadline_ns)
+        look_ns = self.look_ns
+        return self.next_deadline_ns if look_ns is None else min(look_ns, self.next_deadline_ns)

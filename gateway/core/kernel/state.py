@@ -16,7 +16,16 @@ from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.kernel.timers import Timers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns, PolicyFactory
-from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RefusalReason, RequestId, Target
+from gateway.core.vocabulary import (
+    ControlVersion,
+    GatewayId,
+    ModelName,
+    Place,
+    RefusalReason,
+    RequestId,
+    RequestProfile,
+    Target,
+)
 
 
 class ForwardingStop:
@@ -44,8 +53,6 @@ class GatewayState:
         self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
         self.assignment_version = 0
         self.control = ControlVersion()
-        self.away: frozenset[ModelName] = frozenset()
-        """Models of replicas in this gateway's config that another gateway serves for the moment."""
         self.rules_version = 0
         """Changes with every input of `Intake.admittance_of`: policy, `forwarding_stop`, and the replicas' `accepts`
         rules."""
@@ -86,6 +93,14 @@ class GatewayState:
 
     def policy_named(self, name: str) -> PolicyFactory:
         """Placement policy that is not built in, by its config name."""
+        raise NotImplementedError
+
+    def queue_share(self, profile: RequestProfile) -> float:
+        """Share of the queue's limit above which a request that yields to others is not queued."""
+        raise NotImplementedError
+
+    def is_awaited(self, model: ModelName) -> bool:
+        """True if targets of the model that are gone at present will come back, so that its requests may wait."""
         raise NotImplementedError
 
     def pinned(self, follows: str) -> Target | None:

@@ -5,7 +5,7 @@ decode tier chooses (BR-0, BR-H, ELDR).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
@@ -15,7 +15,7 @@ from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import SampleProgress
-from gateway.core.kernel.events import FeatureEvent, LegEnded
+from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.replicas import ReplicaState
@@ -26,7 +26,6 @@ from gateway.core.vocabulary import (
     LegRole,
     PlacementReason,
     PoolName,
-    PoolSpec,
     ReplicaObservation,
     ReplicaRole,
     ReplicaSpec,
@@ -108,9 +107,9 @@ class Disaggregated(Feature):
         self._pools.configure(config.decode, now_ns)
 
     def assign(
-        self, pools: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
+        self, event: AssignmentApplied, joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
     ) -> None:
-        self._gone = self._pools.assign(pools, joined, left, now_ns)
+        self._gone = self._pools.assign(event.pools, joined, left, now_ns)
 
     def assigned(self, now_ns: int, /) -> None:
         """Queue again the requests that waited in pools which this gateway has lost; they may go to targets that have

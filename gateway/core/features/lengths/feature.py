@@ -6,7 +6,6 @@ The feature places no request: it narrows the pools that a request may go to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from gateway.core.features.lengths.token_budget import Estimate, TokenBudget
 from gateway.core.features.lengths.tuning import ThresholdTuning
 from gateway.core.kernel.config import CoreConfig, OverflowMode
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import FeatureEvent, LegEnded, TooLong
+from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded, TooLong
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.peers import PeerState
@@ -33,7 +32,6 @@ from gateway.core.vocabulary import (
     ModelName,
     PoolChoice,
     PoolName,
-    PoolSpec,
     PoolStep,
     ReplicaId,
     RequestProfile,
@@ -146,7 +144,7 @@ class PoolsByLength(Feature):
 
     def assign(
         self,
-        pools: Iterable[PoolSpec],  # noqa: ARG002
+        event: AssignmentApplied,  # noqa: ARG002
         joined: list[ReplicaState],  # noqa: ARG002
         left: list[ReplicaState],  # noqa: ARG002
         now_ns: int,

@@ -145,7 +145,7 @@ class TestTheControllerIsGone:
         assert world.control.attachments[EU].told == 1
         core = world.control.attachments[EU].gateway.core
         assert core is not None
-        assert core.away, "what its replicas serve is not unknown, whoever has them"
+        assert core.hooks.awaits, "what its replicas serve is not unknown, whoever has them"
 
     def test_cut_off_from_all_it_takes_nothing_from_anybody(self) -> None:
         cuts = [

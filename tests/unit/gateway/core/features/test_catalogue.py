@@ -10,7 +10,9 @@ from typing import get_args
 import pytest
 
 from gateway.core import events
+from gateway.core.features.adoption import Adoption
 from gateway.core.features.catalogue import features_of
+from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
@@ -46,6 +48,8 @@ OWN: dict[type[Feature], list[events.Event]] = {
     StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
+    Classes: [],
+    Adoption: [],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]
@@ -107,47 +111,89 @@ def test_an_event_of_a_feature_that_is_not_there_is_an_error_of_whoever_sent_it(
 
 
 WORDS_OF_FEATURES = {
-    "lengths": r"ladder|token_budget|estimate|misroute|tuning|refused_tokens",
+    "adoption": r"adopt|away",
+    "classes": r"service_?class|ClassesConfig|^classes$|promot",
+    "disaggregated": r"decod|disaggregated|retain|prefill_worker|is_sequential|tick_interval",
+    "expert_locality": r"nearness|locality|seat|signature|artifact|eldr|expert",
+    "lengths": r"ladder|token_?budget|estimate|misroute|tuning|refused_tokens|threshold",
+    "limits": r"meter|limits|exceeded|quota",
+    "lockdown": r"lock_?down|locked_down",
+    "prices": r"prices?(_|$)|carbon|(?<!con)currency|money",
     "resume": r"resum|poison|first_step",
-    "limits": r"meter|limits|exceeded",
+    "scaling": r"scal(e|ing)|replicas_wanted",
     "shadow": r"shadow",
-    "stored_responses": r"stored_response|ResponseStored|StoredResponse",
-    "sharing": r"shares|charge|account|fair",
-    "prices": r"price|carbon|currency",
+    "sharing": r"shares|sharing|charge|account|fair",
+    "stored_responses": r"stored_?response",
 }
-"""Words by which a feature would be named, for those whose core half is whole."""
-BESIDE = {
-    "sharing": [
-        ROOT / "gateway/core/kernel" / name
-        for name in (
-            "admission.py",
-            "description.py",
-            "drains.py",
-            "prospects.py",
-            "queues.py",
-            "requests.py",
-            "state.py",
-        )
-    ]
+"""Words by which each feature would be named."""
+CONFIG = (
+    "`CoreConfig` is one frozen tree, checked as a whole; its sections are plain values that only the feature reads."
+)
+JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
+    "adoption": {
+        ("away",): "An assignment, as the controller words it, names them; only the feature reads it.",
+        ("turned_away",): "A target did that to a leg.",
+    },
+    "classes": {
+        ("ServiceClass", "service_class"): (
+            "A request names its class itself; queues are ordered by it, and those that yield need room to spare."
+        ),
+        ("ClassesConfig", "classes", "promotion_at", "promotion_ns"): CONFIG,
+    },
+    "disaggregated": {
+        ("DecodeConfig", "DecodePolicyName", "decode", "check_decode", "is_sequential", "tick_interval_ns"): CONFIG,
+        ("DECODE", "DECODE_FULL", "_decoding", "retained"): (
+            "Each replica has a role, and whether one may be sent a prompt depends on it and on its pool."
+        ),
+    },
+    "expert_locality": {
+        ("ELDR", "LocalityConfig", "locality"): CONFIG,
+        ("Nearness", "nearness"): "The end of a prefill leg carries a plain value, which the kernel passes on.",
+    },
+    "lengths": {
+        ("ThresholdConfig", "TokenBudgetConfig", "threshold", "token_budget"): CONFIG,
+        ("threshold_tokens", "thresholds", "told_thresholds", "has_thresholds", "_threshold_of"): (
+            "Pools and heartbeats state the lengths that they are meant for; placement prefers pools by them."
+        ),
+    },
+    "limits": {("LimitScope", "TenantLimits", "has_limits"): CONFIG},
+    "prices": {("PRICE", "price_first_token_ns", "price_first_token_share", "price_of_second"): CONFIG},
+    "resume": {
+        ("ResumeConfig", "resumes_max"): CONFIG,
+        ("NO_RESUMES", "Resumes", "resume", "resumes_left", "resumes_used"): (
+            "Orders, ends and forwards carry numbers for the driver and for peers; the feature fills them in."
+        ),
+        ("_unresumed", "resumes"): "A replica that is back takes up its place again.",
+    },
+    "shadow": {
+        ("SHADOW",): "A mode of overflow in the config.",
+        ("RecordShadow", "shadow"): "The request's record has a place for what the feature found.",
+    },
+    "sharing": {
+        ("SharesConfig", "SharingConfig", "shares", "sharing", "fair"): CONFIG,
+        ("SharingFigures", "sharing_of"): "Figures of the queues' order for the metrics page, whichever order it is.",
+        ("is_charged",): "The end of a request tells the driver whether the feature wants to know its tokens.",
+        ("is_fair", "_OF_NO_ACCOUNT"): "Words of breakers and of outcomes, and not of this feature.",
+    },
+    "stored_responses": {("stored_responses_max",): CONFIG},
 }
-"""Files beside the kernel that do without a feature's words too."""
-KERNEL = [
-    ROOT / "gateway/core/gateway_core.py",
-    *(
-        ROOT / f"gateway/core/kernel/{name}.py"
-        for name in ("deadlines", "feature", "judging", "kernel", "legs", "placing", "retries")
-    ),
-]
+"""Words that the kernel has all the same, with the reason. The list only becomes shorter."""
+LONGER = {"replicas.py": 671, "requests.py": 566}
+"""Files that are longer than they should be, with their present length, which only falls."""
+KERNEL = [ROOT / "gateway/core/gateway_core.py", *sorted((ROOT / "gateway/core/kernel").glob("*.py"))]
 
 
 @pytest.mark.parametrize("feature", WORDS_OF_FEATURES)
 def test_the_kernel_names_no_feature(feature: str) -> None:
     word = re.compile(WORDS_OF_FEATURES[feature], re.IGNORECASE)
-    assert len(KERNEL) > 7
-    named = [
-        (path.name, name) for path in KERNEL + BESIDE.get(feature, []) for name in names_in(path) if word.search(name)
-    ]
-    assert named == []
+    assert len(KERNEL) > 30
+    named = {name for path in KERNEL for name in names_in(path) if word.search(name)}
+    assert named == {name for names in JUSTIFIED.get(feature, {}) for name in names}
+
+
+def test_each_feature_has_its_words() -> None:
+    folder = ROOT / "gateway/core/features"
+    assert {path.stem for path in folder.glob("[!_]*") if path.stem != "catalogue"} == set(WORDS_OF_FEATURES)
 
 
 def names_in(path: Path) -> set[str]:
@@ -166,4 +212,4 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", KERNEL, ids=lambda path: path.name)
 def test_no_file_of_the_kernel_is_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+    assert len(path.read_text().splitlines()) <= LONGER.get(path.name, 500)

@@ -1,0 +1,57 @@
+"""Service classes: how long a request of each class waits, what it is promised, and when it yields no more.
+
+The kernel itself queues requests by the class in their profile, and gives those that yield only what has room to spare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.events import ForwardArrived, RequestArrived
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.requests import RequestState
+from gateway.core.vocabulary import RequestProfile, ServiceClass
+
+_INTERACTIVE: Final = ServiceClass.INTERACTIVE
+
+
+class Classes(Feature):
+    """Applies the settings of the classes. The feature is on whatever the config says: a request names its class
+    itself."""
+
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+        self._config = core.config.classes
+
+    def is_on(self) -> bool:
+        return True
+
+    def configure(self, config: CoreConfig, now_ns: int, /) -> None:  # noqa: ARG002
+        self._config = config.classes
+        self._core.placer.configure_classes(config.classes)
+
+    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:  # noqa: ARG002
+        """Set how long the request may wait, and when it yields no more."""
+        service_class = request.request_class.service_class
+        if service_class is not _INTERACTIVE:
+            request.queue_deadline_ns = now_ns + self._config.wait_max_ns(service_class, 0)
+            request.look_ns = self._config.promotion_at(service_class, now_ns)
+
+    def wait_max_ns(self, request: RequestState, /) -> int | None:
+        service_class = request.request_class.service_class
+        return None if service_class is _INTERACTIVE else self._config.wait_max_ns(service_class, 0)
+
+    def waited(self, request: RequestState, now_ns: int, /) -> None:  # noqa: ARG002
+        """Serve the request as interactive from here on: it has yielded for long enough."""
+        self._core.stop_waiting(request)
+        request.request_class = replace(request.request_class, service_class=_INTERACTIVE)
+        self._core.start_waiting(request)
+
+    def promised_ns(self, request: RequestState, /) -> int | None:
+        return self._config.first_token_ns(request.profile.service_class)
+
+    def queue_share(self, profile: RequestProfile, /) -> float:
+        return self._config.queue_share(profile.service_class)
