@@ -14,7 +14,7 @@ from controller.registry import DocumentFault, RegisteredReplica, Registry, read
 from controller.store.store import StoreUnusable
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from mesh.control.vocabulary import PRICES_LENGTH_MAX, Announcement
+from mesh.control.vocabulary import FEATURE_DOCUMENT_LENGTH_MAX, Announcement
 from mesh.operators_config import Role
 from mesh.values import ID_PATTERN, host_address
 
@@ -366,8 +366,8 @@ def _parameters(order: SetParameters) -> bytes:
 
 def _prices(order: SetPrices) -> bytes:
     text = encode(order.prices)
-    if len(text) > PRICES_LENGTH_MAX:
-        raise OrderRefused(f"prices have {len(text)} bytes, and at most {PRICES_LENGTH_MAX}")
+    if len(text) > FEATURE_DOCUMENT_LENGTH_MAX:
+        raise OrderRefused(f"prices have {len(text)} bytes, and at most {FEATURE_DOCUMENT_LENGTH_MAX}")
     return text
 
 

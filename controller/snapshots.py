@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller import documents
 from controller.registry import RegisteredReplica
 from controller.views import View
 from gateway.core.kernel.residency import accepted_origins
@@ -23,7 +24,7 @@ def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
         narrowing=registry.narrowings.get(place.region),
         parameters=registry.parameters,
         records=view.records,
-        prices=registry.prices,
+        documents=((documents.PRICES, registry.prices),) if registry.prices else (),
         is_drained=registry.gateways[gateway_id].is_drained,
     )
 

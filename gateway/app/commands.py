@@ -25,7 +25,6 @@ from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.hand_over import socket_path
 from gateway.app.identities import Identities
-from gateway.app.lockdown_cli import lockdown
 from gateway.app.memory import describe_memory, fitted
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
@@ -67,11 +66,12 @@ def cli() -> None:
 cli.add_command(drain)
 cli.add_command(undrain)
 cli.add_command(errors)
-cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
 cli.add_command(token)
 cli.add_command(usage)
+for command in [each for kind in KINDS for each in kind.commands]:
+    cli.add_command(command)
 
 
 @cli.command()

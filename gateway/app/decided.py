@@ -9,9 +9,9 @@ from dataclasses import replace
 import msgspec
 
 from gateway.app.desk import Desk
+from gateway.app.wording import headline, of_other_side, sentence
 from gateway.core.vocabulary import ModelName, TargetKind
 from gateway.records.decisions import ExplainedRequest, OtherSide
-from gateway.records.wording import headline, of_other_side, sentence
 from mesh.control.codec import ANSWER_BYTES_MAX
 from mesh.page.shown import DecisionShown, SideShown
 

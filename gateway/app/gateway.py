@@ -21,7 +21,6 @@ from gateway.app.accounts import Accounts
 from gateway.app.budgets import Budgets
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
-from gateway.app.expert_locality import ExpertLocality
 from gateway.app.fleet import Fleet
 from gateway.app.hand_over import Estate, Succession
 from gateway.app.in_force import InForce
@@ -30,15 +29,15 @@ from gateway.app.naming import make_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.overview import Overview
-from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.stray_hosts import StrayHosts
 from gateway.app.tracing import TracedGateway, requests_traced
+from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
-from gateway.core.vocabulary import PoolKind, TargetKind
+from gateway.core.vocabulary import TargetKind
 from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.door.api import Api
 from gateway.door.health import Notes
@@ -51,7 +50,6 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
-from gateway.records.wording import in_words
 from gateway.request.answer import AnswerSettings
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
@@ -68,7 +66,6 @@ from mesh.clock import Clock
 from mesh.line_writer import lines_written_aside
 from mesh.listening import named_by
 from mesh.logs import libraries_told_of, make_logger
-from mesh.naming.service import NameService
 from mesh.operators import Operator, Operators, told_of
 from mesh.reloader import Reloader
 from mesh.supervisor import Supervisor, Tenure
@@ -221,15 +218,14 @@ async def serve_gateway(
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
         engines = await stack.enter_async_context(_engine_client(config, fleet, desk))
-        locality = ExpertLocality(config, desk, tenure)
         openers: dict[TargetKind, LegOpener] = {
             TargetKind.REPLICA: engines,
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
-        context = _request_context(config, desk, openers, locality=locality, tracing=tracing)
+        context = _request_context(config, desk, openers, tracing=tracing)
         peer_server = make_peer_server(config, desk, context, roster, control, budgets=accounts.budgets)
         names = make_names(config, desk)
-        in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
+        in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
         handle = GatewayHandle(
             in_force,
             desk,
@@ -243,7 +239,7 @@ async def serve_gateway(
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
         own = partial(_own, stack, handle, peer_server, desk)
-        learn = partial(_learn, orders, in_force, fleet, control, loops=loops, locality=locality)
+        learn = partial(_learn, orders, in_force, fleet, control, desk, loops=loops)
         for begin in (learn, own) if succession.takes_over else (own, learn):  # peers connect back once called
             await begin()
         _add_parts(handle.reloader, desk, accounts, certificates, loops, region=region, control=control)
@@ -251,10 +247,8 @@ async def serve_gateway(
         parts = _described(
             certificates=certificates,
             control=control,
-            predictors=in_force.predictors,
-            locality=locality,
             tracing=tracing,
-            **{each.name: each for each in desk.features},
+            **{each.state_key or each.name: each for each in desk.features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
@@ -337,12 +331,13 @@ async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerSe
 
 
 async def _learn(
-    orders: Orders, in_force: InForce, fleet: Fleet, control: Control, *, loops: Supervisor, locality: ExpertLocality
+    orders: Orders, in_force: InForce, fleet: Fleet, control: Control, desk: Desk, *, loops: Supervisor
 ) -> None:
-    """Learn peers, replicas and predictors."""
+    """Learn peers and replicas, and start what needs them."""
     in_force.begin(orders)
     await fleet.start(loops)
-    _begin_predicting(in_force, locality)
+    for each in desk.features:
+        each.begin()
     control.precedence.start(in_force.apply)
 
 
@@ -351,7 +346,6 @@ def _request_context(
     desk: Desk,
     openers: Mapping[TargetKind, LegOpener],
     *,
-    locality: ExpertLocality,
     tracing: TracedGateway,
 ) -> RequestContext:
     return RequestContext(
@@ -360,8 +354,8 @@ def _request_context(
         AnswerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
         on_finished=desk.on_finished,
         on_refused=desk.on_refused,
-        prompt_key=PromptKeys(config, desk.log).of if _keeps_histories(config) else None,
-        compare=locality.compare if config.locality.pools else None,
+        prompt_key=next((each.prompt_key for each in desk.features if each.prompt_key is not None), None),
+        compare=next((each.compare for each in desk.features if each.compare is not None), None),
         on_stray=StrayHosts(desk.log).take,
         on_fault=desk.request_failed,
         begin_trace=tracing.begin,
@@ -457,10 +451,6 @@ def _run_loops(
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
-def _keeps_histories(config: GatewayConfig) -> bool:
-    return any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools)
-
-
 def _engine_client(config: GatewayConfig, fleet: Fleet, desk: Desk) -> EngineClient:
     settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
     return EngineClient(fleet.endpoints, desk.clock, settings, on_turn=desk.driver.run)
@@ -468,26 +458,6 @@ def _engine_client(config: GatewayConfig, fleet: Fleet, desk: Desk) -> EngineCli
 
 def _peer_opener(config: GatewayConfig, roster: PeerRoster, desk: Desk) -> PeerLegOpener:
     return PeerLegOpener(roster.links, config.gateway_id, desk.clock, on_violation=desk.trust.violated)
-
-
-def _in_force(
-    config: GatewayConfig,
-    orders: Orders,
-    desk: Desk,
-    *,
-    fleet: Fleet,
-    roster: PeerRoster,
-    names: NameService,
-    tenure: Tenure,
-) -> InForce:
-    predictors = Predictors(config, desk, tenure)
-    return InForce(config, orders, desk, fleet=fleet, roster=roster, names=names, predictors=predictors)
-
-
-def _begin_predicting(in_force: InForce, locality: ExpertLocality) -> None:
-    """Start predictors and expert locality, once the core has the first pools."""
-    in_force.predict()
-    locality.begin()
 
 
 def _described(**parts: Describes) -> Mapping[str, Describes]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gateway.app.desk import Desk
 from gateway.app.fleet import Fleet
-from gateway.app.predictors import Predictors
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import ConfigApplied
@@ -29,11 +28,9 @@ class InForce:
         fleet: Fleet,
         roster: PeerRoster,
         names: NameService,
-        predictors: Predictors,
     ) -> None:
         self.config = _ordered(config, orders)
         self.names = names
-        self.predictors = predictors
         self._desk = desk
         self._fleet = fleet
         self._roster = roster
@@ -45,10 +42,6 @@ class InForce:
         if orders.records is not None:
             with suppress(ValueError):  # accepted by another version of Nightside
                 self.names.apply(orders.records)
-
-    def predict(self) -> None:
-        """Make the predictors follow the pools, once the core has the first."""
-        self.predictors.follow(self.config.pools)
 
     def apply(self, config: GatewayConfig, orders: Orders) -> None:
         """Apply config and orders in one turn of the event loop. Raises ConfigError, and has changed nothing then."""
@@ -64,7 +57,6 @@ class InForce:
         self._desk.place(orders)
         self._roster.replace(orders.peers)
         apply_to_fleet()
-        self.predictors.follow(config.pools)
         if orders.records not in (None, self.names.tree):
             self.names.apply(orders.records)
         self.config = _ordered(config, orders)

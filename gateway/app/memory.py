@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gateway.config.placement_plug_ins import policy_by_name
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.placement.cost import Cost
 from gateway.door.settings import operators_connections_max
+from gateway.features.catalogue import KINDS
 from gateway.http1.server import READ_BYTES
 from mesh.allocator import describe_allocator
 from mesh.naming.limits import DnsLimits
@@ -40,7 +43,6 @@ _ARRIVED_COPIES = 4
 the first two."""
 _COPIES_BEING_MADE = 3
 """Copies of the one body that is being assembled or parsed."""
-_STORED_RESPONSE_BYTES = 512
 _NAMES_CONNECTION_BYTES = 128 * _KIBIBYTE
 """One DNS connection: two queries, and the 64 KiB of answers that its client may leave unread."""
 _NAMES_NETWORK_BYTES = 512
@@ -82,7 +84,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         + _COPIES_BEING_MADE * peering.message_max_bytes
         + peering.forwards_max * _STREAM_BYTES,
         "placement": _indexes(core.placement) * core.placement.prefix_index_bytes_max
-        + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
+        + sum(kind.placement_bytes_max(config) for kind in KINDS),
         "records": config.decisions.held_max_bytes + unwritten,
         **({"names": names} if config.dns.listen else {}),
         **({"traces": _TRACING_BYTES + config.tracing.queue_max * _TRACED_BYTES} if config.tracing.is_on else {}),
@@ -92,7 +94,8 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
 def _indexes(placement: PlacementConfig) -> int:
     """Number of prefix indexes: of prompts sent to replicas and to peers, and by cost also of what replicas' caches
     still hold."""
-    return 3 if placement.policy in (PlacementPolicy.COST, PlacementPolicy.PRICE) else 2
+    policy = policy_by_name(placement.policy)
+    return 3 if policy is not None and issubclass(policy, Cost) else 2
 
 
 def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> str:

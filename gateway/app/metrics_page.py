@@ -10,20 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.kernel.description import ReplicaCondition
-from gateway.core.kernel.goodput import Promise
-from gateway.core.kernel.limits_config import LimitKind
-from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import (
     Category,
     LegResult,
     LegRole,
     Outcome,
     PlacementReason,
-    PoolStep,
     RefusalReason,
-    ServiceClass,
     TargetKind,
 )
 from gateway.features.catalogue import KINDS
@@ -49,16 +43,12 @@ LABELS: dict[str, Label] = {
     "outcome": Label("How the request ended.", tuple(Outcome)),
     "target": Label("Whether it was sent to an engine here or to another gateway.", tuple(TargetKind)),
     "result": Label("How the leg ended.", tuple(LegResult)),
-    "continuable": Label("Whether what is left of the answer can be asked of somebody else.", ("no", "yes")),
     "reason": Label("The rule that picked the target.", tuple(PlacementReason)),
     "after": Label("How the leg before ended.", tuple(LegResult)),
     "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
     "peer": Label(_PEER),
     "pool": Label("A pool that the region file names."),
-    "step": Label("How a request came to its pool.", tuple(PoolStep)),
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
-    "service_class": Label("What a request's client was promised.", tuple(ServiceClass)),
-    "promise": Label("What became of that.", tuple(Promise)),
     "region": Label("This gateway's own."),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
@@ -74,7 +64,6 @@ LABELS: dict[str, Label] = {
     "kept": Label("Why a request's spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
     "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
     "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
-    "limit": Label("Which of a tenant's limits.", tuple(LimitKind)),
     "use": Label("Whom tokens are for.", ("clients", "operators")),
     "issuer": Label("As the region file calls it; empty for one that it does not name."),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
@@ -91,8 +80,6 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_parts_total", "role"): Label(
         "Whether it read the prompt or wrote the answer.", (LegRole.PREFILL, LegRole.DECODE)
     ),
-    ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
-    ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),

@@ -11,12 +11,13 @@ from enum import IntEnum
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gateway.core.vocabulary import Standing
+from gateway.features.catalogue import KINDS
+from gateway.features.status import StatusView, because, plain, table_of
 from mesh.admin_client import Admin, AdminFault, admin_options
 from mesh.clock import Clock
 
@@ -79,12 +80,6 @@ class PeerView(msgspec.Struct, frozen=True):
     heartbeat_age_ms: float | None
 
 
-class LockdownView(msgspec.Struct, frozen=True):
-    active: bool
-    reason: str
-    since: str
-
-
 class CertificateView(msgspec.Struct, frozen=True):
     expires_in_s: int
     expires_soon: bool
@@ -102,35 +97,6 @@ class ControlView(msgspec.Struct, frozen=True):
     last_rejection: str
     left_out: dict[str, str]
     away: list[str]
-
-
-class ScaledPoolView(msgspec.Struct, frozen=True):
-    model: str
-    pool: str
-    wanted: int
-    reason: str
-    ready: int
-    alone: int
-    offered: float
-    borrowed: float
-    lent: float
-    missing: int
-
-
-class ScalingView(msgspec.Struct, frozen=True):
-    pools: list[ScaledPoolView]
-    webhook_fault: str
-
-
-class PricesView(msgspec.Struct, frozen=True):
-    source: str
-    fault: str
-    digest: str = ""
-    currency: str = ""
-    age_s: float | None = None
-    valid_s: float | None = None
-    since_s: float | None = None
-    next_change_s: float | None = None
 
 
 class TakenOverView(msgspec.Struct, frozen=True):
@@ -153,17 +119,15 @@ class Status(msgspec.Struct, frozen=True):
     queue: QueueState
     replicas: list[ReplicaView]
     peers: list[PeerView]
-    lockdown_order: LockdownView
     certificates: dict[str, CertificateView]
     journal_fault: str
     audit_fault: str
     control: ControlView | None = None
     """Controller link; None where no controllers are named."""
-    scaling: ScalingView | None = None
-    prices: PricesView | None = None
-    """Price list; None where there is none."""
     taken_over_from: TakenOverView | None = None
     """Take-over; None where the process started by itself."""
+    views: tuple[StatusView, ...] = ()
+    """Parts of the features, as far as the state has any."""
 
 
 @click.command()
@@ -213,9 +177,18 @@ def _until_well(admin: Admin, wait_max_s: float) -> tuple[bytes, Status]:
 
 def _read(admin: Admin, state: bytes) -> Status:
     try:
-        return msgspec.json.decode(state, type=Status)
+        return read_status(state)
     except msgspec.DecodeError as error:
         raise NotAsked(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
+
+
+def read_status(state: bytes) -> Status:
+    """Read a gateway's state, with the parts of its features. Raises msgspec.DecodeError."""
+    seen = msgspec.json.decode(state, type=Status)
+    parts = msgspec.json.decode(state, type=dict[str, msgspec.Raw])
+    kinds = {key: view for kind in KINDS for key, view in kind.views.items() if parts.get(key) not in (None, b"null")}
+    views = [msgspec.json.decode(parts[key], type=view) for key, view in kinds.items()]
+    return msgspec.structs.replace(seen, views=tuple(views))
 
 
 def exit_code(seen: Status, wrong: list[str]) -> ExitCode:
@@ -232,23 +205,21 @@ def complaints(seen: Status) -> Iterator[str]:
         yield "no replica can be used"
     for replica in seen.replicas:
         if replica.standing in _SICK:
-            yield f"replica {replica.id} is {replica.standing}{_because(replica.detail)}"
-    if seen.lockdown_order.active:
-        yield f"lockdown since {seen.lockdown_order.since}{_because(seen.lockdown_order.reason or 'no reason given')}"
+            yield f"replica {replica.id} is {replica.standing}{because(replica.detail)}"
+    for view in seen.views:
+        yield from view.grave_complaints()
     if seen.policy.closed_reason and seen.peers:
         yield f"nothing is forwarded: {seen.policy.closed_reason}"
     for peer in seen.peers:
         if peer.standing in _SICK:
-            yield f"peer {peer.id} is {peer.standing}{_because(peer.detail)}"
+            yield f"peer {peer.id} is {peer.standing}{because(peer.detail)}"
     for role, certificate in seen.certificates.items():
         if certificate.expires_soon:
             yield f"the certificate for {role} {_expiry(certificate.expires_in_s)}"
     if seen.control is not None:
         yield from _control_complaints(seen.control)
-    if seen.scaling is not None:
-        yield from _scaling_complaints(seen.scaling)
-    if seen.prices is not None:
-        yield from _prices_complaints(seen.prices)
+    for view in seen.views:
+        yield from view.complaints()
     if seen.journal_fault:
         yield f"the journal has stopped: {seen.journal_fault}"
     if seen.audit_fault:
@@ -257,28 +228,13 @@ def complaints(seen: Status) -> Iterator[str]:
 
 def _control_complaints(control: ControlView) -> Iterator[str]:
     if not control.attached:
-        yield f"no controller is attached{_because(control.last_loss)}"
+        yield f"no controller is attached{because(control.last_loss)}"
     if control.last_rejection:
         yield f"the controller's last snapshot was rejected: {control.last_rejection}"
     for replica_id, why in control.left_out.items():
         yield f"replica {replica_id} is granted and left out: {why}"
     if control.not_kept_reason:
         yield f"the controller's last word is not kept over a restart: {control.not_kept_reason}"
-
-
-def _scaling_complaints(scaling: ScalingView) -> Iterator[str]:
-    for each in scaling.pools:
-        if each.missing:
-            yield f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
-    if scaling.webhook_fault:
-        yield f"the scaling webhook does not take what it is told: {scaling.webhook_fault}"
-
-
-def _prices_complaints(prices: PricesView) -> Iterator[str]:
-    if prices.fault:
-        yield f"a price list was refused, and the one before is in force: {prices.fault}"
-    if prices.valid_s is not None and prices.valid_s < 0:
-        yield f"the price list was to be looked at again {-prices.valid_s / _DAY_S:.0f} days ago (valid_until)"
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
@@ -288,8 +244,8 @@ def print_status(seen: Status, wrong: list[str], console: Console) -> None:
         console.print(_replicas(seen.replicas))
     if seen.peers:
         console.print(_peers(seen.peers))
-    if seen.scaling is not None and seen.scaling.pools:
-        console.print(_wanted(seen.scaling.pools))
+    for table in (table for view in seen.views for table in view.tables()):
+        console.print(table)
 
 
 def _headlines(seen: Status) -> Iterator[str]:
@@ -302,8 +258,8 @@ def _headlines(seen: Status) -> Iterator[str]:
         yield _taken_over(seen.taken_over_from)
     if seen.control is not None:
         yield _control(seen.control)
-    if seen.prices is not None and seen.prices.digest:
-        yield _prices(seen.prices)
+    for view in seen.views:
+        yield from view.headlines()
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
 
@@ -322,18 +278,6 @@ def _control(control: ControlView) -> str:
     return f"{taken}; left to others: {', '.join(control.away)}" if control.away else taken
 
 
-def _prices(prices: PricesView) -> str:
-    whose = "a controller's list" if prices.source == "controller" else "the region file's list"
-    told = f"prices: {whose} {prices.digest} in {prices.currency}, in force for {_span(prices.age_s or 0)}"
-    if prices.next_change_s is None:
-        return told
-    return f"{told}; these since {_span(prices.since_s or 0)}, others in {_span(prices.next_change_s)}"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
-
-
 def _policy(seen: Status) -> str:
     """Digest of the policy, or why the region is closed. A region without a policy keeps to itself, which matters only
     to a gateway with peers."""
@@ -347,48 +291,20 @@ def _policy(seen: Status) -> str:
 
 
 def _replicas(replicas: list[ReplicaView]) -> Table:
-    table = _table(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Held", "Probed"))
+    table = table_of(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Held", "Probed"))
     for each in replicas:
         figures = (each.running, each.pending, each.in_flight, each.held, _ago(each.probe_age_ms))
-        table.add_row(*map(_plain, (each.id, each.region, ", ".join(each.models), each.standing, *figures)))
+        table.add_row(*map(plain, (each.id, each.region, ", ".join(each.models), each.standing, *figures)))
     return table
 
 
 def _peers(peers: list[PeerView]) -> Table:
-    table = _table(("Peer", "Region", "State"), ("In flight", "Round trip", "Heard"))
+    table = table_of(("Peer", "Region", "State"), ("In flight", "Round trip", "Heard"))
     for each in peers:
         rtt = "" if each.rtt_ms is None else f"{each.rtt_ms:.0f} ms"
         cells = (each.id, each.region, each.standing, each.in_flight, rtt, _ago(each.heartbeat_age_ms))
-        table.add_row(*map(_plain, cells))
+        table.add_row(*map(plain, cells))
     return table
-
-
-def _wanted(pools: list[ScaledPoolView]) -> Table:
-    figures = ("Wanted", "Ready", "Alone", "Load", "Borrowed", "Lent")
-    table = _table(("Pool", "Model", "Why"), figures)
-    for each in pools:
-        loads = (f"{load:.1f}" for load in (each.offered, each.borrowed, each.lent))
-        cells = (each.pool, each.model, each.reason, each.wanted, each.ready, each.alone, *loads)
-        table.add_row(*map(_plain, cells))
-    return table
-
-
-def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in words:
-        table.add_column(header, overflow="fold")
-    for header in figures:
-        table.add_column(header, justify="right", overflow="fold")
-    return table
-
-
-def _plain(cell: object) -> Text:
-    """Plain text of a cell: an id may look like markup."""
-    return Text(str(cell))
-
-
-def _because(detail: str) -> str:
-    return f": {detail}" if detail else ""
 
 
 def _ago(age_ms: float | None) -> str:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.config.content import content_faults, threshold_faults
-from gateway.config.locality import check_locality
+from gateway.config.content import content_faults
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.oidc import oidc_faults
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
-from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
-from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import tracing_faults
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.decode_config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
+from gateway.features.sections import CORE_CHECKS
 from mesh.faults import Fault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16
 _FORWARD_WINDOW_BYTES_MIN = 16 * 1024
-_MINUTE_NS = 60_000 * MILLISECOND_NS
 _SECOND_NS = 1_000_000_000
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
@@ -43,9 +40,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from tracing_faults(file.sections.tracing)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
-    for key, what in content_faults(file.sections.content, file.core.token_budget):
-        yield Fault(key, what)
-    for key, what in threshold_faults(file.core.threshold):
+    for key, what in content_faults(file.sections.content):
         yield Fault(key, what)
     for section in file.sections.of_features():
         yield from section.faults(file)
@@ -132,7 +127,7 @@ def _identity_faults(file: RegionFile) -> Iterator[Fault]:
     http, admin = file.sections.listen.http, file.sections.listen.admin
     if not file.insecure and file.keys is None and not file.sections.oidc.issuers and not http.is_loopback:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`")
-    keeps_usage = file.sections.state.folder is not None
+    keeps_usage = file.keeps_state
     yield from oidc_faults(file.sections.oidc, insecure=file.insecure, keeps_usage=keeps_usage)
     if file.admin_token_file is None and not file.sections.operators.are_any and not admin.is_loopback:
         yield Fault(
@@ -150,7 +145,7 @@ def _control_faults(file: RegionFile) -> Iterator[Fault]:
     for index, address in enumerate(control.controllers):
         if address.port == 0 or address in control.controllers[:index]:
             yield Fault(f"control.controllers[{index}]", "needs a port of its own")
-    if control.controllers and file.sections.state.folder is None:
+    if control.controllers and not file.keeps_state:
         yield Fault(
             "control.controllers",
             "needs `state.folder`, to keep what was last ordered for when no controller is there",
@@ -178,15 +173,8 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
         yield Fault(
             "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
         )
-    if core.shares.reserved_ns < 3 * observation.keep_alive_ns:
-        yield Fault("shares.reserved", "is below three times observation.keep_alive", beside="observation.keep_alive")
-    if not observation.publish_interval_ns <= core.shares.demand_window_ns <= _MINUTE_NS:
-        yield Fault("shares.demand_window", "is at least observation.publish_interval, and a minute at most")
-
-    for key, fault in out_of_bounds(core.decode):
-        yield Fault(f"decode.{key}", fault)
-    for key, fault in tenant_faults(core):
-        yield Fault(key, fault)
+    for faults in CORE_CHECKS:
+        yield from faults(core)
 
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:
@@ -212,19 +200,6 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
         if not isinstance(each.pool, str):
             yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
-    try:
-        check_prediction(file.sections.prediction, has_folder=file.sections.state.folder is not None)
-    except ValueError as error:
-        key, _, what = str(error).partition(": ")
-        yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
-    try:
-        check_locality(file.sections.locality)
-    except ValueError as error:
-        key, _, what = str(error).partition(": ")
-        yield Fault(f"locality.{key}", what)
-    for index, told in enumerate(file.sections.locality.pools):
-        if told.pool not in pools or pools[told.pool].connector is None:
-            yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)

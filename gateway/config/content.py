@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from gateway.config.classifiers import SAMPLED, find_classifier
 from gateway.config.names import Model
 from gateway.config.plug_ins import PlugInUnusable
-from gateway.core.kernel.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
 from mesh.values import SECOND_NS
 
@@ -52,7 +51,7 @@ class ContentConfig:
         return tokens
 
 
-def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterator[tuple[str, str]]:
+def content_faults(content: ContentConfig) -> Iterator[tuple[str, str]]:
     """Faults as (key, message)."""
     if content.classifier != SAMPLED:
         try:
@@ -62,12 +61,6 @@ def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterato
     bounds: tuple[tuple[str, float, float, float], ...] = (
         *_part_bounds("content", content),
         *(bound for name, each in content.models.items() for bound in _part_bounds(f"content.models.{name}", each)),
-        ("token_budget.ratio_start", budget.ratio_start, 1, 8),
-        ("token_budget.decay", budget.decay, 0.5, 0.999),
-        ("token_budget.caution", budget.caution, 0, 10),
-        ("token_budget.output_share", budget.output_share, 0.01, 0.999),
-        ("token_budget.output_start_tokens", budget.output_start_tokens, 1, 1 << 20),
-        ("token_budget.tenants_max", budget.tenants_max, 1, 50_000),
     )
     yield from _out_of_bounds(bounds)
 
@@ -77,20 +70,6 @@ def _part_bounds(key: str, told: ContentConfig | ModelContentConfig) -> Iterator
         tokens = told.tokens_of(kind)
         if tokens is not None:
             yield f"{key}.{kind}_tokens", tokens, 1, _PART_TOKENS_MAX
-
-
-def threshold_faults(threshold: ThresholdConfig) -> Iterator[tuple[str, str]]:
-    """Faults as (key, message)."""
-    yield from _out_of_bounds(
-        (
-            ("threshold.tokens_min", threshold.tokens_min, 16, 1 << 24),
-            ("threshold.requests_min", threshold.requests_min, 10, 1_000_000),
-            ("threshold.trouble_share", threshold.trouble_share, 0.0001, 0.5),
-            ("threshold.late_share", threshold.late_share, 0.0001, 0.9),
-            ("threshold.tighten", threshold.tighten, 0.1, 0.99),
-            ("threshold.relax", threshold.relax, 1.01, 4),
-        )
-    )
 
 
 def _out_of_bounds(bounds: Iterable[tuple[str, float, float, float]]) -> Iterator[tuple[str, str]]:

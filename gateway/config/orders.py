@@ -84,8 +84,8 @@ class Orders:
     narrowing: ResidencyPolicy | None = None
     records: RecordTree | None = None
     """DNS records of the mesh's name; None: as before."""
-    prices: str = ""
-    """Price list in place of the region file's, as the controller wrote it; empty: the region file's."""
+    documents: Mapping[str, str] = field(default_factory=dict)
+    """Documents of the controller for optional features, by the feature's name, as it wrote them."""
     regions: RegionTable | None = None
     """The operators' table, for discovered replicas; None while there has been no usable one."""
     is_drained: bool = False
@@ -130,7 +130,7 @@ def read_orders(
         core=core,
         narrowing=snapshot.narrowing,
         records=snapshot.records,
-        prices="" if local.control.parameters is ParametersRule.IGNORE else snapshot.prices,
+        documents={} if local.control.parameters is ParametersRule.IGNORE else dict(snapshot.documents),
         is_drained=snapshot.is_drained,
         regions=regions,
     )

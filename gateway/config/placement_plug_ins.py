@@ -12,8 +12,10 @@ from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
+from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
+from gateway.features.sections import POLICIES
 
 GROUP = "nightside.placement"
 
@@ -24,6 +26,11 @@ class PlugIn:
 
     policy: type[Policy]
     version: str
+
+
+def policy_by_name(name: str) -> type[Policy] | None:
+    """Placement policy that comes with the gateway; None if it has none of that name."""
+    return BUILT_IN.get(name) or POLICIES.get(name)
 
 
 def find_policy(name: str) -> type[Policy]:
@@ -44,6 +51,8 @@ def find_plug_in(name: str) -> PlugIn:
 def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
     """Faults of a `placement` section, as (key, message)."""
     if config.policy in list(PlacementPolicy):
+        if policy_by_name(config.policy) is None:
+            yield "policy", f"{config.policy} comes with a feature that this gateway was built without"
         if config.policy_version is not None:
             yield "policy_version", f"{config.policy} comes with the gateway, and with no version of its own"
         if config.policy_options:

@@ -28,7 +28,6 @@ from gateway.config.targets import (
     PeerConfig,
     ReplicaConfig,
 )
-from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import collector_headers
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.vocabulary import (
@@ -46,6 +45,7 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
+from gateway.features.sections import CORE_CHECKS
 from mesh.faults import Fault, KeyFaults
 from mesh.settings import AnySections, FileModel, Section, SectionsFile
 from mesh.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
@@ -341,7 +341,7 @@ class CoreFile(RegionSections[CoreConfig]):
     def _check_placement(self) -> Self:
         core = self.take(CoreConfig)
         faults = [Fault(f"placement.{key}", what) for key, what in placement_faults(core.placement)]
-        if faults := [*faults, *(Fault(key, what) for key, what in tenant_faults(core))]:
+        if faults := [*faults, *(fault for check in CORE_CHECKS for fault in check(core))]:
             raise KeyFaults(*faults)
         return self
 
@@ -450,6 +450,11 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if there is a folder for state that survives a restart."""
+        return self.sections.state.folder is not None
 
     def pool_specs(self) -> dict[PoolName, PoolSpec]:
         """Specs of the described pools, by name."""

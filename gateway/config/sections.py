@@ -14,9 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gateway.config.content import ContentConfig
-from gateway.config.locality import LocalityConfig
 from gateway.config.oidc import OidcConfig
-from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
 from gateway.core.kernel.config import CoreConfig
@@ -368,8 +366,6 @@ class Sections(FeatureSections):
     control: ControlConfig = field(default_factory=ControlConfig)
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
-    prediction: PredictionConfig = field(default_factory=PredictionConfig)
-    locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -26,9 +26,8 @@ import click
 from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
+from gateway.conformance.upsets import UPSETS
 from gateway.core.events import Event
-from gateway.core.features.prices.events import PricesChanged
-from gateway.core.features.prices.price_table import EgressPrice, Prices, ReplicaPrice
 from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
@@ -245,7 +244,7 @@ class _Walk:
             (self._hear, 10),
             (self._replace_one, 1),
             (self._configure, 1),
-            (self._price, 1),
+            (self._upset, 1),
         ]
         steps, weights = [step for step, _ in chances], [weight for _, weight in chances]
         while self.asked < REQUESTS:
@@ -338,13 +337,10 @@ class _Walk:
         )
         self._tell(ConfigApplied(CoreConfig(placement)))
 
-    def _price(self) -> None:
-        """Apply another price list, which may not know all regions, or none."""
-        regions = self._rng.sample([_HOME, _ABROAD, _FAR], self._rng.randrange(4))
-        hours = [(place.region, self._rng.randrange(9_000_000), self._rng.random() < 0.5) for place in regions]
-        replicas = tuple(ReplicaPrice(region, _ANY_POOL, hour, is_per_use, 16) for region, hour, is_per_use in hours)
-        egress = tuple(EgressPrice(region, RegionName(""), hour) for region, hour, _ in hours)
-        self._tell(PricesChanged(Prices("EUR", "conformance", replicas, egress) if replicas else None))
+    def _upset(self) -> None:
+        """Submit an event of an optional feature."""
+        for upset in UPSETS:
+            self._tell(upset(self._rng, [_HOME.region, _ABROAD.region, _FAR.region]))
 
     # Helpers
 

@@ -460,6 +460,18 @@ class Standing(Word):
 
 
 @value
+class Figure:
+    """Figure about a target beside its costs, which a placement policy went by."""
+
+    name: str
+    amount: float | None
+    """Amount in parts of the unit; None where it is not known."""
+    unit: str
+    per_unit: int = 1
+    """Amount that makes one unit."""
+
+
+@value
 class Costs:
     """Estimated costs of a request at a target, part by part, each weighted as it was compared."""
 
@@ -470,13 +482,8 @@ class Costs:
     waiting_ns: float = 0.0
     """Wait for the work ahead of it."""
     distance_ns: float = 0.0
-    first_token_ns: float | None = None
-    """Estimated time from now to the first token there; not part of the comparison. Set only where prices are known."""
-    money_micros: float | None = None
-    """Addition to the bill, in millionths of the currency's unit. None: the price is not known."""
-    currency: str = ""
-    carbon_milligrams: float | None = None
-    """Milligrams of CO2 that the replica would emit for the request beyond idling. None: not known."""
+    further: tuple[Figure, ...] = ()
+    """Figures that are not part of the total."""
 
     @property
     def total_ns(self) -> float:

@@ -19,10 +19,13 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.limits_config import Room
-from gateway.core.vocabulary import PeerSpec, TenantName
+from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
+from gateway.features.status import StatusView
+from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
+from gateway.request.parts import Compare
 from mesh.clock import Clock
 from mesh.control.vocabulary import Wanted
 from mesh.reloader import Reloader
@@ -32,6 +35,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 Rooms = Callable[[TenantName, int], list[Room]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
+PromptKey = Callable[[RequestProfile], bytes]
 
 
 class Host(Protocol):
@@ -56,14 +60,27 @@ class Extension:
     """Meaning of labels of the feature's series, by series, which may be EVERY_SERIES, and label."""
     is_live: ClassVar[bool] = False
     """The feature's key of the region file can change while the gateway runs."""
+    commands: ClassVar[Sequence[click.Command]] = ()
+    """Commands under `nightside gateway`."""
     audit_commands: ClassVar[Sequence[click.Command]] = ()
     """Commands under `nightside audit`."""
+    state_key: ClassVar[str] = ""
+    """Key of the feature's part in the gateway's state; empty: the feature's name."""
+    words: ClassVar[Words] = Words()
+    """Words in explanations of decisions."""
+    views: ClassVar[Mapping[str, type[StatusView]]] = {}
+    """Rows in `nightside gateway status`, by the key of the gateway's state that they are read from."""
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError
 
     rooms: Rooms | None = None
     """Tells what is left of a tenant's limits, for response headers; None: this feature does not."""
+
+    prompt_key: PromptKey | None = None
+    """Key that stands for a request's prompt in what is kept on disk; None: this feature makes none."""
+    compare: Compare | None = None
+    """Compares expert counts of a prefill with a pool's artifact; None: this feature does not."""
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
@@ -74,6 +91,11 @@ class Extension:
         """Check the files that the config names in the feature's key, but for those that the config before named, too.
         Raises ConfigError."""
 
+    @staticmethod
+    def placement_bytes_max(config: GatewayConfig, /) -> int:  # noqa: ARG004
+        """Most bytes that the feature holds for placing requests."""
+        return 0
+
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
         """Take in a config and a controller's orders, before the core serves by them and whenever they change."""
 
@@ -83,6 +105,9 @@ class Extension:
     def run(self, loops: Supervisor, tenure: Tenure, /) -> None:
         """Start background work, before the gateway serves: in `loops`, or in `tenure`, whose loops run only while this
         process owns the gateway's stores."""
+
+    def begin(self) -> None:
+        """Start what needs the core to have the first replicas and pools."""
 
     def describe(self) -> object | None:
         """State for operators, JSON-able."""

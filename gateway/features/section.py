@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from gateway.core.vocabulary import PoolName, PoolSpec
 from mesh.faults import Fault
 
 
@@ -16,7 +17,12 @@ class WrittenFile(Protocol):
     @property
     def insecure(self) -> bool: ...
 
+    @property
+    def keeps_state(self) -> bool: ...
+
     def served_whole(self) -> set[tuple[str, str]]: ...
+
+    def pool_specs(self) -> dict[PoolName, PoolSpec]: ...
 
 
 class FeatureSection:

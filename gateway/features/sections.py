@@ -3,18 +3,41 @@ here is unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
+from gateway.core.features.prices.policy import Price
+from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.placement.policy import Policy
+from gateway.features.disaggregated.config import PredictionConfig, decode_faults
+from gateway.features.expert_locality.config import LocalityConfig
+from gateway.features.lengths.checks import length_faults
+from gateway.features.limits.checks import limits_faults
 from gateway.features.prices.key import PricesPath
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
+from gateway.features.sharing.checks import sharing_faults
+from mesh.faults import Fault
+
+POLICIES: dict[str, type[Policy]] = {
+    PlacementPolicy.PRICE: Price,
+}
+"""Placement policies that come with a feature, by the name that the region file has for them."""
+CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
+    decode_faults,
+    length_faults,
+    limits_faults,
+    sharing_faults,
+]
+"""Checks of settings that a feature's decisions depend on, from a region file or from a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSections:
-    """Keys of features, each with the feature's name."""
+    """Keys of features."""
 
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
     prices: PricesPath = None
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
 

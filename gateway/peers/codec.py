@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from msgspec import UNSET
+import msgspec
 
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
 from gateway.core.features.stored_responses.key import stored_response_key
@@ -46,11 +46,8 @@ from gateway.core.vocabulary import (
     TenantUse,
 )
 from gateway.records.decisions import (
-    ExplainedCandidate,
     ExplainedCosts,
     ExplainedPlacement,
-    ExplainedPool,
-    ExplainedRefusal,
     ExplainedRequest,
 )
 from gateway.records.others_usage import KINDS, BudgetUse
@@ -98,6 +95,10 @@ RESUMES_MAX = 1000
 """Resumes of one request; far above any sensible configuration."""
 PLACEMENTS_MAX = 64
 """Placements of one request, and targets considered for each, when a decision is explained to a peer."""
+FIGURES_MAX = 16
+"""Figures about one target beside its score."""
+EXPLAINED_BYTES_MAX = 4 * 2**20
+_EXPLAINED = msgspec.json.Decoder(ExplainedRequest)
 
 RAN_AT_HEADER = "x-nightside-ran-at"
 """Header that carries `replica;region;jurisdiction` with a response head between gateways, so that the client can be
@@ -547,184 +548,72 @@ def read_explain_request(message: pb.ExplainRequest) -> tuple[GatewayId, Request
 
 
 def explained_to_pb(explained: ExplainedRequest) -> pb.ExplainResponse:
-    first_token_ms = explained.first_token_ms
-    return pb.ExplainResponse(
-        gateway_id=explained.gateway,
-        place=pb.Place(region=explained.region, jurisdiction=explained.jurisdiction),
-        request_id=explained.request_id,
-        model=explained.model,
-        origin_gateway_id=explained.origin,
-        age_us=_in_us(explained.age_ms),
-        placements=[_placement_to_pb(each) for each in explained.placements[-PLACEMENTS_MAX:]],
-        refusals=[pb.Refused(reason=each.reason, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals],
-        first_token_us=None if first_token_ms is None else _in_us(first_token_ms),
-        outcome=explained.outcome,
+    return pb.ExplainResponse(document=msgspec.json.encode(_bounded(explained)))
+
+
+def _bounded(explained: ExplainedRequest) -> ExplainedRequest:
+    return replace(
+        explained,
+        placements=tuple(
+            replace(each, considered=each.considered[:PLACEMENTS_MAX], detail=each.detail[:TEXT_LENGTH_MAX])
+            for each in explained.placements[-PLACEMENTS_MAX:]
+        ),
+        refusals=tuple(replace(each, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals),
         detail=explained.detail[:TEXT_LENGTH_MAX],
-        replica_id=explained.replica,
-        ran_in=explained.ran_in,
     )
 
 
 def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
     """An explanation for people to read: words are bounded but not interpreted, so that a newer peer's words are shown
     as they are."""
-    require(len(message.placements) <= PLACEMENTS_MAX, "too many placements")
-    require(len(message.refusals) <= PLACEMENTS_MAX, "too many refusals")
-    return ExplainedRequest(
-        gateway=read_id(message.gateway_id, "gateway_id"),
-        region=read_id(message.place.region, "place"),
-        jurisdiction=read_id(message.place.jurisdiction, "place"),
-        request_id=read_key(message.request_id, "request_id"),
-        model=read_text(message.model, "model", MODEL_NAME_LENGTH_MAX),
-        origin=read_id(message.origin_gateway_id, "origin_gateway_id"),
-        age_ms=_in_ms(message.age_us),
-        placements=tuple(_explained_placement(each) for each in message.placements),
-        refusals=tuple(
-            ExplainedRefusal(_label(each.reason, "reason"), read_text(each.detail, "detail", TEXT_LENGTH_MAX))
-            for each in message.refusals
-        ),
-        first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else None,
-        outcome=_label(message.outcome, "outcome"),
-        detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
-        replica=_label(message.replica_id, "replica_id"),
-        ran_in=_label(message.ran_in, "ran_in"),
-    )
+    require(len(message.document) <= EXPLAINED_BYTES_MAX, "the explanation is too long")
+    try:
+        explained = _EXPLAINED.decode(message.document)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"the explanation cannot be read: {error}") from error
+    require(len(explained.placements) <= PLACEMENTS_MAX, "too many placements")
+    require(len(explained.refusals) <= PLACEMENTS_MAX, "too many refusals")
+    read_id(explained.gateway, "gateway")
+    read_key(explained.request_id, "request_id")
+    read_text(explained.model, "model", MODEL_NAME_LENGTH_MAX)
+    for each in (explained.region, explained.jurisdiction):
+        read_id(each, "place")
+    for what in ("origin", "outcome", "replica", "ran_in"):
+        _label(getattr(explained, what), what)
+    read_text(explained.detail, "detail")
+    for refusal in explained.refusals:
+        _label(refusal.reason, "reason")
+        read_text(refusal.detail, "detail")
+    for placement in (*explained.placements, *filter(None, (explained.shadow,))):
+        _check_placement(placement)
+    return explained
 
 
-def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
-    return pb.Placement(
-        attempt=placement.attempt,
-        kind=placement.kind,
-        target=placement.target,
-        region=placement.region,
-        reason=placement.reason,
-        matched_blocks=placement.matched_blocks,
-        prompt_blocks=placement.prompt_blocks,
-        candidates=placement.candidates,
-        waited_us=_in_us(placement.waited_ms),
-        replicas_here=placement.replicas_here,
-        considered=[_candidate_to_pb(each) for each in placement.considered[:PLACEMENTS_MAX]],
-        result=placement.result,
-        refusal=placement.refusal,
-        detail=placement.detail[:TEXT_LENGTH_MAX],
-        leg=placement.leg or 0,
-        pool=None if placement.pool is UNSET else _pool_to_pb(placement.pool),
-        resume=placement.resume or 0,
-    )
+def _check_placement(placement: ExplainedPlacement) -> None:
+    require(len(placement.considered) <= PLACEMENTS_MAX, "too many targets considered")
+    for what in ("kind", "target", "region", "reason", "result", "refusal"):
+        _label(getattr(placement, what), what)
+    read_text(placement.detail, "detail")
+    if placement.pool:
+        for what in ("step", "pool", "preferred"):
+            _label(getattr(placement.pool, what), what)
+    for candidate in placement.considered:
+        for what in ("kind", "id", "region", "standing"):
+            _label(getattr(candidate, what), what)
+        if candidate.decode:
+            _label(candidate.decode.group, "group")
+        if candidate.costs:
+            _check_costs(candidate.costs)
 
 
-def _pool_to_pb(pool: ExplainedPool) -> pb.PoolChoice:
-    return pb.PoolChoice(
-        step=pool.step,
-        pool=pool.pool,
-        preferred=pool.preferred,
-        need_tokens=pool.need_tokens,
-        prompt_tokens=pool.prompt_tokens,
-        output_tokens=pool.output_tokens,
-        is_soft=pool.is_soft,
-        refused_tokens=pool.refused_tokens,
-    )
-
-
-def _explained_pool(message: pb.PoolChoice) -> ExplainedPool:
-    return ExplainedPool(
-        step=_label(message.step, "step"),
-        pool=_label(message.pool, "pool"),
-        preferred=_label(message.preferred, "preferred"),
-        need_tokens=message.need_tokens,
-        prompt_tokens=message.prompt_tokens,
-        output_tokens=message.output_tokens,
-        is_soft=message.is_soft,
-        refused_tokens=message.refused_tokens,
-    )
-
-
-def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
-    require(len(message.considered) <= PLACEMENTS_MAX, "too many targets considered")
-    return ExplainedPlacement(
-        attempt=message.attempt,
-        kind=_label(message.kind, "kind"),
-        target=_label(message.target, "target"),
-        region=_label(message.region, "region"),
-        reason=_label(message.reason, "reason"),
-        matched_blocks=message.matched_blocks,
-        prompt_blocks=message.prompt_blocks,
-        candidates=message.candidates,
-        waited_ms=_in_ms(message.waited_us),
-        replicas_here=message.replicas_here,
-        considered=tuple(_explained_candidate(each) for each in message.considered),
-        result=_label(message.result, "result"),
-        refusal=_label(message.refusal, "refusal"),
-        detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
-        leg=message.leg or UNSET,
-        pool=_explained_pool(message.pool) if message.HasField("pool") else UNSET,
-        resume=message.resume or UNSET,
-    )
-
-
-def _candidate_to_pb(candidate: ExplainedCandidate) -> pb.Candidate:
-    return pb.Candidate(
-        kind=candidate.kind,
-        id=candidate.id,
-        region=candidate.region,
-        standing=candidate.standing,
-        matched_blocks=candidate.matched_blocks,
-        load=candidate.load,
-        rtt_us=_in_us(candidate.rtt_ms),
-        costs=None if candidate.costs is UNSET else _costs_to_pb(candidate.costs),
-    )
-
-
-def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
-    return ExplainedCandidate(
-        kind=_label(message.kind, "kind"),
-        id=_label(message.id, "id"),
-        region=_label(message.region, "region"),
-        standing=_label(message.standing, "standing"),
-        matched_blocks=message.matched_blocks,
-        load=message.load,
-        rtt_ms=_in_ms(message.rtt_us),
-        costs=_explained_costs(message.costs) if message.HasField("costs") else UNSET,
-    )
-
-
-_NANOS = 1_000_000_000
-"""Billionths in one unit of a currency."""
-
-
-def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
-    return pb.Costs(
-        reading_us=_in_us(costs.reading),
-        crowding_us=_in_us(costs.crowding),
-        waiting_us=_in_us(costs.waiting),
-        distance_us=_in_us(costs.distance),
-        first_token_us=None if costs.first_token_ms is UNSET else _in_us(costs.first_token_ms),
-        money_nanos=None if costs.money is UNSET else round(costs.money * _NANOS),
-        currency="" if costs.currency is UNSET else costs.currency,
-        carbon_micrograms=None if costs.carbon_mg is UNSET else round(costs.carbon_mg * 1_000),
-    )
-
-
-def _explained_costs(message: pb.Costs) -> ExplainedCosts:
-    """The score is computed here rather than sent, so that a peer cannot contradict its own costs."""
-    explained = ExplainedCosts.of(
-        *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
-    )
-    return replace(
-        explained,
-        first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else UNSET,
-        money=message.money_nanos / _NANOS if message.HasField("money_nanos") else UNSET,
-        currency=_label(message.currency, "currency") or UNSET,
-        carbon_mg=message.carbon_micrograms / 1_000 if message.HasField("carbon_micrograms") else UNSET,
-    )
-
-
-def _in_us(duration_ms: float) -> int:
-    return round(duration_ms * 1_000)
-
-
-def _in_ms(duration_us: int) -> float:
-    return duration_us / 1_000
+def _check_costs(costs: ExplainedCosts) -> None:
+    whole = ExplainedCosts.of(costs.reading, costs.crowding, costs.waiting, costs.distance)
+    require(costs.score == whole.score, "a score is not the sum of its parts")
+    further = costs.further or {}
+    require(len(further) <= FIGURES_MAX, "too many figures")
+    for name, figure in further.items():
+        _label(name, "figure")
+        read_text(figure.unit, "unit", KEY_LENGTH_MAX)
 
 
 # Assignment of replicas
@@ -787,8 +676,8 @@ def _header_fault(name: str, value: str) -> str | None:
 
 
 def _label(text: str, what: str) -> str:
-    """An id, or the empty string."""
-    return read_id(text, what) if text else ""
+    """An id, of a replica too, or the empty string."""
+    return read_replica_id(text, what) if text else ""
 
 
 def _model(text: str) -> ModelName:

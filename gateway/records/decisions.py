@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.features.prices.price_table import MICROS
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import EndRequest, RecordShadow, RefuseForward
 from gateway.core.kernel.requests import LegState, RequestRecord
@@ -21,6 +20,7 @@ from gateway.core.vocabulary import (
     Costs,
     Decision,
     DecodeLoad,
+    Figure,
     GatewayId,
     ModelName,
     Place,
@@ -49,6 +49,7 @@ _RECORD_BYTES = 1_000
 _PLACEMENT_BYTES = 1_000
 _CANDIDATE_BYTES = 150
 _COSTS_BYTES = 290
+_FIGURE_BYTES = 110
 _DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.[0-9]+(-[0-9]+)?")
 
 
@@ -60,6 +61,15 @@ def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg:
 
 
 # Explanations: plain values that can be JSON, the same for an operator, for a peer and over the wire.
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedFigure:
+    """Figure about a target beside its score."""
+
+    amount: float | None
+    """Amount in `unit`; None: not known."""
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,8 @@ class ExplainedCosts:
     """Cost of the requests ahead of it."""
     distance: float
     score: float
-    first_token_ms: float | UnsetType = UNSET
-    """Estimated time to the first token from this target; only where prices were known."""
-    money: float | UnsetType = UNSET
-    """Estimated addition of the request to the bill, in `currency`; only where the price of the target was known."""
-    currency: str | UnsetType = UNSET
-    carbon_mg: float | UnsetType = UNSET
-    """Milligrams of CO2 that the request would make a replica emit beyond idling; only where that is known."""
+    further: dict[str, ExplainedFigure] | UnsetType = UNSET
+    """Figures beside the score that the policy went by, by name."""
 
     @classmethod
     def of(cls, reading: float, crowding: float, waiting: float, distance: float) -> ExplainedCosts:
@@ -523,6 +528,7 @@ def _size_of_placement(decision: Decision) -> int:
     size = _PLACEMENT_BYTES
     for each in decision.considered:
         size += _CANDIDATE_BYTES + _COSTS_BYTES * ((each.costs is not None) + (each.decode is not None))
+        size += _FIGURE_BYTES * (0 if each.costs is None else len(each.costs.further))
     return size
 
 
@@ -550,12 +556,10 @@ def _decode_load(load: DecodeLoad) -> ExplainedDecode:
 def _costs_in_ms(costs: Costs) -> ExplainedCosts:
     parts_ns = (costs.reading_ns, costs.crowding_ns, costs.waiting_ns, costs.distance_ns)
     explained = ExplainedCosts.of(*(part_ns / _MILLISECOND_NS for part_ns in parts_ns))
-    if costs.first_token_ns is None and costs.carbon_milligrams is None:
+    if not costs.further:
         return explained
-    return replace(
-        explained,
-        first_token_ms=UNSET if costs.first_token_ns is None else costs.first_token_ns / _MILLISECOND_NS,
-        money=UNSET if costs.money_micros is None else costs.money_micros / MICROS,
-        currency=costs.currency or UNSET,
-        carbon_mg=UNSET if costs.carbon_milligrams is None else costs.carbon_milligrams,
-    )
+    return replace(explained, further={each.name: _figure(each) for each in costs.further})
+
+
+def _figure(figure: Figure) -> ExplainedFigure:
+    return ExplainedFigure(None if figure.amount is None else figure.amount / figure.per_unit, figure.unit)

@@ -138,9 +138,9 @@ def is_plain_token(payload: bytes) -> bool | None:
     if choice.finish_reason is not None:
         return None
     delta = choice.delta
-    if delta is None or "role" not in delta:
+    if delta is None:
         return True
-    return len(delta) > 1 and any([value for key, value in delta.items() if key != "role"])
+    return "role" not in delta or any(value for key, value in delta.items() if key != "role")
 
 
 def has_content(document: Any) -> bool:

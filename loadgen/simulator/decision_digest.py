@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from gateway.core import events
 from gateway.core.events import Event
+from gateway.core.features.prices.in_force import CARBON, FIRST_TOKEN, MONEY
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
 from gateway.core.kernel.effects import Effect
@@ -144,7 +145,8 @@ def _candidate(candidate: Candidate) -> str:
     costs, decode = candidate.costs, candidate.decode
     if costs is not None:
         told += f" {costs.reading_ns} {costs.crowding_ns} {costs.waiting_ns} {costs.distance_ns}"
-        told += f" {costs.first_token_ns} {costs.money_micros} {costs.carbon_milligrams}"
+        further = {each.name: each.amount for each in costs.further}
+        told += f" {further.get(FIRST_TOKEN)} {further.get(MONEY)} {further.get(CARBON)}"
     if decode is not None:
         told += f" {decode.group} {decode.free_slots} {decode.load_tokens} {decode.margin_tokens}"
     return told

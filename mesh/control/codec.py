@@ -7,15 +7,16 @@ older than the writer: a message of an unknown kind is read as None, and is skip
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, assert_never
 
 from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, TenantName
 from mesh.control.naming_codec import read_records, records_to_pb
 from mesh.control.vocabulary import (
+    FEATURE_DOCUMENT_LENGTH_MAX,
+    FEATURES_MAX,
     NOBODY,
-    PRICES_LENGTH_MAX,
     Alive,
     Announcement,
     Answer,
@@ -352,7 +353,7 @@ def _snapshot_to_pb(snapshot: Snapshot) -> pb.Snapshot:
         narrowing=None if snapshot.narrowing is None else policy_to_pb(snapshot.narrowing),
         parameters=snapshot.parameters,
         records=None if snapshot.records is None else records_to_pb(snapshot.records),
-        prices=snapshot.prices,
+        documents=dict(snapshot.documents),
         is_drained=snapshot.is_drained,
     )
 
@@ -370,8 +371,19 @@ def _snapshot(message: pb.Snapshot) -> Snapshot:
         narrowing=read_policy(message.narrowing, "snapshot.narrowing") if message.HasField("narrowing") else None,
         parameters=read_text(message.parameters, "snapshot.parameters", DOCUMENT_LENGTH_MAX),
         records=read_records(message.records, "snapshot.records") if message.HasField("records") else None,
-        prices=read_text(message.prices, "snapshot.prices", PRICES_LENGTH_MAX),
+        documents=_documents(message.documents),
         is_drained=message.is_drained,
+    )
+
+
+def _documents(message: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    require_few(message, "snapshot.documents", FEATURES_MAX)
+    return tuple(
+        (
+            read_id(name, "snapshot.documents"),
+            read_text(text, f"snapshot.documents.{name}", FEATURE_DOCUMENT_LENGTH_MAX),
+        )
+        for name, text in sorted(message.items())
     )
 
 

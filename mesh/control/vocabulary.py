@@ -157,8 +157,10 @@ class PeerGrant:
     address: str
 
 
-PRICES_LENGTH_MAX = 256 * 1024
-"""Most characters of a price list."""
+FEATURES_MAX = 64
+"""Most documents for optional features in one snapshot."""
+FEATURE_DOCUMENT_LENGTH_MAX = 256 * 1024
+"""Most characters of a document for an optional feature."""
 
 
 @value
@@ -176,8 +178,8 @@ class Snapshot:
     parameters: str = ""
     """JSON object with sections of a region file; empty where there are none."""
     records: RecordTree | None = None
-    prices: str = ""
-    """Price list, as JSON with the keys of a prices file; empty where there is none."""
+    documents: tuple[tuple[str, str], ...] = ()
+    """Documents for optional features as JSON, each with the feature's name."""
     is_drained: bool = False
     """An operator has drained the gateway: its clients and replicas go to others."""
 

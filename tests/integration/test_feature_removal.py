@@ -10,12 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-
-from gateway.features.sections import FeatureSections
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
@@ -23,10 +20,11 @@ FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 LISTS = (
     "gateway/core/features/catalogue.py",
     "gateway/core/events.py",
+    "gateway/conformance/upsets.py",
     "gateway/features/catalogue.py",
     "gateway/features/sections.py",
 )
-NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections"}
+NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections", "status", "words"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
 ALL = sorted({path.stem for path in HALVES})
@@ -47,13 +45,16 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", {KERNELS
 NAMED_BY_EDGES = {
     "limits": ["events"],
     "lockdown": ["events"],
-    "prices": ["events", "price_table"],
     "stored_responses": ["events", "key"],
 }
-"""Modules of core halves that edges import, since the outer half is not all in one package yet. They stay when the
-whole gateway is imported without the feature. The list only becomes shorter."""
+"""Modules of core halves that a request's path, the desk or a store imports. They stay when the whole gateway is
+imported without the feature. The list only becomes shorter."""
 WITH_EDGES_IN_PIECES = {"disaggregated", "expert_locality"}
-"""Features whose outer halves are no packages yet: the gateway's edges cannot do without them, the core can."""
+"""Features that a request's path and the commands that fit for them still import: the core can do without them."""
+
+
+_KEY = re.compile(r"    (\w+): .* = ")
+"""Field of the region file's sections."""
 
 
 def copy_of_tree(copy: Path) -> None:
@@ -65,8 +66,9 @@ def copy_of_tree(copy: Path) -> None:
         shutil.copy(ROOT / file, copy / file)
 
 
-def delete(feature: str, copy: Path, stay: list[str]) -> None:
-    """Delete a feature's halves and their lines in the lists, but for modules of its core half that stay."""
+def delete(feature: str, copy: Path, stay: list[str]) -> list[str]:
+    """Delete a feature's halves and their lines in the lists, but for modules of its core half that stay. Return the
+    keys of the region file that go with them."""
     for folder in FOLDERS:
         (copy / folder / f"{feature}.py").unlink(missing_ok=True)
         half = copy / folder / feature
@@ -77,31 +79,30 @@ def delete(feature: str, copy: Path, stay: list[str]) -> None:
             half.mkdir(exist_ok=True)
             (half / f"{name}.py").write_text(text)
     lists = [file for file in LISTS if file != "gateway/core/events.py" or "events" not in stay]
-    struck = [file for file in lists if strike(feature, copy / file)]
+    struck = {file: lines for file in lists if (lines := strike(feature, copy / file))}
     assert struck, "a list names it"
+    return [key[1] for line in struck.get("gateway/features/sections.py", []) if (key := _KEY.match(line))]
 
 
-def strike(feature: str, file: Path) -> bool:
-    """Delete the lines of a list that name what it imports of a feature. Return false if it imports nothing."""
+def strike(feature: str, file: Path) -> list[str]:
+    """Delete the lines of a list that name what it imports of a feature. Return those lines."""
     told = file.read_text()
     statement = rf"from gateway\.(?:core\.)?features\.{feature}(?:\.\w+)? import (\([^)]*\)|[^\n]*)\n"
     names = [name for found in re.findall(statement, told) for name in re.findall(r"\w+", found)]
     if not names:
-        return False
+        return []
     lines = re.sub(statement, "", told).splitlines(keepends=True)
     named = re.compile(rf"\b({'|'.join(names)})\b")
     left = [line for line in lines if named.search(line) is None]
     assert len(left) < len(lines), "it is listed"
     file.write_text("".join(left))
-    return True
+    return [line for line in lines if named.search(line)]
 
 
 def run_without(feature: str, tmp_path: Path, package: str, stay: list[str]) -> None:
     """Delete a feature from a copy of the tree, import a package there, and run the kernel's tests."""
     copy_of_tree(tmp_path)
-    for each in (*DEPENDENT.get(feature, ()), feature):
-        delete(each, tmp_path, stay)
-    keys = [each.name for each in fields(FeatureSections) if each.name == feature]
+    keys = [key for each in (*DEPENDENT.get(feature, ()), feature) for key in delete(each, tmp_path, stay)]
     run = subprocess.run(
         (sys.executable, "-c", PROGRAM, package, *keys),
         cwd=tmp_path,
@@ -115,7 +116,12 @@ def run_without(feature: str, tmp_path: Path, package: str, stay: list[str]) -> 
 
 def test_there_are_features() -> None:
     assert len(ALL) >= 11
-    assert {name for name in ALL if sum(path.stem == name for path in HALVES) == 2} >= {"lengths", "limits", "scaling"}
+    assert {name for name in ALL if sum(path.stem == name for path in HALVES) == 2} >= {
+        "lengths",
+        "limits",
+        "prices",
+        "scaling",
+    }
     assert set(ALL) >= {*NAMED_BY_EDGES, *WITH_EDGES_IN_PIECES}
 
 

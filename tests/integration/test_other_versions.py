@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import msgspec
 import pytest
 
 from gateway.core.kernel.attempts import BreakerState
@@ -273,7 +274,11 @@ async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol:
     assert words == ["accepted", "head", "ended"]
     assert b"".join(each.data for each in answers) == b"".join(GOOD_STREAM)
     assert (answers[-1].ended.outcome, answers[-1].ended.place.region) == ("completed", EU.region)
-    assert (explained.outcome, [each.kind for each in explained.placements]) == ("completed", ["replica"])
+    if "document" in explained.DESCRIPTOR.fields_by_name:  # the version before has other fields, which stay empty
+        told = msgspec.json.decode(explained.document)
+        assert (told["outcome"], [each["kind"] for each in told["placements"]]) == ("completed", ["replica"])
+    else:
+        assert not explained.placements
 
 
 async def test_text_in_a_header_of_its_reaches_an_engine_here(mesh: Mesh, protocol: Protocol) -> None:

@@ -122,7 +122,7 @@ async def placed(session: aiohttp.ClientSession, gateway: Process) -> tuple[str,
         request_id = answer.headers["x-request-id"]
     async with session.get(f"{gateway.admin_url}/admin/explain/{request_id}") as page:
         (placement,) = (await page.json())["here"]["placements"]
-    emits = {each["id"]: each["costs"]["carbon_mg"] for each in placement["considered"]}
+    emits = {each["id"]: each["costs"]["further"]["carbon"]["amount"] for each in placement["considered"]}
     return placement["target"], placement["reason"], emits
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.app.status_cli import Status
+from gateway.app.status_cli import read_status
 from gateway.core.vocabulary import Place
 from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
+from gateway.features.scaling.status import ScalingView
 from loadgen.engine.server import serve_engines
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ENOUGH_S, counted, knowing, region_config, until, write_policy
@@ -116,9 +116,8 @@ async def test_operators_and_autoscalers_are_told(tmp_path: Path, unused_tcp_por
         (pool,) = (await told(session, both.us))["pools"]
         assert (pool["model"], pool["pool"], pool["wanted"], pool["ready"]) == (MODEL, "default", 1, 1)
         async with session.get(f"{both.us.admin_url}/admin/state") as answer:
-            state = msgspec.json.decode(await answer.read(), type=Status)
-        assert state.scaling is not None
-        assert [each.wanted for each in state.scaling.pools] == [1]
+            (view,) = [each for each in read_status(await answer.read()).views if isinstance(each, ScalingView)]
+        assert [each.wanted for each in view.pools] == [1]
 
 
 async def test_where_no_pool_is_listed_nothing_is_said(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.core.features.prices.in_force import peer_prices, replica_price
+from gateway.core.features.prices.in_force import carbon_figure, peer_prices, replica_price
 from gateway.core.features.prices.price_table import ReplicaPrice, Work, work_milligrams
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
@@ -88,4 +88,4 @@ def _milligrams_there(fleet: Fleet, profile: RequestProfile, slot: int) -> float
 
 def _costs(milligrams: float) -> Costs | None:
     """Costs as the decision record shows them; None where the list does not say."""
-    return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(carbon_milligrams=milligrams)
+    return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(further=(carbon_figure(milligrams),))

@@ -13,10 +13,12 @@ from gateway.core.features.lengths.events import TokenBudgetRestored
 from gateway.core.features.lengths.feature import Misroute, pools_by_length
 from gateway.core.features.lengths.threshold import Move
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import PoolStep
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
-from mesh.series import Label
+from gateway.features.lengths.words import PoolWords
+from mesh.series import EVERY_SERIES, Label
 from mesh.supervisor import Supervisor, Tenure
 
 
@@ -25,9 +27,11 @@ class LengthsExtension(Extension):
 
     name = "lengths"
     labels: ClassVar[Mapping[tuple[str, str], Label]] = {
+        (EVERY_SERIES, "step"): Label("How a request came to its pool.", tuple(PoolStep)),
         (f"{MISROUTED}_total", "how"): Label("How it showed that the pool was too short.", tuple(Misroute)),
         (f"{MOVES}_total", "move"): Label("Why a threshold was moved.", tuple(Move)),
     }
+    words = PoolWords()
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.limits_config import LimitKind
 from gateway.features.extension import Extension, Host
 from gateway.features.limits.metrics import LimitLevels
+from mesh.series import EVERY_SERIES, Label
 
 
 class LimitsExtension(Extension):
     """Shows tenants' limits."""
 
     name = "limits"
+    labels: ClassVar = {(EVERY_SERIES, "limit"): Label("Which of a tenant's limits.", tuple(LimitKind))}
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
         limits = limits_of(host.core)

@@ -17,6 +17,8 @@ from gateway.features.prices.audit_cli import price
 from gateway.features.prices.file import parse_prices, read_prices
 from gateway.features.prices.list_in_force import ListInForce
 from gateway.features.prices.metrics import SOURCES, MoneyTally, PriceLevels
+from gateway.features.prices.status import PricesView
+from gateway.features.prices.words import PriceWords
 from mesh.faults import ConfigError
 from mesh.reloader import Reloader
 from mesh.series import EVERY_SERIES, Label
@@ -36,6 +38,8 @@ class PricesExtension(Extension):
     }
     is_live = True
     audit_commands: ClassVar[Sequence[click.Command]] = (price,)
+    words = PriceWords()
+    views: ClassVar = {"prices": PricesView}
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         """Raises ConfigError, so that an unreadable list is found at the start."""
@@ -70,9 +74,10 @@ class PricesExtension(Extension):
 def _told_by_controller(orders: Orders) -> tuple[PriceList | None, str]:
     """Return a controller's prices, or the reason why they cannot be read here: unreadable prices do not refuse the
     rest of its orders."""
-    if not orders.prices:
+    told = orders.documents.get(PricesExtension.name)
+    if not told:
         return None, ""
     try:
-        return parse_prices(orders.prices), ""
+        return parse_prices(told), ""
     except ConfigError as error:
         return None, f"what a controller says of prices: {error}"

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.features.prices.in_force import MONEY
 from gateway.core.features.prices.price_table import MICROS, Prices
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import RequestRecord
@@ -99,5 +100,6 @@ class MoneyTally:
         for leg in record.legs:
             considered = leg.decision.considered
             costs = considered[0].costs if considered else None
-            if costs is not None and costs.money_micros is not None:
-                self._money.add(leg.place.region, costs.currency, amount=costs.money_micros / MICROS)
+            for each in () if costs is None else costs.further:
+                if each.name == MONEY and each.amount is not None:
+                    self._money.add(leg.place.region, each.unit, amount=each.amount / each.per_unit)

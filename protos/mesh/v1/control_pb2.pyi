@@ -559,6 +559,26 @@ class Snapshot(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DocumentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERSION_FIELD_NUMBER: _builtins.int
     GATEWAY_ID_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
@@ -567,13 +587,11 @@ class Snapshot(_message.Message):
     NARROWING_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
-    PRICES_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
     IS_DRAINED_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     parameters: _builtins.str
     """JSON object with sections of a region file; empty: none."""
-    prices: _builtins.str
-    """JSON object with the keys of a prices file, whole; empty: none."""
     is_drained: _builtins.bool
     """By an operator's order: clients and replicas of this gateway go to others."""
     @_builtins.property
@@ -594,6 +612,10 @@ class Snapshot(_message.Message):
 
     @_builtins.property
     def records(self) -> Global___RecordTree: ...
+    @_builtins.property
+    def documents(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Documents for optional features, as JSON objects by the feature's name."""
+
     def __init__(
         self,
         *,
@@ -605,12 +627,12 @@ class Snapshot(_message.Message):
         narrowing: Global___LocalPolicy | None = ...,
         parameters: _builtins.str = ...,
         records: Global___RecordTree | None = ...,
-        prices: _builtins.str = ...,
+        documents: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         is_drained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "narrowing", b"narrowing", "records", b"records", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "away", b"away", "gateway_id", b"gateway_id", "is_drained", b"is_drained", "narrowing", b"narrowing", "parameters", b"parameters", "peers", b"peers", "prices", b"prices", "records", b"records", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "away", b"away", "documents", b"documents", "gateway_id", b"gateway_id", "is_drained", b"is_drained", "narrowing", b"narrowing", "parameters", b"parameters", "peers", b"peers", "records", b"records", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__narrowing: _TypeAlias = _typing.Literal["narrowing"]  # noqa: Y015
     _WhichOneofArgType__narrowing: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing"]  # noqa: Y015

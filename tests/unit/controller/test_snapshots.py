@@ -39,8 +39,8 @@ def test_a_gateway_is_told_what_it_has_and_who_else_there_is() -> None:
 
 def test_a_price_list_goes_to_every_gateway() -> None:
     view = view_of(HOME, orders.SetPrices({"version": 1}))
-    told = {snapshot_for(GatewayId(name), view).prices for name in ("us-1", "eu-1")}
-    assert told == {'{"version":1}'}
+    told = {snapshot_for(GatewayId(name), view).documents for name in ("us-1", "eu-1")}
+    assert told == {(("prices", '{"version":1}'),)}
 
 
 def test_what_is_adopted_comes_with_its_home_and_what_that_accepts() -> None:

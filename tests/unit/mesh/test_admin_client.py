@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.app.lockdown_cli import lockdown
+from gateway.features.lockdown.cli import lockdown
 from mesh.admin_client import Admin, AdminFault, Answer
 
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.features.prices.in_force import peer_prices, prices_in, replica_price
+from gateway.core.features.prices.in_force import (
+    carbon_figure,
+    first_token_figure,
+    money_figure,
+    peer_prices,
+    prices_in,
+    replica_price,
+)
 from gateway.core.features.prices.price_table import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
@@ -236,10 +243,5 @@ def _peer_choice(option: _Option, *, is_remote: bool) -> Choice:
 
 
 def _priced(costs: Costs, first_token_ns: float, micros: float, carbon: float | None, table: PriceTable) -> Costs:
-    return replace(
-        costs,
-        first_token_ns=first_token_ns,
-        money_micros=None if micros < 0 else micros,
-        currency=table.prices.currency,
-        carbon_milligrams=carbon,
-    )
+    money = money_figure(None if micros < 0 else micros, table.prices.currency)
+    return replace(costs, further=(first_token_figure(first_token_ns), money, carbon_figure(carbon)))

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gateway.app.status_cli import ExitCode, Status, complaints, exit_code, print_status
+from gateway.app.status_cli import ExitCode, Status, complaints, exit_code, print_status, read_status
 
 WELL: dict[str, Any] = {
     "gateway": "us-1",
@@ -41,7 +41,7 @@ def peer(standing: str) -> dict[str, Any]:
 
 
 def seen(**changes: object) -> Status:
-    return msgspec.convert({**WELL, **changes}, Status)
+    return read_status(msgspec.json.encode({**WELL, **changes}))
 
 
 CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
@@ -114,7 +114,7 @@ CONTROL: dict[str, Any] = {
 
 
 def told(**control: Any) -> Status:
-    return msgspec.convert({**WELL, "control": {**CONTROL, **control}}, Status)
+    return seen(control={**CONTROL, **control})
 
 
 def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> None:

@@ -351,6 +351,12 @@ def test_a_peer_is_held_to_what_the_region_file_says_of_protection(local: Gatewa
 # Parameters
 
 
+def test_parameters_are_held_to_the_checks_of_features(local: GatewayConfig) -> None:
+    assert "token_budget.decay: 0.1: it is 0.5 to 0.999" in refusal(
+        local, parameters='{"token_budget": {"decay": 0.1}}'
+    )
+
+
 def test_parameters_count_key_by_key_before_the_region_file(local: GatewayConfig) -> None:
     core = orders(local, parameters='{"queue": {"wait_max": "5s"}, "placement": {"overflow": "off"}}').core
     assert (core.queue.length_max, core.queue.wait_max_ns) == (50, 5 * 10**9)
@@ -361,14 +367,14 @@ def test_parameters_count_key_by_key_before_the_region_file(local: GatewayConfig
 PRICES = '{"version": 1, "currency": "EUR", "regions": {"us-east-1": {"replica_hour": 2.5}}}'
 
 
-def test_a_price_list_is_handed_on_as_it_was_written_unless_the_region_file_says_otherwise(
+def test_a_document_for_a_feature_is_handed_on_as_it_was_written_unless_the_region_file_says_otherwise(
     local: GatewayConfig,
 ) -> None:
-    assert orders(local, prices=PRICES).prices == PRICES
-    broken = orders(local, prices="{", parameters='{"queue": {"wait_max": "5s"}}')
-    assert (broken.prices, broken.core.queue.wait_max_ns) == ("{", 5_000_000_000)
+    assert orders(local, documents=(("prices", PRICES),)).documents == {"prices": PRICES}
+    broken = orders(local, documents=(("prices", "{"),), parameters='{"queue": {"wait_max": "5s"}}')
+    assert (broken.documents["prices"], broken.core.queue.wait_max_ns) == ("{", 5_000_000_000)
     ignoring = replace(local, control=ControlConfig(parameters=ParametersRule.IGNORE))
-    assert orders(ignoring, prices=PRICES).prices == ""
+    assert not orders(ignoring, documents=(("prices", PRICES),)).documents
 
 
 def test_parameters_are_left_out_where_the_region_file_says_so(local: GatewayConfig) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from msgspec import UNSET
 
@@ -15,6 +17,8 @@ from gateway.peers.explain import PeerExplainer
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
+    ExplainedDecode,
+    ExplainedFigure,
     ExplainedPlacement,
     ExplainedRefusal,
     ExplainedRequest,
@@ -26,9 +30,8 @@ from tests.fakes.peer import ExplainContext, FakePeer, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec
 from tests.support.links import peer_link
 
-PRICED = replace(
-    ExplainedCosts.of(412.5, 0.125, 30.0, 0.0), first_token_ms=480.5, money=0.000125, currency="EUR", carbon_mg=2.25
-)
+FIGURES = {"first_token": ExplainedFigure(480.5, "ms"), "money": ExplainedFigure(None, "EUR")}
+PRICED = replace(ExplainedCosts.of(412.5, 0.125, 30.0, 0.0), further=FIGURES)
 
 
 EU_1, US_1, R_1 = GatewayId("eu-1"), GatewayId("us-1"), RequestId("r-1")
@@ -78,7 +81,7 @@ def test_costs_that_were_not_compared_are_not_told_as_nothing() -> None:
     (placement, _) = codec.read_explained(codec.explained_to_pb(EXPLAINED)).placements
     compared, other = placement.considered
     assert isinstance(compared.costs, ExplainedCosts)
-    assert compared.costs.score == 442.625, "worked out here: a peer cannot tell another sum than its parts make"
+    assert compared.costs.score == 442.625
     assert other.costs is UNSET
 
 
@@ -91,23 +94,62 @@ def test_what_is_sent_is_bounded() -> None:
     assert [each.attempt for each in read.placements] == list(range(500 - codec.PLACEMENTS_MAX, 500))
 
 
+def considering(**changes: Any) -> ExplainedRequest:
+    candidate = replace(PLACEMENT.considered[0], **changes)
+    return replace(EXPLAINED, placements=(replace(PLACEMENT, considered=(candidate,)),))
+
+
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    ("told", "fault"),
     [
-        (lambda message: setattr(message, "gateway_id", ""), "gateway_id"),
-        (lambda message: setattr(message, "outcome", "\x1b[2J"), "outcome"),
-        (lambda message: setattr(message, "detail", "x" * 2000), "detail"),
-        (lambda message: message.placements.extend([pb.Placement()] * 100), "too many placements"),
-        (lambda message: message.refusals.extend([pb.Refused()] * 100), "too many refusals"),
-        (lambda message: message.placements[0].considered.extend([pb.Candidate()] * 100), "too many targets"),
-        (lambda message: setattr(message.placements[0].considered[0], "standing", "a b"), "standing"),
+        (replace(EXPLAINED, gateway=""), "gateway is not an id"),
+        (replace(EXPLAINED, outcome="\x1b[2J"), "outcome"),
+        (replace(EXPLAINED, detail="x" * 2000), "detail"),
+        (replace(EXPLAINED, placements=(PLACEMENT,) * 100), "too many placements"),
+        (replace(EXPLAINED, refusals=EXPLAINED.refusals * 100), "too many refusals"),
+        (
+            replace(EXPLAINED, placements=(replace(PLACEMENT, considered=PLACEMENT.considered * 50),)),
+            "too many targets considered",
+        ),
+        (considering(standing="a b"), "standing"),
+        (considering(costs=replace(PRICED, score=1.0)), "a score is not the sum of its parts"),
+        (considering(costs=replace(PRICED, further={"a b": FIGURES["money"]})), "figure"),
+        (
+            considering(costs=replace(PRICED, further={f"f{n}": FIGURES["money"] for n in range(50)})),
+            "too many figures",
+        ),
+        (considering(decode=ExplainedDecode("a b", 1, 1, 1)), "group"),
+        (replace(EXPLAINED, shadow=replace(PLACEMENT, target="a b")), "target"),
     ],
 )
-def test_a_malformed_explanation_is_turned_away(change: object, fault: str) -> None:
-    message = codec.explained_to_pb(EXPLAINED)
-    change(message)  # type: ignore[operator]
+def test_a_malformed_explanation_is_turned_away(told: ExplainedRequest, fault: str) -> None:
     with pytest.raises(WireError, match=fault):
-        codec.read_explained(message)
+        codec.read_explained(pb.ExplainResponse(document=msgspec.json.encode(told)))
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        (b"", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (b'{"gateway": "eu-1"}', "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b" " * (codec.EXPLAINED_BYTES_MAX + 1), "too long"),
+    ],
+)
+def test_what_is_no_explanation_is_turned_away(document: bytes, fault: str) -> None:
+    with pytest.raises(WireError, match=fault):
+        codec.read_explained(pb.ExplainResponse(document=document))
+
+
+def test_words_of_a_newer_version_are_passed_over() -> None:
+    document = msgspec.json.encode({**msgspec.to_builtins(EXPLAINED), "mood": "good"})
+    assert codec.read_explained(pb.ExplainResponse(document=document)) == EXPLAINED
+
+
+def test_a_rank_of_a_replica_is_a_target_like_any() -> None:
+    ranked = replace(EXPLAINED, replica="eu-a@1", placements=(replace(PLACEMENT, target="eu-a@1"),))
+    assert codec.read_explained(codec.explained_to_pb(ranked)) == ranked
 
 
 @asynccontextmanager
@@ -152,7 +194,7 @@ async def test_a_peer_that_says_nothing_useful_is_a_word_and_no_fault(status: gr
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (pb.ExplainResponse(), "its answer is malformed: gateway_id is not an id"),
+        (pb.ExplainResponse(), "its answer is malformed: the explanation cannot be read: Input data was truncated"),
         (
             codec.explained_to_pb(replace(EXPLAINED, gateway="ap-1")),
             "its answer is about another request or from another gateway",

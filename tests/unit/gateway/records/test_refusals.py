@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from gateway.app.wording import headline, sentence
 from gateway.core.kernel import events
 from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
-from gateway.records.wording import headline, sentence
 from gateway.request.callers import KeyId
 from mesh.config import LogFormat, LoggingConfig
 from mesh.gateway_log_events import GATEWAY

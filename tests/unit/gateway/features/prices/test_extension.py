@@ -51,7 +51,10 @@ def written(folder: Path, text: str) -> Path:
 async def test_a_controllers_list_replaces_the_region_files_until_there_is_none(tmp_path: Path) -> None:
     config = replace(region_config("us-1", US, [], policy_file=POLICY), prices=written(tmp_path, OWN))
     desk = desk_of(config)
-    for orders, currency, source in ((Orders(), "USD", "file"), (Orders(prices=TOLD), "EUR", "controller")) * 2:
+    for orders, currency, source in (
+        (Orders(), "USD", "file"),
+        (Orders(documents={"prices": TOLD}), "EUR", "controller"),
+    ) * 2:
         desk.apply_to_features(config, orders)
         assert (described(desk)["currency"], described(desk)["source"]) == (currency, source)
     desk.close()
@@ -60,7 +63,7 @@ async def test_a_controllers_list_replaces_the_region_files_until_there_is_none(
 async def test_a_controllers_list_that_cannot_be_read_leaves_the_region_files(tmp_path: Path) -> None:
     config = replace(region_config("us-1", US, [], policy_file=POLICY), prices=written(tmp_path, OWN))
     desk = desk_of(config)
-    desk.apply_to_features(config, Orders(prices=TOLD.replace("2.5", "-1")))
+    desk.apply_to_features(config, Orders(documents={"prices": TOLD.replace("2.5", "-1")}))
     assert described(desk)["currency"] == "USD"
     assert "prices: regions.us-east-1.replica_hour: should be greater" in described(desk)["fault"]
     desk.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from gateway.core.features.prices.in_force import money_figure
 from gateway.core.features.prices.price_table import Prices, ReplicaPrice
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.kernel.requests import LegState, RequestRecord
@@ -67,7 +68,7 @@ def leg(target: Target, costs: Costs | None) -> LegState:
 def test_money_is_counted_by_where_it_was_sent_once_a_request_is_over() -> None:
     registry = CollectorRegistry()
     tally = MoneyTally(registry)
-    known, unknown = Costs(money_micros=250_000.0, currency="EUR"), Costs(currency="EUR")
+    known, unknown = (Costs(further=(money_figure(each, "EUR"),)) for each in (250_000.0, None))
     legs = [leg(peer(GatewayId("eu-1")), each) for each in (known, known, unknown, None)]
     record = RequestRecord(RequestArrived(profile("r"), SECOND), policy(US), 0)
     record.legs += legs

@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from msgspec import UNSET
-
-from gateway.core.vocabulary import LegResult, PlacementReason, PoolStep, Standing, TargetKind
+from gateway.core.vocabulary import LegResult, PlacementReason, Standing, TargetKind
+from gateway.features.catalogue import KINDS
+from gateway.features.words import in_ms, rounded
 from gateway.records.decisions import (
     REFUSED,
     ExplainedCandidate,
     ExplainedCosts,
     ExplainedPlacement,
-    ExplainedPool,
     ExplainedRequest,
     Explanation,
     OtherSide,
@@ -31,6 +30,9 @@ _COMPARED = frozenset(
     }
 )
 """Reasons that say only what the target knew of the prompt; where costs were compared, the score is told instead."""
+WORDS = [kind.words for kind in KINDS]
+"""Words of the features."""
+_REASONS = {reason: clause for each in WORDS for reason, clause in each.reasons.items()}
 _ANSWERED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
 _STANDINGS: dict[str, str] = {
     Standing.AVAILABLE: "could have taken it",
@@ -87,28 +89,10 @@ def sentence(request: ExplainedRequest) -> str:
     *before, last = request.placements
     words = [_attempt_before(each) for each in before]
     words.append(f"{_where(request, last)} because {because(last)}.")
-    if last.pool:
-        words.append(in_pool(last.pool))
+    words += filter(None, (each.sentence(last) for each in WORDS))
     if request.shadow is not None:
         words.append(f"Had overflow been on, it would have gone to {_region(request.shadow)}.")
     return " ".join(words)
-
-
-def in_pool(choice: ExplainedPool) -> str:
-    """Sentence on the pool that was chosen, and why."""
-    answer = "as others come to" if choice.is_soft else "asked for"
-    total = choice.prompt_tokens + choice.output_tokens
-    parts = f"{choice.prompt_tokens} of prompt, {choice.output_tokens} {answer}"
-    budget = f"It was taken to come to {total} tokens ({parts})"
-    refused = f", after an engine that takes {choice.refused_tokens} had refused it" if choice.refused_tokens else ""
-    meant = f"which pool {choice.preferred} is meant for"
-    steps: dict[str, str] = {
-        PoolStep.PREFERRED: f"which pool {choice.pool} is meant for",
-        PoolStep.SPILLED: f"{meant}: that was full, and nobody waited for {choice.pool}",
-        PoolStep.STOOD_IN: f"{meant}: nobody there answered, and {choice.pool} takes it",
-        PoolStep.REMOTE: "and goes into the pool there that is meant for so many",
-    }
-    return f"{budget}{refused}, {steps.get(choice.step, f'which came to pool {choice.pool} as {choice.step}')}."
 
 
 def because(placement: ExplainedPlacement) -> str:
@@ -130,33 +114,11 @@ def because(placement: ExplainedPlacement) -> str:
         if alone
         else f"{not_here}; {region} was nearest ({distance})",
         PlacementReason.REMOTE_POLICY: f"{not_here}; the placement policy picked {region}",
-        PlacementReason.LOCAL_PRICE: f"{target} was {_best_price(placement)}",
-        PlacementReason.SIBLING_PRICE: f"the sibling gateway {target} was {_best_price(placement)}",
-        PlacementReason.REMOTE_PRICE: f"{region} ({distance} away) was {_best_price(placement)}",
-        PlacementReason.DECODE_POLICY: f"the decode tier chose {target}{_as_loaded(placement)}",
-        PlacementReason.STORED_RESPONSE: f"{target} keeps the response that it refers to",
     }
     if not alone and placement.considered and placement.considered[0].costs and placement.reason in _COMPARED:
         return _was_cheapest(placement, placement.considered[0].costs)
-    return words.get(placement.reason, f"of {placement.reason}")
-
-
-def _best_price(placement: ExplainedPlacement) -> str:
-    """Words on the chosen target's addition to the bill and its estimated time to first token."""
-    costs = placement.considered[0].costs if placement.considered else UNSET
-    if not costs or costs.first_token_ms is UNSET:
-        return "the cheapest of those in time"
-    adds = "an unknown sum" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency}"
-    when = in_ms(costs.first_token_ms)
-    return f"the cheapest of those in time: it adds {adds} to the bill, first token estimated in {when}"
-
-
-def _as_loaded(placement: ExplainedPlacement) -> str:
-    decode = placement.considered[0].decode if placement.considered else None
-    if not decode:
-        return ""
-    others = f", {decode.margin_tokens} below the fullest of group {decode.group}" if decode.margin_tokens else ""
-    return f", which had {decode.free_slots} free slots and {decode.load_tokens} tokens in its cache{others}"
+    own = _REASONS.get(placement.reason)
+    return words.get(placement.reason, f"of {placement.reason}") if own is None else own(placement)
 
 
 def _was_cheapest(placement: ExplainedPlacement, costs: ExplainedCosts) -> str:
@@ -258,11 +220,3 @@ def score_in_words(costs: ExplainedCosts) -> str:
 
 def share(matched: int, blocks: int) -> str:
     return f"{matched} of {blocks} blocks" if blocks else "no whole block"
-
-
-def in_ms(duration_ms: float) -> str:
-    return f"{rounded(duration_ms)} ms"
-
-
-def rounded(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 else f"{number:.1f}"

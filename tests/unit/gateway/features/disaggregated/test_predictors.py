@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gateway.app.desk import Desk
-from gateway.app.predictors import Predictors, PromptKeys
-from gateway.config.prediction import PredictionConfig
 from gateway.config.sections import GatewayConfig, StateConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import GatewayId
+from gateway.features.disaggregated.config import PredictionConfig
+from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.state.predictor_files import read_history, write_history
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config.prediction import PredictionConfig
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PredictorKind, UnusableArrays
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.vocabulary import GatewayId, PoolName
+from gateway.features.disaggregated.config import PredictionConfig
 from gateway.state.predictor_files import (
     Artifact,
     artifact_of,

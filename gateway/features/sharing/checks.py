@@ -1,4 +1,4 @@
-"""Checks of tenants' and classes' settings that one key alone cannot decide."""
+"""Checks of tenants', sharing's and classes' settings that one key alone cannot decide."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.sharing_config import PRIORITY_MAX
 from gateway.core.vocabulary import ModelName, ServiceClass
+from mesh.faults import Fault
 
 TENANTS_MAX = 10_000
 _MODELS_MAX = 1000
 
 
-def tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
-    """Faults as (key, message)."""
+def sharing_faults(core: CoreConfig) -> Iterator[Fault]:
+    """Faults between settings that decisions depend on."""
+    yield from (Fault(key, what) for key, what in (*_tenant_faults(core), *_class_faults(core)))
+
+
+def _tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
     if len(core.tenants) > TENANTS_MAX:
         yield "tenants", f"names more than {TENANTS_MAX:,}"
     for name, tenant in core.tenants.items():
@@ -24,7 +29,6 @@ def tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
     above = core.sharing.yields_above
     if above is not None and not 1 <= above <= 1000:
         yield "sharing.yields_above", f"{above}: it is 1 to 1,000 times a tenant's share"
-    yield from _class_faults(core)
 
 
 def _class_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config.locality import LocalityConfig, PoolLocalityConfig
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId
+from gateway.features.expert_locality.config import LocalityConfig, PoolLocalityConfig
 from gateway.state.eldr_files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock

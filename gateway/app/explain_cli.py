@@ -8,23 +8,21 @@ from urllib.parse import quote
 
 import click
 import msgspec
-from msgspec import UNSET
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from gateway.core.vocabulary import GatewayId, PlacementReason, RequestId, TargetKind
+from gateway.app.wording import WORDS, headline, of_other_side, sentence, share
+from gateway.core.vocabulary import GatewayId, RequestId, TargetKind
+from gateway.features.words import in_ms, plain, rounded
 from gateway.records.decisions import (
     ExplainedCandidate,
-    ExplainedCosts,
     ExplainedPlacement,
     ExplainedRequest,
     Explanation,
     OtherSide,
     decision_id,
 )
-from gateway.records.wording import headline, in_ms, of_other_side, rounded, sentence, share
 from mesh.admin_client import Admin, AdminFault, admin_options
 
 PLAIN_WIDTH = 110
@@ -87,14 +85,15 @@ def _print_side(request: ExplainedRequest, console: Console) -> None:
 
 
 def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
-    if placement.reason == PlacementReason.DECODE_POLICY:
-        console.print(_decode_table(placement))
+    own = next(filter(None, (each.own_table(placement) for each in WORDS)), None)
+    if own is not None:
+        console.print(own)
         return
     console.print(_table(placement))
     if any(each.costs for each in placement.considered):
         console.print(_costs_table(placement))
-    if any(_is_priced(each.costs) for each in placement.considered if each.costs):
-        console.print(_prices_table(placement))
+    for table in filter(None, (each.further_table(placement) for each in WORDS)):
+        console.print(table)
 
 
 def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
@@ -104,8 +103,8 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
     refusal = f", {placement.refusal}" if placement.refusal else ""
     detail = f": {placement.detail}" if placement.detail else ""
     waited = in_ms(placement.waited_ms)
-    goes_on = f", to go on with the answer (resume {placement.resume})" if placement.resume else ""
-    placed = f"{placement.reason}, placed after {waited}{goes_on}"
+    further = "".join(each.caption(placement) for each in WORDS)
+    placed = f"{placement.reason}, placed after {waited}{further}"
     return f"Decision {name}: {placed}. It ended as {became}{refusal}{detail}."
 
 
@@ -114,7 +113,7 @@ def _table(placement: ExplainedPlacement) -> Table:
     for header in ("", "Target", "Region", "Standing", "Known of the prompt", "Load", "Round trip"):
         table.add_column(header, justify="right" if header in ("Load", "Round trip") else "left", overflow="fold")
     for index, candidate in enumerate(placement.considered):
-        table.add_row(*map(_plain, _row(candidate, placement, is_taken=index == 0)))
+        table.add_row(*map(plain, _row(candidate, placement, is_taken=index == 0)))
     return table
 
 
@@ -126,20 +125,6 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
     yield share(candidate.matched_blocks, placement.prompt_blocks)
     yield str(candidate.load)
     yield in_ms(candidate.rtt_ms) if candidate.kind == TargetKind.PEER else ""
-
-
-def _decode_table(placement: ExplainedPlacement) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("", "Decode worker", "Group", "Standing", "Free slots", "Tokens", "Below the fullest"):
-        table.add_column(
-            header, justify="left" if header in ("", "Decode worker", "Group", "Standing") else "right", overflow="fold"
-        )
-    for index, candidate in enumerate(placement.considered):
-        load = candidate.decode
-        numbers = (load.free_slots, load.load_tokens, load.margin_tokens) if load else ("", "", "")
-        first = ("→" if index == 0 else "", candidate.id, load.group if load else "", candidate.standing)
-        table.add_row(*map(_plain, (*first, *map(str, numbers))))
-    return table
 
 
 def _costs_table(placement: ExplainedPlacement) -> Table:
@@ -156,39 +141,9 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
             continue
         parts = (costs.reading, costs.crowding, costs.waiting, costs.distance, costs.score)
         name = f"{candidate.kind} {candidate.id}"
-        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(rounded, parts))))
+        table.add_row(*map(plain, ("→" if index == 0 else "", name, *map(rounded, parts))))
     return table
-
-
-def _prices_table(placement: ExplainedPlacement) -> Table:
-    """Table of times, money and emissions per target, in the same order."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("By the prices in force", overflow="fold")
-    for header in ("First token", "Adds to the bill", "Emits"):
-        table.add_column(header, justify="right", overflow="fold")
-    for index, candidate in enumerate(placement.considered):
-        if candidate.costs:
-            name = f"{candidate.kind} {candidate.id}"
-            table.add_row(*map(_plain, ("→" if index == 0 else "", name, *_priced(candidate.costs))))
-    return table
-
-
-def _is_priced(costs: ExplainedCosts) -> bool:
-    return costs.first_token_ms is not UNSET or costs.carbon_mg is not UNSET
-
-
-def _priced(costs: ExplainedCosts) -> tuple[str, str, str]:
-    """Estimated time of the first token, addition to the bill, and emissions of a target."""
-    first_token = "" if costs.first_token_ms is UNSET else in_ms(costs.first_token_ms)
-    adds = "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}".strip()
-    return first_token, adds, "unknown" if costs.carbon_mg is UNSET else f"{costs.carbon_mg:.2f} mg CO2"
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(_plain(text), soft_wrap=True)
-
-
-def _plain(text: str) -> Text:
-    """Text without control characters: details come from other machines and must not control the terminal."""
-    return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
+    console.print(plain(text), soft_wrap=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.vocabulary import PoolName
+from gateway.features.section import FeatureSection, WrittenFile
+from mesh.faults import Fault
 from mesh.values import SECOND_NS
 
 
@@ -20,12 +23,25 @@ class PoolLocalityConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalityConfig:
+class LocalityConfig(FeatureSection):
+    """Expert locality of disaggregated pools. A pool that is not listed has none."""
+
     pools: tuple[PoolLocalityConfig, ...] = ()
     look_interval_ns: int = 5 * SECOND_NS
     refit_after_ns: int = 60 * SECOND_NS
     """Time that the new number of groups has to last before refitting, since workers come and go in a row."""
     refit_timeout_ns: int = 300 * SECOND_NS
+
+    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+        try:
+            check_locality(self)
+        except ValueError as error:
+            key, _, what = str(error).partition(": ")
+            yield Fault(f"locality.{key}", what)
+        pools = file.pool_specs()
+        for index, told in enumerate(self.pools):
+            if told.pool not in pools or pools[told.pool].connector is None:
+                yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
 
 
 def check_locality(config: LocalityConfig) -> None:

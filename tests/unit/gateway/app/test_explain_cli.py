@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gateway.app.explain_cli import print_explanation
+from gateway.app.wording import because, headline, sentence
 from gateway.core.vocabulary import PlacementReason, PoolStep, Standing
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
+    ExplainedFigure,
     ExplainedPlacement,
     ExplainedPool,
     ExplainedRefusal,
@@ -18,8 +21,6 @@ from gateway.records.decisions import (
     Explanation,
     OtherSide,
 )
-from gateway.records.explain_cli import print_explanation
-from gateway.records.wording import because, headline, sentence
 
 
 def peer(name: str = "eu-1", region: str = "eu-west-1", *, rtt_ms: float = 70.0) -> ExplainedCandidate:
@@ -227,8 +228,10 @@ def test_the_score_of_each_target_is_shown_with_its_parts_and_as_no_time() -> No
 def test_money_first_token_and_carbon_are_shown_where_prices_were_known() -> None:
     assert HERE.costs
     assert THERE.costs
-    here = replace(HERE, costs=replace(HERE.costs, first_token_ms=1200.0, money=0.0, currency="EUR", carbon_mg=2.5))
-    there = replace(THERE, costs=replace(THERE.costs, first_token_ms=480.0))
+    soon, free = ExplainedFigure(1200.0, "ms"), ExplainedFigure(0.0, "EUR")
+    carbon = ExplainedFigure(2.5, "mg CO2")
+    here = replace(HERE, costs=replace(HERE.costs, further={"first_token": soon, "money": free, "carbon": carbon}))
+    there = replace(THERE, costs=replace(THERE.costs, further={"first_token": ExplainedFigure(480.0, "ms")}))
     decided = placement(here, there, reason="local_price")
     told = printed(Explanation(request(decided)))
     assert "Adds to the bill" in told

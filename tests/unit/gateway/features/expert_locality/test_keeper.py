@@ -5,12 +5,12 @@ import json
 import os
 from pathlib import Path
 
-from gateway.config.locality import LocalityConfig, PoolLocalityConfig
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
+from gateway.features.expert_locality.config import LocalityConfig, PoolLocalityConfig
+from gateway.features.expert_locality.keeper import LocalityKeeper
 from gateway.fit.eldr import EldrRules, fit_eldr
 from gateway.state.eldr_files import eldr_file
-from gateway.state.locality import LocalityKeeper
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.decode_config import out_of_bounds
+from gateway.features.section import FeatureSection, WrittenFile
+from mesh.faults import Fault
 from mesh.values import SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionConfig:
+class PredictionConfig(FeatureSection):
+    """Output-length predictor of disaggregated pools."""
+
     kind: PredictorKind = PredictorKind.EXACT_MATCH
     key: PromptKey = PromptKey.PROMPT_OR_LENGTH
     """Key of `exact_match`: which prompts count as the same."""
@@ -30,6 +37,18 @@ class PredictionConfig:
     """Interval of saving the history; a crash loses the requests that ended since."""
     stale_after_ns: int = 24 * 60 * _MINUTE_NS
     """Age above which a fit is not used."""
+
+    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+        try:
+            check_prediction(self, has_folder=file.keeps_state)
+        except ValueError as error:
+            key, _, what = str(error).partition(": ")
+            yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
+
+
+def decode_faults(core: CoreConfig) -> Iterator[Fault]:
+    """Faults of the settings that the decode tier decides by."""
+    yield from (Fault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
 
 
 def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import ClassVar
 
-from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.events import ArtifactReady
@@ -15,23 +15,37 @@ from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.kernel.decode_config import LOCAL_POLICIES
 from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
+from gateway.features.expert_locality.keeper import LocalityKeeper
+from gateway.features.extension import Extension, Host
 from gateway.request.expert_counts import BadCounts, read_counts
-from gateway.state.locality import LocalityKeeper
-from mesh.supervisor import Tenure
+from mesh.series import Label
+from mesh.supervisor import Supervisor, Tenure
 
 
-class ExpertLocality:
+class ExpertLocalityExtension(Extension):
     """Keepers of artifacts, one for each pool that the region file names an artifact for."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, loops: Tenure) -> None:
+    name = "expert_locality"
+    state_key = "locality"
+    labels: ClassVar = {
+        ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
+    }
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config
-        self._desk = desk
-        self._loops = loops
+        self._host = host
+        self._loops: Tenure | None = None
         self._comparers: dict[PoolName, Comparer] = {}
         self._keepers: dict[PoolName, LocalityKeeper] = {}
+        if config.locality.pools:
+            self.compare = self.nearness
+
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+        self._loops = tenure
 
     def begin(self) -> None:
         """Start the keepers, once the core has the first pools."""
+        assert self._loops is not None, "loops run before requests are served"
         locality = self._config.locality
         for files in locality.pools:
             keeper = LocalityKeeper(
@@ -39,8 +53,8 @@ class ExpertLocality:
                 files,
                 locality,
                 self._config.state.folder,
-                clock=self._desk.clock,
-                log=self._desk.log,
+                clock=self._host.clock,
+                log=self._host.log,
             )
             self._keepers[files.pool] = keeper
             self._loops.run(
@@ -51,13 +65,13 @@ class ExpertLocality:
         """Put an artifact in force and tell the core in the same turn of the event loop, so that no request is compared
         with an artifact that the core does not know."""
         self._comparers[pool] = comparer
-        self._desk.driver.submit(ArtifactReady(pool, comparer.digest, comparer.clusters))
+        self._host.submit(ArtifactReady(pool, comparer.digest, comparer.clusters))
 
-    def compare(self, pool: PoolName, counts: bytes) -> Nearness | None:
+    def nearness(self, pool: PoolName, counts: bytes) -> Nearness | None:
         """Nearness of a request by the expert counts of its prefill, given as received. None where no policy uses it,
         or without counts."""
         comparer = self._comparers.get(pool)
-        if comparer is None or not counts or self._desk.core.config.decode.policy not in LOCAL_POLICIES:
+        if comparer is None or not counts or self._host.core.config.decode.policy not in LOCAL_POLICIES:
             return None
         try:
             told = read_counts(counts)
@@ -74,7 +88,7 @@ class ExpertLocality:
 
     def _groups_of(self, name: PoolName) -> Callable[[], int]:
         def groups() -> int:
-            pool = decode_pools_of(self._desk.core).get(name)
+            pool = decode_pools_of(self._host.core).get(name)
             return 0 if pool is None else pool.tier.seats.groups
 
         return groups

@@ -11,7 +11,6 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.feature import decode_pools_of
@@ -24,7 +23,8 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 )
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
-from gateway.state.prediction import PredictorKeeper
+from gateway.features.disaggregated.keeper import PredictorKeeper
+from gateway.features.extension import Host
 from gateway.state.predictor_files import read_or_make_secret
 from mesh.state_files import StateUnusable
 from mesh.supervisor import Tenure
@@ -57,9 +57,9 @@ class PromptKeys:
 class Predictors:
     """One keeper for each disaggregated pool that the region file describes."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, loops: Tenure) -> None:
+    def __init__(self, config: GatewayConfig, host: Host, loops: Tenure) -> None:
         self._config = config
-        self._desk = desk
+        self._host = host
         self._loops = loops
         self._keepers: dict[PoolName, PredictorKeeper] = {}
         self._stops: dict[PoolName, Callable[[], object]] = {}
@@ -88,24 +88,24 @@ class Predictors:
             self._config.state.folder,
             self._config.prediction,
             horizon=self._config.core.decode.balance.horizon_steps,
-            clock=self._desk.clock,
-            log=self._desk.log,
+            clock=self._host.clock,
+            log=self._host.log,
         )
         kept = keeper.restore()
         known = kept.snapshot()
         ended_max = self._config.prediction.history_max
-        self._desk.driver.submit(DecodeHistoryRestored(name, known.ended, known.added, ended_max))
+        self._host.submit(DecodeHistoryRestored(name, known.ended, known.added, ended_max))
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
-        await keeper.run(partial(decode_pools_of(self._desk.core).history_of, name), partial(self._take, name))
+        await keeper.run(partial(decode_pools_of(self._host.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""
-        horizon = self._desk.core.config.decode.balance.horizon_steps
+        horizon = self._host.core.config.decode.balance.horizon_steps
         if not make_estimator(arrays).answers_for(horizon):
             raise UnusableArrays(f"it was fitted for another horizon than {horizon} steps")
-        self._desk.driver.submit(
+        self._host.submit(
             PredictorFitted(
                 name,
                 until_ns,

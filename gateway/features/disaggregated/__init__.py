@@ -1,0 +1,1 @@
+"""Disaggregated pools, outside the core."""

@@ -1,0 +1,51 @@
+"""Disaggregated pools, outside the core: their output-length predictors, and words on decode workers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gateway.config.orders import Orders
+from gateway.config.sections import GatewayConfig
+from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.vocabulary import PoolKind
+from gateway.features.disaggregated.predictors import Predictors, PromptKeys
+from gateway.features.disaggregated.words import DecodeWords
+from gateway.features.extension import Extension, Host
+from mesh.series import Label
+from mesh.supervisor import Supervisor, Tenure
+
+
+class DisaggregatedExtension(Extension):
+    """Keeps predictors of the pools that the region file describes."""
+
+    name = "disaggregated"
+    state_key = "predictors"
+    labels: ClassVar = {
+        ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
+    }
+    words = DecodeWords()
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
+        self._config = config
+        self._host = host
+        self._predictors: Predictors | None = None
+        self._has_begun = False
+        if any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools):
+            self.prompt_key = PromptKeys(config, host.log).of
+
+    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:  # noqa: ARG002
+        self._config = config
+        if self._has_begun:
+            self.begin()
+
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+        self._predictors = Predictors(self._config, self._host, tenure)
+
+    def begin(self) -> None:
+        """Follow the pools of the config in force."""
+        assert self._predictors is not None, "loops run before requests are served"
+        self._has_begun = True
+        self._predictors.follow(self._config.pools)
+
+    def describe(self) -> object | None:
+        return None if self._predictors is None else self._predictors.describe()

@@ -1,0 +1,1 @@
+"""Expert locality of disaggregated pools, outside the core."""

@@ -1,0 +1,1 @@
+"""Lockdown, outside the core: its command and its row in the status."""

@@ -1,0 +1,1 @@
+"""Resume, outside the core."""

@@ -1,0 +1,47 @@
+"""Scaling in `nightside gateway status`: wanted replicas, and pools that may not have as many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from rich.table import Table
+
+from gateway.features.status import StatusView, plain, table_of
+
+
+class ScaledPoolView(msgspec.Struct, frozen=True):
+    model: str
+    pool: str
+    wanted: int
+    reason: str
+    ready: int
+    alone: int
+    offered: float
+    borrowed: float
+    lent: float
+    missing: int
+
+
+class ScalingView(StatusView, frozen=True):
+    """Wanted replicas of each pool."""
+
+    pools: list[ScaledPoolView]
+    webhook_fault: str
+
+    def complaints(self) -> Iterator[str]:
+        for each in self.pools:
+            if each.missing:
+                yield f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
+        if self.webhook_fault:
+            yield f"the scaling webhook does not take what it is told: {self.webhook_fault}"
+
+    def tables(self) -> Iterator[Table]:
+        if not self.pools:
+            return
+        table = table_of(("Pool", "Model", "Why"), ("Wanted", "Ready", "Alone", "Load", "Borrowed", "Lent"))
+        for each in self.pools:
+            loads = (f"{load:.1f}" for load in (each.offered, each.borrowed, each.lent))
+            cells = (each.pool, each.model, each.reason, each.wanted, each.ready, each.alone, *loads)
+            table.add_row(*map(plain, cells))
+        yield table

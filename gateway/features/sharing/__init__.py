@@ -1,0 +1,1 @@
+"""Fair sharing and service classes, outside the core."""

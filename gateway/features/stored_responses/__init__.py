@@ -1,0 +1,1 @@
+"""Stored responses, outside the core."""
