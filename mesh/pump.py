@@ -97,7 +97,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._on_crash = on_crash
         self._inbox: deque[EventT] = deque()
         self.post = self._inbox.append
-        """Submits an event without handling it: whoever posts sees to it that `run` is called soon."""
+        """Submits an event without handling it: the caller sees to it that `run` is called soon."""
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0

@@ -75,7 +75,7 @@ class Room:
         self._bytes_max = bytes_max
         self._body_bytes_max = body_bytes_max
         self.small_bytes_max = min(bytes_max, body_bytes_max)
-        """Bytes of all bodies up to which there is room for anybody, since no share is smaller."""
+        """Total of all bodies in bytes up to which every client has room, since no share is smaller."""
         self._held: dict[Holder, int] = {}
 
     def hold(self, holders: Sequence[Holder] = ()) -> Held:

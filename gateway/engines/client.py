@@ -306,7 +306,7 @@ class EngineLeg:
 
     def _finish(self) -> None:
         self._is_over = True
-        self.exchange = None  # it refers to this leg
+        self.exchange = None  # breaks a reference cycle
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

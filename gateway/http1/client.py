@@ -485,7 +485,7 @@ class ConnectionPool:
 
     async def connect(self, origin: Origin) -> ClientConnection:
         connection = ClientConnection(self.on_turn)
-        protocol = cast(asyncio.Protocol, connection)  # it has the methods, not the base class
+        protocol = cast(asyncio.Protocol, connection)  # structural: all methods, without the base class
         server_name = origin.server_name if origin.tls is not None else None
         try:
             async with asyncio.timeout(self._connect_s):
@@ -493,7 +493,7 @@ class ConnectionPool:
                     lambda: protocol, origin.host, origin.port, ssl=origin.tls, server_hostname=server_name
                 )
         except BaseException:
-            connection.abort()  # it may have been made in the turn in which the waiting ended
+            connection.abort()  # a connection made in the turn in which the wait ended
             raise
         return connection
 

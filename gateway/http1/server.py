@@ -200,7 +200,7 @@ class Exchange:
         return self._connection is None or self._connection.is_closing
 
     def forget(self) -> None:
-        """Call nobody any more: the request is over but for its last bytes."""
+        """Drop all callbacks: the request is over but for its last bytes."""
         self.on_body = self.on_left = self.on_writable = _nothing
 
     def must_close(self) -> None:
@@ -390,7 +390,7 @@ class ServerConnection:
             return
         self._feed(data)
         if self._fault is not None:
-            self._queue.clear()  # nothing in front of a fault is served, unless its turn has come before
+            self._queue.clear()  # requests before a fault are served only if already begun
             if self._current is not None and self._current is self._parsing:
                 self._current.malformed()
         self._advance()
@@ -411,7 +411,7 @@ class ServerConnection:
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the event loop's own signature
         self._transport = None
-        self._parser = None  # it refers to this connection
+        self._parser = None  # breaks a reference cycle
         self.server.lost(self)
         current, self._current = self._current, None
         self._queue.clear()
@@ -486,7 +486,7 @@ class ServerConnection:
     def on_message_complete(self) -> None:
         exchange, self._parsing = self._parsing, None
         if exchange is not None and exchange is self._upgrading:
-            return  # its body is still to come
+            return  # the body is still to come
         self._has_progressed = True
         if exchange is not None and self._fault is None:
             exchange.body_is_over()
@@ -510,7 +510,7 @@ class ServerConnection:
             return
         self._current = None
         self._since_s = self.server.time()
-        self.read_on()  # nothing may have taken the body
+        self.read_on()  # the body may still be unread
         if exchange.is_malformed:
             self.close()
             return
@@ -546,7 +546,7 @@ class ServerConnection:
             if waited_s >= _GOODBYE_S:
                 self.abort()
         elif self._current is not None:
-            pass  # its handler has limits of its own
+            pass  # handlers have limits of their own
         elif self._lingering is not None:
             if waited_s >= _LINGER_S:
                 self.close()
@@ -727,7 +727,7 @@ class HttpServer:
         is_full = len(self.connections) >= self.limits.connections_max
         protocol = _Goodbye(self) if is_full else ServerConnection(self)
         self._unmade -= is_full
-        return cast(asyncio.Protocol, protocol)  # it has the methods, not the base class
+        return cast(asyncio.Protocol, protocol)  # structural: all methods, without the base class
 
     @property
     def open_connections(self) -> int:

@@ -187,7 +187,7 @@ class PeerLeg:
     def _finish(self) -> None:
         self._is_over = True
         self._stop_timer()
-        forward, self._forward = self._forward, None  # it refers to this leg
+        forward, self._forward = self._forward, None  # breaks a reference cycle
         if forward is not None:
             forward.leave()
 

@@ -312,7 +312,7 @@ class EventBody(AnswerBody):
         if self._usage is None or self._usage.output_tokens is None:
             summary.content_events += scanner.content_events
 
-    # Before the first token
+    # First token
 
     def _hold(self, data: bytes) -> LegEnded | None:
         """Hold everything up to the piece with the first token, or with a fault."""

@@ -304,7 +304,7 @@ class LegAnswer:
         self._over(self._ended_early(LegResult.INTERNAL, f"an error of this gateway's own: {type(error).__name__}"))
 
     def _over(self, ended: LegEnded) -> None:
-        self._body = None  # it refers to this leg
+        self._body = None  # breaks a reference cycle
         self._on_over(self, ended)
 
     def _ended_early(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> LegEnded:

@@ -131,7 +131,7 @@ class Forwards(RuleBasedStateMachine):
         self.called.loop.pass_time(seconds)
         self.called.core.turn()
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def what_is_held_is_what_its_forwards_hold(self) -> None:
@@ -159,7 +159,7 @@ class Forwards(RuleBasedStateMachine):
             for number in sorted(called.open):
                 called.hears(pb.OriginFrame(forward=number, credit=2**30))
             called.sends_all()
-            for number in sorted(called.open):  # their requests never came whole
+            for number in sorted(called.open):  # requests that never came whole
                 assert self.rest[number]
                 called.hears(pb.OriginFrame(forward=number, cancel=True))
             called.sends_all()

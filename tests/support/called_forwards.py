@@ -155,7 +155,7 @@ class Core:
         self.legs[order.request_id] = EngineLeg(order, listener)
         return self.legs[order.request_id]
 
-    # What a test lets it do
+    # Steps of a test
 
     def turn(self) -> None:
         """Take in what was posted."""

@@ -59,7 +59,7 @@ class HeardLeg:
         self.fault = error
         self._end("fault")
 
-    # For tests with a running loop
+    # Tests with a running loop
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait until the condition holds; it is checked at each call of the leg."""

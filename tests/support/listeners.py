@@ -12,7 +12,7 @@ _LAST = frozenset({"end", "failed", "fault"})
 
 
 class Heard:
-    """What one leg has said, in order. It checks that nothing follows a last word."""
+    """Words of one leg, in order. Nothing may follow a last word."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

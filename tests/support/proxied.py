@@ -202,7 +202,7 @@ class VirtualPort:
         if self.requests.get(record.request_id) is record:
             del self.requests[record.request_id]
 
-    # For tests
+    # Inputs of tests
 
     def submit(self, event: Event) -> None:
         self.post(event)

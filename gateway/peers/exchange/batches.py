@@ -102,7 +102,7 @@ class Outgoing(Generic[_Frame]):
             self._queue()
 
     def drop(self) -> None:
-        """Discard all that is unsent; nobody is told of the room."""
+        """Discard all that is unsent, without announcing the room it frees."""
         self._frame = self._last_word = self._room = None
         self._bytes.clear()
         self.unsent_bytes = 0

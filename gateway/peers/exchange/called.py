@@ -432,7 +432,7 @@ class CalledForward:
         """Forget the forward: all of its answer is on its way."""
         self._stop_timer()
         self._give_back()
-        self._request = None  # it refers to this forward
+        self._request = None  # breaks a reference cycle
         if self._is_abandoned and not self._is_refused:
             self.out.frame.last = True
         self._stream.is_over(self.out.forward)

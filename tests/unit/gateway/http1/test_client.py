@@ -140,7 +140,7 @@ ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
     "no-content-with-length": (b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n", 204, b"", False),
     "not-modified-with-length": (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n", 304, b"", False),
 }
-"""What a server answers; status and body; and whether its connection is used again."""
+"""Server's answer; status and body; and whether the connection is used again."""
 NO_ANSWERS: dict[str, tuple[bytes, str]] = {
     "no-http": (b"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
     "control-character": (b"HTTP/1.1 200 OK\r\na: \x00\r\n\r\n", "not HTTP"),

@@ -187,7 +187,7 @@ CONVERSATIONS = {
     "delete": (b"DELETE /a HTTP/1.1\r\nhost: x\r\n\r\n" + GET, ok(b"DELETE /a ") + ok(b"GET /a "), False),
     "rare-method": (b"REPORT /a HTTP/1.1\r\nhost: x\r\n\r\n", ok(b"REPORT /a "), False),
 }
-"""What a client sends, what it is sent (interim answers apart), and whether its connection is closed then."""
+"""Client's bytes, answers sent to it (interim ones apart), and whether the connection is closed then."""
 FAULTS = {
     "no-http": (b"\x16\x03\x01\x02\x00\x01", Fault.INVALID_REQUEST),
     "no-version": (b"GET /\r\n\r\n", Fault.INVALID_REQUEST),
@@ -246,7 +246,7 @@ def cut(data: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 
 def said(site: Site, pieces: Iterable[bytes]) -> tuple[bytes, bool]:
-    """What a connection sends if these pieces arrive, and whether it is closed then."""
+    """Return the bytes that a connection sends if these pieces arrive, and whether it is closed then."""
     line = site.connect()
     line.say(*pieces)
     result = bytes(line.sent).replace(CONTINUE, b""), line.is_closed
@@ -642,7 +642,7 @@ class TestExpecting:
         assert line.taken() == ok(b"POST /e body")
 
     async def test_one_that_is_refused_is_not_and_its_connection_is_closed(self, site: Site) -> None:
-        """Its body may follow or not, so that the next bytes are ambiguous."""
+        """The body may follow or not, so that the next bytes are ambiguous."""
         site.answers = lambda exchange: exchange.respond(413, {}, b"")
         line = site.connect()
         line.say(self.POST)

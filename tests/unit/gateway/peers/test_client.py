@@ -291,7 +291,7 @@ class TestRequest:
     def test_a_refusal_before_all_of_it_was_sent_stops_the_rest(self) -> None:
         with begun(bytes(2**20)) as origin:
             while origin.sent():
-                pass  # as much as goes unasked
+                pass  # up to the window that needs no credit
             origin.hears(REFUSED)
             assert origin.leg.told == ["failed"]
             assert [(frame.cancel, frame.request) for frame in origin.sent()] == [(True, b"")]

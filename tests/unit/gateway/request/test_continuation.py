@@ -119,7 +119,7 @@ class TestResuming:
 
     @pytest.mark.parametrize("refusal", [Reply((b'{"error":{}}',), 400, JSON), Reply((error_event(400), DONE))])
     def test_an_engine_that_refuses_the_rest_is_not_the_clients_news(self, refusal: Reply) -> None:
-        """Its client has the beginning of an answer already; another engine may accept the rest."""
+        """The client has the beginning of an answer already; another engine may accept the rest."""
         scene = Scene()
         play(scene, BROKEN, refusal, REST, FAILED)
         assert scene.results[:2] == [LegResult.FAILED, LegResult.CLIENT_ERROR]

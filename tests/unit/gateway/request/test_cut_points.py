@@ -189,7 +189,7 @@ def test_a_client_that_reads_slowly_gets_all_of_it(case: Case, reads_after_s: fl
 @EACH_CASE
 @pytest.mark.parametrize("failure", [FAILED, None])
 def test_a_leg_may_break_off_anywhere(case: Case, failure: LegFailure | None) -> None:
-    """Without a failure, the leg ends as if its answer were complete."""
+    """A leg without a failure ends as if its answer were complete."""
     whole = case.whole()
     end = () if failure is None else (failure,)
     for at in case.places():

@@ -49,7 +49,7 @@ from tests.support.proxied import (
 
 
 class TestTurns:
-    """What happens in which order, within one input and after it."""
+    """Order of effects within one input and after it."""
 
     def test_the_engine_is_asked_before_begin_returns(self) -> None:
         scene = Scene()
