@@ -177,8 +177,8 @@ class LegOpener(Protocol):
 
 class Sink(Protocol):
     """Receiver of the answer: an HTTP client or the gateway that forwarded the request. It never raises for a receiver
-    that has gone; the transport tells the request of that (`ProxiedRequest.client_left`), though never from within one of
-    these calls."""
+    that has gone; the transport tells the request (`ProxiedRequest.client_left`), though never from within one of these
+    calls."""
 
     def accepted(self) -> None:
         """Tell the origin that the core accepted its forward. No effect for an HTTP client."""
