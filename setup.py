@@ -135,7 +135,6 @@ COMPILED = (
     "gateway/request/answer_bodies.py",
     "gateway/request/answers.py",
     "gateway/request/continuation.py",
-    "gateway/request/driver.py",
     "gateway/request/event_scanner.py",
     "gateway/request/leg_answer.py",
     "gateway/request/parts.py",
@@ -165,7 +164,6 @@ COMPILED = (
     "loadgen/simulator/probes.py",
     "loadgen/simulator/prompts.py",
     "loadgen/simulator/requests.py",
-    "mesh/pump.py",
 )
 """Modules that compute, in the core and in the simulator. Compiling modules that only hold values gains nothing."""
 
