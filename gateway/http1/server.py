@@ -124,6 +124,7 @@ class Exchange:
         "body_bytes",
         "has_begun",
         "has_news",
+        "head_bytes",
         "headers",
         "is_complete",
         "is_malformed",
@@ -143,6 +144,8 @@ class Exchange:
         self.headers = Headers()
         self.is_newest = True
         """True for HTTP/1.1, false for HTTP/1.0."""
+        self.head_bytes = 0
+        """Bytes of the headers."""
         self.is_complete = False
         """True once the whole body has arrived."""
         self.is_malformed = False
@@ -347,7 +350,7 @@ class ServerConnection:
         self._queue: deque[Exchange] = deque()
         """Requests whose turn has not come."""
         self._ahead_bytes = 0
-        """Bytes of bodies that have arrived of them."""
+        """Bytes that have arrived of them."""
         self._current: Exchange | None = None
         """Request that is being served."""
         self._lingering: Exchange | None = None
@@ -471,6 +474,8 @@ class ServerConnection:
         exchange.head_is_over(keeps_alive=self._keeps_alive)
         self._fault = _objection(version, exchange.headers)
         self._queue.append(exchange)
+        exchange.head_bytes = self._headers_bytes
+        self._ahead_bytes += self._headers_bytes
         if parser.should_upgrade() and method != b"CONNECT":
             self._upgrading = exchange
 
@@ -611,7 +616,7 @@ class ServerConnection:
             return self._hand_on(current)
         if self._queue:
             self._current = exchange = self._queue.popleft()
-            self._ahead_bytes -= exchange.body_bytes
+            self._ahead_bytes -= exchange.head_bytes + exchange.body_bytes
             exchange.has_news = False
             self.server.handler.serve(exchange)
             return True

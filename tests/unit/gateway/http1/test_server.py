@@ -443,6 +443,16 @@ class TestPipelining:
         line.say(post)
         assert line.is_cut
 
+    async def test_headers_that_wait_are_counted(self, site: Site) -> None:
+        site.server = HttpServer(site, replace(LIMITS, headers_bytes_max=60_000, header_line_bytes_max=60_000))
+        site.answers = site.hold
+        line = site.connect()
+        get = b"GET /a HTTP/1.1\r\nhost: x\r\nx-more: " + b"a" * 52_000 + b"\r\n\r\n"
+        line.say(GET, get, get, get, get, get)
+        assert not line.is_cut
+        line.say(get)
+        assert line.is_cut
+
     async def test_those_that_were_served_are_not(self, site: Site) -> None:
         site.answers = site.hold
         line = site.connect()
