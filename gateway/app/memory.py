@@ -27,8 +27,8 @@ _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
 """Python, its libraries, and an idle gateway."""
 _CONNECTION_BYTES = READ_BYTES + 256 * _KIBIBYTE + 32 * _KIBIBYTE
-"""One connection: what it reads of a body that is not consumed, and one read of the event loop beyond that, which is also
-what requests ahead of their turn may hold; its headers come on top."""
+"""One connection: what it reads of a body that is not consumed, and one read of the event loop beyond that, or as much
+of requests ahead of their turn; its headers come on top."""
 _TLS_BYTES = 640 * _KIBIBYTE
 """Buffers of one TLS connection, both ways."""
 _STREAM_BYTES = 1152 * _KIBIBYTE
