@@ -607,7 +607,8 @@ class ServerConnection:
 
     def _step(self) -> bool:
         """Take one step. False: nothing is left to do until more arrives or the present answer is complete."""
-        if self.is_closing or self._is_refused:
+        transport = self._transport
+        if transport is None or self._is_refused or transport.is_closing():
             return False
         if (lingering := self._lingering) is not None:
             return self._linger(lingering)

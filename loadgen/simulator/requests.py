@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -149,7 +150,7 @@ class SimSink:
 class SimLeg:
     """One leg, as the gateway that opened it sees it. Reports that arrive after its end are ignored."""
 
-    __slots__ = ("home", "is_over", "line", "listener", "order", "port", "said", "sink")
+    __slots__ = ("has_begun", "home", "is_over", "line", "listener", "order", "port", "said", "sink")
 
     def __init__(self, home: Home, port: Port, sink: SimSink, order: StartLeg, listener: LegListener) -> None:
         self.home = home
@@ -158,6 +159,8 @@ class SimLeg:
         self.order = order
         self.listener = listener
         self.is_over = False
+        self.has_begun = False
+        """True once its first token has arrived."""
         self.said = sink.said
         self.line: Line | None = None
         sink.legs.append(self)
@@ -180,6 +183,9 @@ class SimLeg:
     # Reports
 
     def broke(self, detail: str) -> None:
+        """End the leg as a connection that breaks, which is within an event and not between two."""
+        if not self.is_over:
+            self._break_within_an_event()
         self._fail(LegFailure(LegResult.FAILED, detail))
 
     def drop(self, detail: str) -> None:
@@ -187,6 +193,15 @@ class SimLeg:
         self.is_over = True
         if self.line is not None:
             self.line.close_near(detail)
+
+    def _break_within_an_event(self) -> None:
+        if self.has_begun:
+            self.listener.on_data(_FIRST[: self._cut()])
+
+    def _cut(self) -> int:
+        """Number of bytes that arrive of the event in which the leg breaks: any, from none to all but one."""
+        order = self.order
+        return crc32(f"{order.request_id}.{order.attempt}.{order.leg}".encode()) % len(_FIRST)
 
     def _over(self) -> None:
         self.is_over = True
@@ -203,6 +218,7 @@ class SimLeg:
 
     def _begin(self, ran_at: RanAt, place: Place) -> None:
         """Report the first token."""
+        self.has_begun = True
         order, ask = self.order, self.sink.ask
         if ask.is_stored:
             self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, ask.response_id))
@@ -278,6 +294,15 @@ class SimEngineLeg(SimLeg):
             self.sink.ask.told.begins(self.said, self.run, self.engine)
         self._begin(ran_at, self.engine.spec.place)
 
+    def _break_within_an_event(self) -> None:
+        if not self.has_begun and self._cut():
+            headers = _JSON if self.order.role is LegRole.PREFILL else _EVENT_STREAM
+            ran_at = legs.RanAt(self.engine.replica_id, self.engine.spec.place)
+            self.listener.on_head(self._head(200, headers, ran_at))
+            self.listener.on_data(_FIRST[: self._cut()])
+        else:
+            super()._break_within_an_event()
+
     def finished(self) -> None:
         if self.is_over:
             return
@@ -307,7 +332,7 @@ class SimEngineLeg(SimLeg):
 class SimPeerLeg(SimLeg):
     """Leg at another gateway, and receiver of that gateway's answer."""
 
-    __slots__ = ("error", "has_begun", "home_id", "is_accepted", "place")
+    __slots__ = ("error", "home_id", "is_accepted", "place")
 
     def __init__(
         self,
@@ -325,7 +350,6 @@ class SimPeerLeg(SimLeg):
         self.place = place
         """Place of the other gateway's engines."""
         self.is_accepted = False
-        self.has_begun = False
         self.error: tuple[LegHead, bytes] | None = None
         """Error about the request that the other gateway's engine gave, once the answer has ended."""
 
@@ -340,7 +364,6 @@ class SimPeerLeg(SimLeg):
 
     def first_token(self, ran_at: RanAt) -> None:
         if not self.is_over:
-            self.has_begun = True
             self._begin(ran_at, self.place)
 
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
