@@ -68,7 +68,7 @@ class OperatorsServer:
     """Factory of a protocol for each incoming connection."""
 
     is_leaving = False
-    """True once another process takes new connections; those that are open end by themselves."""
+    """True once another process takes new connections; each open one ends with its next answer."""
 
     def __init__(self, server: web.Server, limits: DoorLimits) -> None:
         self.server = server

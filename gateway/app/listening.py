@@ -162,6 +162,13 @@ async def listen_for_operators(
     inherited: Sequence[socket.socket] = (),
 ) -> Door:
     """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
+
+    async def tell_to_reconnect(_: web.Request, response: web.StreamResponse) -> None:
+        if server.is_leaving:
+            response.headers["connection"] = "close"
+            response.force_close()
+
+    app.on_response_prepare.append(tell_to_reconnect)
     runner = operators_runner(app)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -195,6 +195,8 @@ class Api:
             await work
         except ClientFault as fault:
             call.refuse(fault)
+        except asyncio.CancelledError:
+            pass  # the client has left; a task that kept the error would be held by its traceback's frames
         except Exception as error:  # noqa: BLE001 - see `_guarded`
             self._failed(call, error)
         finally:

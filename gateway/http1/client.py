@@ -360,6 +360,7 @@ class ClientExchange:
         self._is_over = True
         if self._connecting is not None:
             self._connecting.cancel()
+            self._connecting = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.leave()
@@ -407,6 +408,8 @@ class ClientExchange:
     async def _connect(self) -> None:
         try:
             connection = await self._pool.connect(self._origin)
+        except asyncio.CancelledError:
+            pass  # stopped; a task that kept the error would be held by its traceback's frames
         except Exception as error:  # noqa: BLE001 - the receiver tells the network's errors from this gateway's own
             self._connecting = None
             self._is_over = True

@@ -590,7 +590,7 @@ class ServerConnection:
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             is_behind_last = not self._keeps_alive and self._is_head_over and self._parsing is None
-            if not is_behind_last:
+            if self._queue or not is_behind_last:
                 self._fault = self._fault or _fault_of(error)
         return None
 

@@ -388,7 +388,7 @@ UPLOADS: dict[str, Way] = {
     "too large in chunks": turned_down(
         (413, "body_too_large"), "transfer-encoding: chunked", body=chunk(b" " * 2 * MIB)
     ),
-    "odd chunks": turned_down((408, "body_timeout"), "transfer-encoding: chunked", body=chunk(BODY) + b"zz\r\n\r\n"),
+    "odd chunks": turned_down((400, "invalid_request"), "transfer-encoding: chunked", body=chunk(BODY) + b"zz\r\n\r\n"),
     "unknown encoding": refused((415, "unsupported_encoding"), "content-encoding: br"),
     "unknown expectation": refused((417, "expectation_failed"), "expect: a miracle"),
     "odd framing": turned_down(

@@ -158,11 +158,6 @@ CONVERSATIONS = {
         False,
     ),
     "close": (b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", ok(b"GET /a ", "connection: close"), True),
-    "behind-close": (
-        b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + GET,
-        ok(b"GET /a ", "connection: close"),
-        True,
-    ),
     "line-behind-close": (
         b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\nb\r\n",
         ok(b"POST /a b", "connection: close"),
@@ -483,9 +478,15 @@ class TestPipelining:
         assert bytes(line.sent) == ok(b"") + b"refused: invalid_request"
         assert len(site.exchanges) == 1
 
-    async def test_nothing_is_said_behind_an_answer_that_closes(self, site: Site) -> None:
+    @pytest.mark.parametrize("more", [GET, b"\x00\x00"])
+    async def test_bytes_that_come_together_with_a_last_request_refuse_it(self, site: Site, more: bytes) -> None:
+        """It is ambiguous where the request ends."""
         line = site.connect()
-        line.say(b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n\x00\x00")
+        line.say(b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + more)
+        assert bytes(line.sent) == b"refused: invalid_request"
+        assert not site.exchanges
+
+    async def test_nothing_is_said_behind_an_answer_that_closes(self, site: Site) -> None:
         line = site.connect()
         site.answers = site.hold
         line.say(b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"\x00")
