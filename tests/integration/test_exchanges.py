@@ -54,7 +54,7 @@ class Answer:
         self._listener = listener
         self._gate = gate
         self._chunks = deque([TOKEN, *[PIECE] * pieces, LAST])
-        self._is_paused = self._has_head = False
+        self.is_paused = self._has_head = False
         self.is_over = False
         self.pauses = 0
         asyncio.get_running_loop().call_soon(self._tell)
@@ -65,17 +65,17 @@ class Answer:
             self._listener.on_failed(STOPPED)
 
     def pause(self) -> None:
-        assert not self._is_paused
-        self._is_paused = True
+        assert not self.is_paused
+        self.is_paused = True
         self.pauses += 1
 
     def resume(self) -> None:
-        assert self._is_paused
-        self._is_paused = False
+        assert self.is_paused
+        self.is_paused = False
         asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
-        if self.is_over or self._is_paused:
+        if self.is_over or self.is_paused:
             return
         if not self._has_head:
             self._has_head = True
@@ -177,7 +177,7 @@ async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> N
             others = [tasks.create_task(whole(callee, number)) for number in range(1, 200)]
         assert {task.result() for task in others} == {TOKEN + 3 * PIECE + LAST}
         assert engines.open_legs == 1
-        await until(lambda: engines.legs[0].pauses == 1)
+        await until(lambda: engines.legs[0].is_paused)
         stalled.handle.resume()
         await stalled.until_over()
         assert stalled.body == TOKEN + 1000 * PIECE + LAST

@@ -480,7 +480,7 @@ class TestPipelining:
 
     @pytest.mark.parametrize("more", [GET, b"\x00\x00"])
     async def test_bytes_that_come_together_with_a_last_request_refuse_it(self, site: Site, more: bytes) -> None:
-        """It is ambiguous where the request ends."""
+        """The end of the request is ambiguous then."""
         line = site.connect()
         line.say(b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + more)
         assert bytes(line.sent) == b"refused: invalid_request"
