@@ -18,6 +18,9 @@ from gateway.request.legs import LegFailure, LegHandle, LegHead, LegOpener, Outb
 from gateway.request.port import Timer
 from gateway.request.transcript import Unsound
 
+_NEVER_RESUMED = (LegResult.INTERNAL, LegResult.CANCELLED)
+"""Ends of a leg whose answer is never resumed."""
+
 
 class AnswerBody(ABC):
     """Body of a leg's answer as it arrives. Its methods raise LegFailure where the leg has failed."""
@@ -321,7 +324,7 @@ class LegAnswer:
         ended = replace(
             ended, is_final=failure.is_final, has_reached=failure.has_reached, resumes_used=failure.resumes_used
         )
-        if not self.has_sent or not self.order.may_break or self.is_theirs or failure.result is LegResult.INTERNAL:
+        if not self.has_sent or not self.order.may_break or self.is_theirs or failure.result in _NEVER_RESUMED:
             return ended
         answer = self.answer
         try:
