@@ -43,11 +43,11 @@ async def listen_for_operators(
     """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises
     OSError."""
     limits = limits or DoorLimits()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    runner = operators_runner(app)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     assert runner.server is not None, "it was set up"
-    door = _Door(runner.server, limits)
+    door = OperatorsServer(runner.server, limits)
     handshake_s = None if tls is None else limits.first_request_s
     context = None if tls is None else tls.context
     with named_by("listen.admin", address):
@@ -59,8 +59,16 @@ async def listen_for_operators(
     return Address(address.host, listening.sockets[0].getsockname()[1])
 
 
-class _Door:
+def operators_runner(app: web.Application) -> web.AppRunner:
+    """Runner of an app for operators, to be set up. A caller's leaving cancels its handler."""
+    return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+
+
+class OperatorsServer:
     """Factory of a protocol for each incoming connection."""
+
+    is_leaving = False
+    """True once another process takes new connections; each open one ends with its next answer."""
 
     def __init__(self, server: web.Server, limits: DoorLimits) -> None:
         self.server = server
@@ -71,6 +79,15 @@ class _Door:
     def __call__(self) -> asyncio.Protocol:
         return _Guarded(self) if len(self.open) < self.limits.connections_max else _TurnedAway(self)
 
+    @property
+    def open_connections(self) -> int:
+        return len(self.open)
+
+    @property
+    def has_unmade(self) -> bool:
+        """True while a TLS handshake may be under way: not known here, and not waited for."""
+        return False
+
     def close(self) -> None:
         """Cut the refused connections; aiohttp ends those that it serves."""
         for each in tuple(self.turned_away):
@@ -80,7 +97,7 @@ class _Door:
 class _Guarded(asyncio.Protocol):
     """Passes a connection on to aiohttp, and aborts it where its first request is late."""
 
-    def __init__(self, door: _Door) -> None:
+    def __init__(self, door: OperatorsServer) -> None:
         self._door = door
         self._inner = door.server()
         self._tail = b""
@@ -127,7 +144,7 @@ class _TurnedAway(asyncio.Protocol):
     """Refuses a connection with a reason and closes it. Beyond `connections_max` refused ones, connections are cut
     without an answer."""
 
-    def __init__(self, door: _Door) -> None:
+    def __init__(self, door: OperatorsServer) -> None:
         self._door = door
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -96,6 +96,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self.observers = tuple(observers)
         self._on_crash = on_crash
         self._inbox: deque[EventT] = deque()
+        self.post = self._inbox.append
+        """Submits an event without handling it: the caller sees to it that `run` is called soon."""
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
@@ -125,15 +127,21 @@ class Pump(ABC, Generic[EventT, EffectT]):
     def submit(self, event: EventT) -> None:
         """Hand an event to the core and perform its effects. An event that is submitted within a step waits its
         turn."""
-        if self.crash is not None:
-            return
         self._inbox.append(event)
+        self.run()
+
+    def run(self) -> None:
+        """Hand the posted events to the core, in order, and perform their effects."""
         if self._pumping:
+            return
+        inbox = self._inbox
+        if self.crash is not None:
+            inbox.clear()
             return
         self._pumping = True
         try:
-            while self._inbox:
-                self._step(self._inbox.popleft())
+            while inbox:
+                self._step(inbox.popleft())
         finally:
             self._pumping = False
 

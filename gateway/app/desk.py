@@ -282,6 +282,9 @@ class Desk:
         self.log.error("background_task_failed", loop=name, exc_info=error)
         self.metrics.restarted(name)
 
+    def handler_failed(self, error: BaseException) -> None:
+        self.log.error("http_handler_failed", exc_info=error)
+
     def request_failed(self, error: BaseException) -> None:
         self.log.error("request_internal_error", exc_info=error)
 

@@ -24,7 +24,7 @@ from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.fleet import Fleet
 from gateway.app.hand_over import Estate, Succession
 from gateway.app.in_force import InForce
-from gateway.app.listening import listen
+from gateway.app.listening import listen_for_clients, listen_for_operators
 from gateway.app.naming import make_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
@@ -39,7 +39,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
-from gateway.door.app import Api
+from gateway.door.api import Api
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
 from gateway.engines.client import ClientSettings, EngineClient
@@ -50,17 +50,18 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.request.answer import AnswerSettings
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
 from gateway.request.legs import LegOpener
 from gateway.request.media import MediaTokens
 from gateway.request.model_names import ModelNames
-from gateway.request.owner import OwnerContext
 from gateway.request.promises import Promises
-from gateway.request.relay import RelaySettings
+from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.takeover.successor import Successor
+from mesh.admin_listening import DoorLimits
 from mesh.clock import Clock
 from mesh.line_writer import lines_written_aside
 from mesh.listening import named_by
@@ -216,13 +217,13 @@ async def serve_gateway(
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
-        engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
+        engines = await stack.enter_async_context(_engine_client(config, fleet, desk))
         openers: dict[TargetKind, LegOpener] = {
             TargetKind.REPLICA: engines,
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
-        owners = _owners(config, desk, openers, loops, tracing=tracing)
-        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
+        context = _request_context(config, desk, openers, tracing=tracing)
+        peer_server = make_peer_server(config, desk, context, roster, control, budgets=accounts.budgets)
         names = make_names(config, desk)
         in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
         handle = GatewayHandle(
@@ -268,7 +269,7 @@ async def serve_gateway(
                     notes=lambda: {**desk.notes(), **accounts.usage.notes()},
                 )
             ),
-            api=_api(desk, owners, accounts, in_force),
+            api=_api(desk, context, accounts, in_force),
             certificates=certificates,
         )
         control.run(loops, tenure, handle.http_address, handle.peers_address)
@@ -340,20 +341,17 @@ async def _learn(
     control.precedence.start(in_force.apply)
 
 
-def _owners(
+def _request_context(
     config: GatewayConfig,
     desk: Desk,
     openers: Mapping[TargetKind, LegOpener],
-    loops: Supervisor,
     *,
     tracing: TracedGateway,
-) -> OwnerContext:
-    return OwnerContext(
+) -> RequestContext:
+    return RequestContext(
         desk.driver,
-        desk.clock,
         openers,
-        loops.start,
-        RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+        AnswerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
         on_finished=desk.on_finished,
         on_refused=desk.on_refused,
         prompt_key=next((each.prompt_key for each in desk.features if each.prompt_key is not None), None),
@@ -364,15 +362,18 @@ def _owners(
     )
 
 
-def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
+def _api(desk: Desk, context: RequestContext, accounts: Accounts, in_force: InForce) -> Api:
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
     media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.context_max)
     return Api(
-        owners,
+        context,
         HttpSettings.from_config(in_force.config),
         desk.models,
         desk.readiness,
+        clock=desk.clock,
+        turn_over=desk.driver.run,
+        on_fault=desk.handler_failed,
         check_key=keyring.check if keyring else None,
         tokens=accounts.identities.client_tokens,
         has_audit=desk.has_audit,
@@ -385,7 +386,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
         rooms=next((each.rooms for each in desk.features if each.rooms is not None), no_rooms),
-    ).make_app()
+    )
 
 
 async def _open_doors(
@@ -394,33 +395,28 @@ async def _open_doors(
     desk: Desk,
     *,
     admin: web.Application,
-    api: web.Application,
+    api: Api,
     certificates: Certificates,
 ) -> None:
     """Listen for operators first, then for clients."""
     handle.admin_app, asked, succession = admin, handle.config.listen, handle.succession
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
-    admin_tls = tls if asked.admin_tls else None
-    few = replace(settings, connections_max=operators_connections_max(settings.connections_max))
     doors = handle.estate.doors
-    doors["admin"] = await listen(
+    doors["admin"] = await listen_for_operators(
         stack,
-        desk,
         admin,
-        few,
+        DoorLimits(operators_connections_max(settings.connections_max), settings.headers_s),
         asked.admin,
-        key="listen.admin",
-        tls=admin_tls,
+        tls=tls if asked.admin_tls else None,
         inherited=succession.listening("admin", asked.admin),
     )
-    doors["http"] = await listen(
+    doors["http"] = await listen_for_clients(
         stack,
         desk,
         api,
         settings,
         asked.http,
-        key="listen.http",
         tls=tls,
         reuse_port=asked.reuse_port,
         inherited=succession.listening("http", asked.http),
@@ -455,9 +451,9 @@ def _run_loops(
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
-def _engine_client(config: GatewayConfig, fleet: Fleet, clock: Clock) -> EngineClient:
+def _engine_client(config: GatewayConfig, fleet: Fleet, desk: Desk) -> EngineClient:
     settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
-    return EngineClient(fleet.endpoints, clock, settings)
+    return EngineClient(fleet.endpoints, desk.clock, settings, on_turn=desk.driver.run)
 
 
 def _peer_opener(config: GatewayConfig, roster: PeerRoster, desk: Desk) -> PeerLegOpener:

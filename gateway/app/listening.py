@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from ssl import SSLContext
+from typing import Protocol
 
 from aiohttp import web
 
 from gateway.app.desk import Desk
-from gateway.door.app import make_runner
-from gateway.door.connections import GuardedRunner
+from gateway.door.api import Api
 from gateway.door.settings import HttpSettings
-from gateway.door.site import Site
-from gateway.request.driver import Driver
+from gateway.http1.server import HttpServer, ServerLimits
+from mesh.accepting import hear_of_all_accepted
+from mesh.admin_listening import DoorLimits, OperatorsServer, operators_runner
 from mesh.listening import named_by
 from mesh.values import Address
 
 _BACKLOG = 1024
 _LOOK_S = 0.02
+_CLOSE_WAIT_S = 1.0
+"""Seconds for which answers that are complete may still be sent to clients that read slowly."""
+
+
+class PortServer(Protocol):
+    """Server of one port: makes the protocol of each connection."""
+
+    is_leaving: bool
+
+    def __call__(self) -> asyncio.Protocol: ...
+
+    @property
+    def open_connections(self) -> int: ...
+
+    @property
+    def has_unmade(self) -> bool:
+        """True while a TLS handshake may be under way, which does not count as a connection yet."""
+        ...
 
 
 class Door:
@@ -29,7 +49,7 @@ class Door:
 
     def __init__(
         self,
-        runner: GuardedRunner,
+        server: PortServer,
         asked: Address,
         *,
         tls: SSLContext | None,
@@ -40,32 +60,54 @@ class Door:
         """Address in the region file."""
         self.address = asked
         """Address with the port that the system chose."""
-        self._runner = runner
+        self._server = server
         self._tls = tls
         self._handshake_s = handshake_s
         self._reuse_port = reuse_port
+        self._listening: list[asyncio.Server] = []
         self._shut: list[socket.socket] = []
         self._shut_at_s = 0.0
 
     async def open(self, inherited: Sequence[socket.socket]) -> None:
         """Listen, on inherited sockets where there are any. Raises OSError."""
+        handshake_s = None if self._tls is None else self._handshake_s
         for each in inherited or (None,):
-            await self._site().start_on(each)
-        self.address = Address(self.asked.host, self._runner.addresses[0][1])
+            where = (
+                {"host": self.asked.host, "port": self.asked.port, "reuse_port": self._reuse_port or None}
+                if each is None
+                else {"sock": each}
+            )
+            listening = await asyncio.get_running_loop().create_server(
+                self._server,
+                ssl=self._tls,
+                ssl_handshake_timeout=handshake_s,
+                backlog=_BACKLOG,
+                **where,
+            )
+            self._listening.append(listening)
+        self.address = Address(self.asked.host, self._listening[0].sockets[0].getsockname()[1])
 
     def sockets(self) -> list[socket.socket]:
         """Copies of the sockets, for the caller to close."""
-        return [each for site in self._sites for each in site.sockets()]
+        own = [each for listening in self._listening for each in listening.sockets]
+        return [socket.socket(fileno=os.dup(each.fileno())) for each in own]
 
     async def shut(self) -> None:
         """Stop accepting; new connections wait in the system's backlog."""
         self._shut = self.sockets()
         self._shut_at_s = asyncio.get_running_loop().time()
-        for site in self._sites:
-            await site.stop()
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening. Open connections go on."""
+        listening, self._listening = self._listening, []
+        for each in listening:
+            if isinstance(each, asyncio.Server):  # uvloop's loses no connection
+                await hear_of_all_accepted(each)
+            each.close()
 
     async def reopen(self) -> None:
-        if not self._sites:
+        if not self._listening:
             await self.open(self._shut)
             self._shut = []
 
@@ -75,67 +117,89 @@ class Door:
         for each in self._shut:
             each.close()
         self._shut = []
-        self._runner.guarded.is_leaving = True
+        self._server.is_leaving = True
 
     async def until_empty(self) -> None:
         """Wait until no connection is open, after `leave`."""
-        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - there is no event
+        while self._server.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(_LOOK_S)
 
     def _may_shake_hands(self) -> bool:
-        """True while a TLS handshake may be under way, which does not count as a connection yet; failed handshakes
-        cannot be told from it."""
+        """True while a TLS handshake may be under way; failed handshakes cannot be told from it."""
         is_recent = asyncio.get_running_loop().time() < self._shut_at_s + self._handshake_s
-        return is_recent and self._runner.guarded.has_unmade
-
-    @property
-    def _sites(self) -> list[Site]:
-        return [each for each in self._runner.sites if isinstance(each, Site)]
-
-    def _site(self) -> Site:
-        return Site(
-            self._runner,
-            self.asked.host,
-            self.asked.port,
-            backlog=_BACKLOG,
-            tls=self._tls,
-            handshake_s=self._handshake_s,
-            reuse_port=self._reuse_port,
-        )
+        return is_recent and self._server.has_unmade
 
 
-async def listen(
+async def listen_for_clients(
     stack: AsyncExitStack,
     desk: Desk,
-    app: web.Application,
+    api: Api,
     settings: HttpSettings,
     address: Address,
     *,
-    key: str,
     tls: SSLContext | None,
     reuse_port: bool = False,
     inherited: Sequence[socket.socket] = (),
 ) -> Door:
     """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
-    runner = make_runner(
-        app,
-        settings,
-        lambda error: desk.log.error("http_handler_failed", exc_info=error),
-        desk.refusals.take,
-    )
-    await runner.setup()
-    stack.push_async_callback(_stop_listening, runner, desk.driver)
-    door = Door(runner, address, tls=tls, handshake_s=settings.headers_s, reuse_port=reuse_port)
-    with named_by(key, address):
+    server = HttpServer(api, server_limits(settings), on_turn=desk.driver.run)
+    stack.callback(api.close)
+    stack.push_async_callback(stop_server, server, lambda: desk.driver.open_requests)
+    door = Door(server, address, tls=tls, handshake_s=settings.headers_s, reuse_port=reuse_port)
+    stack.push_async_callback(door.close)
+    with named_by("listen.http", address):
         await door.open(inherited)
     return door
 
 
-async def _stop_listening(runner: web.AppRunner, driver: Driver) -> None:
-    """Stop listening. Complete answers are sent; requests that still run have had their time and are cut off."""
-    for site in tuple(runner.sites):
-        await site.stop()
-    if driver.open_requests and runner.server is not None:
-        for connection in runner.server.connections:
-            connection.force_close()
-    await runner.cleanup()
+async def listen_for_operators(
+    stack: AsyncExitStack,
+    app: web.Application,
+    limits: DoorLimits,
+    address: Address,
+    *,
+    tls: SSLContext | None,
+    inherited: Sequence[socket.socket] = (),
+) -> Door:
+    """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
+
+    async def tell_to_reconnect(_: web.Request, response: web.StreamResponse) -> None:
+        if server.is_leaving:
+            response.headers["connection"] = "close"
+            response.force_close()
+
+    app.on_response_prepare.append(tell_to_reconnect)
+    runner = operators_runner(app)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    assert runner.server is not None, "it was set up"
+    server = OperatorsServer(runner.server, limits)
+    stack.callback(server.close)
+    door = Door(server, address, tls=tls, handshake_s=limits.first_request_s)
+    stack.push_async_callback(door.close)
+    with named_by("listen.admin", address):
+        await door.open(inherited)
+    return door
+
+
+def server_limits(settings: HttpSettings) -> ServerLimits:
+    return ServerLimits(
+        connections_max=settings.connections_max,
+        headers_bytes_max=settings.headers_bytes_max,
+        header_line_bytes_max=settings.header_line_bytes_max,
+        header_count_max=settings.header_count_max,
+        headers_s=settings.headers_s,
+        idle_s=settings.idle_connection_s,
+        stall_s=settings.stall_s,
+    )
+
+
+async def stop_server(server: HttpServer, open_requests: Callable[[], int]) -> None:
+    """Close all connections. Complete answers are sent; requests that still run have had their time and are cut
+    off."""
+    server.close(at_once=bool(open_requests()))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_WAIT_S):
+            await server.until_empty()
+    server.close(at_once=True)
+    await server.until_empty()

@@ -16,9 +16,9 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.cost import Cost
-from gateway.door.connections import READ_BYTES
 from gateway.door.settings import operators_connections_max
 from gateway.features.catalogue import KINDS
+from gateway.http1.server import READ_BYTES
 from mesh.allocator import describe_allocator
 from mesh.naming.limits import DnsLimits
 from mesh.values import MEBIBYTE
@@ -26,8 +26,9 @@ from mesh.values import MEBIBYTE
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
 """Python, its libraries, and an idle gateway."""
-_CONNECTION_BYTES = 2 * READ_BYTES + 32 * _KIBIBYTE
-"""One connection. It reads two pieces of a body that is not consumed; its headers come on top."""
+_CONNECTION_BYTES = READ_BYTES + 256 * _KIBIBYTE + 32 * _KIBIBYTE
+"""One connection: what it reads of a body that is not consumed, and one read of the event loop beyond that, or as much
+of requests ahead of their turn; its headers come on top."""
 _TLS_BYTES = 640 * _KIBIBYTE
 """Buffers of one TLS connection, both ways."""
 _STREAM_BYTES = 1152 * _KIBIBYTE

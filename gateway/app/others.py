@@ -26,7 +26,7 @@ from gateway.peers.server import PeerServer, PeerService
 from gateway.records.control_metrics import ControlLevels
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
-from gateway.request.owner import OwnerContext
+from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
 from mesh.supervisor import Supervisor
 from mesh.transport import Plaintext
@@ -98,7 +98,15 @@ def make_roster(
     watch = _watch(desk, "caller")
 
     def open_link(peer: PeerConfig) -> PeerLink:
-        return PeerLink(peer, config.peering, control.transport, loops.start, clock=desk.clock, watch=watch)
+        return PeerLink(
+            peer,
+            config.peering,
+            control.transport,
+            loops.start,
+            clock=desk.clock,
+            watch=watch,
+            on_turn=desk.driver.run,
+        )
 
     return PeerRoster(open_link, run_loops, retire)
 
@@ -134,19 +142,21 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *
 def make_peer_server(
     config: GatewayConfig,
     desk: Desk,
-    owners: OwnerContext,
+    context: RequestContext,
     roster: PeerRoster,
     control: Control,
     *,
     budgets: Budgets,
 ) -> PeerServer:
     service = PeerService(
-        owners,
+        context,
         desk.board,
         roster.specs,
         peering=config.peering,
         keep_alive_ns=config.core.observation.keep_alive_ns,
         transport=control.transport,
+        clock=desk.clock,
+        turn_over=desk.driver.run,
         on_refused=lambda: desk.metrics.peer_refused("called"),
         log=desk.log,
         explain=desk.explain_to,

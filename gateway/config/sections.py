@@ -199,8 +199,7 @@ class PeeringConfig:
     forwards_max: int = 4096
     """Forwards from all peers that run or wait here at once."""
     forwards_held_max_bytes: int = 512 * MEBIBYTE
-    """Requests of these forwards in memory together. A request that is still arriving counts as `message_max_bytes`,
-    its only bound."""
+    """Requests of these forwards in memory together, each with the length that it announces."""
     forwards_held_peer_max_bytes: int = 256 * MEBIBYTE
     """Share of these bytes that one peer may hold."""
     message_max_bytes: int = 32 * MEBIBYTE
@@ -208,11 +207,9 @@ class PeeringConfig:
     """Age after which a connection takes no new calls, so that old certificates go out of use."""
     connection_grace_ns: int = 3600 * SECOND_NS
     """Time that running calls may continue on a connection that takes no new ones."""
-    exchange: bool = True
-    """Forwards share one long stream to each peer that supports it. Off: each forward is a call of its own, in both
-    directions, as with gateways of the version before."""
     forward_window_bytes: int = MEBIBYTE // 4
-    """Window of each answer on such a stream: bytes in flight to this gateway or buffered here unread."""
+    """Window of each answer on the stream that forwards to a peer share: bytes in flight to this gateway or buffered
+    here unread."""
     batch_gap_ns: int = 1 * MILLISECOND_NS
     """Pause between two messages on such a stream, once for each frame of the earlier one and three times at most, so
     that frames of several forwards go out together. A frame after a silence, or data beyond one message, does not wait.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from aiohttp import web
-
 from gateway.config.sections import CorsConfig
 
 _SECOND_NS = 1_000_000_000
@@ -27,20 +25,21 @@ class Cors:
     def is_on(self) -> bool:
         return bool(self._origins)
 
-    def headers(self, request: web.Request) -> Mapping[str, str]:
-        """Headers for any answer. `vary: origin` is sent to every client, for the sake of caches in between."""
-        origin = request.headers.get("origin")
+    def headers(self, asked: Mapping[str, str]) -> Mapping[str, str]:
+        """Headers for any answer to a request with the headers `asked`. `vary: origin` is sent to every client, for the
+        sake of caches in between."""
+        origin = asked.get("origin")
         if origin not in self._origins:
             return {"vary": "origin"} if self._origins else {}
         return {"access-control-allow-origin": origin, "access-control-expose-headers": "*", "vary": "origin"}
 
-    def preflight(self, request: web.Request, methods: Iterable[str]) -> Mapping[str, str]:
+    def preflight(self, asked: Mapping[str, str], methods: Iterable[str]) -> Mapping[str, str]:
         """Headers that answer a browser's preflight. Any header may be sent, as by any other client."""
-        told = dict(self.headers(request))
-        if "access-control-allow-origin" not in told or "access-control-request-method" not in request.headers:
+        told = dict(self.headers(asked))
+        if "access-control-allow-origin" not in told or "access-control-request-method" not in asked:
             return told
         told |= {"access-control-allow-methods": ", ".join(methods), "access-control-max-age": self._max_age}
-        wanted = request.headers.get("access-control-request-headers", "")
+        wanted = asked.get("access-control-request-headers", "")
         if _HEADER_NAMES.fullmatch(wanted):
             told["access-control-allow-headers"] = wanted
         return told

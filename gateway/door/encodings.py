@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import zlib
 
-from multidict import MultiMapping
-
 from gateway.door.errors import INVALID_ENCODING, UNSUPPORTED_ENCODING, ClientFault
+from gateway.http1.server import Headers
 
 TAKEN = ("gzip", "deflate")
 _NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
@@ -19,7 +18,7 @@ _DEFLATE_METHOD = 8
 _WHAT_IS_TAKEN = f"this gateway supports {' and '.join(TAKEN)}, one at a time, or none"
 
 
-def encoding_of(headers: MultiMapping[str]) -> str | None:
+def encoding_of(headers: Headers) -> str | None:
     """The body's content encoding; None if it has none. Raises ClientFault."""
     if "content-encoding" not in headers:
         return None

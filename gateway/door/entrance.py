@@ -5,19 +5,14 @@ It must never log, keep or pass on a credential, nor answer a missing key differ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-
-from aiohttp import web
 
 from gateway.core.kernel.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.door.errors import (
     BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,
-    HEADERS_TOO_LARGE,
     INVALID_API_KEY,
     REQUEST_RATE_EXCEEDED,
     TOKEN_RATE_EXCEEDED,
@@ -34,18 +29,13 @@ from gateway.records.usage_book import Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import prompt_guess, tokens_used
-from mesh.admin_server import HEALTH_PATHS, credential_of
+from mesh.admin_server import credential_of
 from mesh.clock import Clock
 from mesh.tokens.tokens import Tokens
 from mesh.tokens.words import TokenRefused, looks_like_token
 
-CALLER = web.RequestKey("caller", Caller)
-_METER = web.RequestKey("meter", KeyMeter)
 Rooms = Callable[[TenantName, int], Sequence[Room]]
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-ROOT_PATH = "/"
-_OPEN_PATHS = HEALTH_PATHS | {ROOT_PATH}
 _NOBODY = KeyId("")
 _KINDS: dict[Limit, ErrorKind] = {
     Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
@@ -55,7 +45,7 @@ _KINDS: dict[Limit, ErrorKind] = {
 
 
 class Entrance:
-    """Lets clients in, each with its Caller under `request[CALLER]`, and counts what their keys use."""
+    """Tells who a client is, and counts what its key uses."""
 
     def __init__(
         self,
@@ -82,49 +72,64 @@ class Entrance:
         self._tenant_budget = tenant_budget
         self._rooms = rooms
 
-    def install(self, app: web.Application) -> None:
-        """Add the middleware, behind the one that answers ClientFaults and before every handler."""
-        app.middlewares.append(self.let_in)
-
-    def headers(self, request: web.Request) -> Mapping[str, str]:
+    def headers(self, caller: Caller, meter: KeyMeter | None) -> Mapping[str, str]:
         """Rate-limit headers for every answer to the caller."""
-        meter, caller = _meter_of(request), request.get(CALLER)
-        if caller is None:
-            return {}
         now_ns = self._clock.now_ns()
         rooms = self._rooms(caller.tenant, now_ns)
         return rate_headers(meter, now_ns, rooms) if rooms or meter is not None else {}
 
-    async def authenticate(self, request: web.Request) -> Caller:
-        """Identify the caller. Raises ClientFault. A token is recognised by its form, so that no issuer is asked about
-        a key."""
+    def shows_token(self, headers: Mapping[str, str]) -> bool:
+        """True if the client shows an issuer's token, which `identified` has to look at. A token is recognised by its
+        form, so that no issuer is asked about a key."""
+        return self._tokens is not None and looks_like_token(credential_of(headers))
+
+    async def identified(self, headers: Mapping[str, str]) -> Caller:
+        """Identify the holder of a token. Raises ClientFault."""
+        assert self._tokens is not None, "there are issuers"
+        try:
+            key = await self._tokens.identify(credential_of(headers))
+        except TokenRefused as refused:
+            raise token_fault(refused) from refused
+        return self._caller(headers, key)
+
+    def caller_of(self, headers: Mapping[str, str]) -> Caller:
+        """Identify a client that shows no token. Raises ClientFault."""
         key = None
-        if self._tokens is not None and looks_like_token(credential := credential_of(request.headers)):
-            key = await _holder_of(credential, self._tokens)
-        elif self._check_key is not None or self._tokens is not None:
-            key = None if self._check_key is None else self._check_key(credential_of(request.headers))
+        if self._check_key is not None or self._tokens is not None:
+            key = None if self._check_key is None else self._check_key(credential_of(headers))
             if key is None:
                 raise ClientFault(INVALID_API_KEY)
-        return read_caller(request.headers, self._request_id_of(request), self._settings, key)
+        return self._caller(headers, key)
 
-    def charging(
-        self, request: web.Request, profile: RequestProfile, summary: RequestSummary
-    ) -> AbstractContextManager[object]:
-        """Context to run a request in, which charges its tokens. `summary` is read at the end, when the owner has
-        filled it in."""
-        caller = request[CALLER]
+    def _caller(self, headers: Mapping[str, str], key: ClientKey | None) -> Caller:
+        """Caller with the request id that the client wants, or a fresh one if a request of that id runs here."""
+        wanted = choose_request_id(headers)
+        request_id = fresh_request_id() if self._is_running(wanted) else wanted
+        return read_caller(headers, request_id, self._settings, key)
+
+    def meter_of(self, caller: Caller) -> KeyMeter | None:
+        """Meter of the caller's key; None where no key was needed."""
+        return None if caller.key is None else self._meters.of(caller.key)
+
+    def enter(self, meter: KeyMeter) -> None:
+        """Take a place and one request of a key, until its meter is left. Raises ClientFault."""
+        _refuse_if(meter.enter(self._clock.now_ns()))
+
+    def reservation(self, profile: RequestProfile, *, generates: bool) -> int:
+        """Tokens to reserve for a request."""
+        if not generates:
+            return 0
         output = self._settings.output_tokens_reserved
         if profile.output_tokens_max is not None:
             output = max(profile.output_tokens_max, 0)
-        tokens = prompt_guess(profile) + output if summary.generates else 0
-        return _Charge(self, caller, _meter_of(request), profile=profile, summary=summary, tokens=tokens)
+        return prompt_guess(profile) + output
 
     def take(self, caller: Caller, meter: KeyMeter | None, tokens: int) -> int:
         """Reserve tokens for a request; returns how many of them count against the key's minute. Raises ClientFault if
         too few are left, and reserves none then."""
-        wall_ns, key = self._clock.wall_ns(), caller.key
+        key = caller.key
         if key is not None and tokens:
-            budgets = key.budget, self._tenant_budget(caller.tenant)
+            wall_ns, budgets = self._clock.wall_ns(), (key.budget, self._tenant_budget(caller.tenant))
             if self._book.is_unknown and budgets != (NO_BUDGET, NO_BUDGET):
                 raise ClientFault(USAGE_UNKNOWN)
             spent = self._book.spent(key.key_id, caller.tenant, budgets, wall_ns)
@@ -155,69 +160,6 @@ class Entrance:
         row = Used(int(summary.generates), used.prompt, cached, used.output)
         self._book.settle(_key_id(caller), caller.tenant, tokens, row, self._clock.wall_ns())
 
-    @web.middleware
-    async def let_in(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if sum(map(len, chain.from_iterable(request.raw_headers))) > self._settings.headers_bytes_max:
-            raise ClientFault(HEADERS_TOO_LARGE)
-        if request.path in _OPEN_PATHS:
-            return await handler(request)
-        caller = request[CALLER] = await self.authenticate(request)
-        if caller.key is None:
-            return await handler(request)
-        meter = request[_METER] = self._meters.of(caller.key)
-        _refuse_if(meter.enter(self._clock.now_ns()))
-        try:
-            return await handler(request)
-        finally:
-            meter.leave()
-
-    def _request_id_of(self, request: web.Request) -> RequestId:
-        """Request id of the client, or a fresh one if a request with that id runs here already."""
-        wanted = choose_request_id(request.headers)
-        return fresh_request_id() if self._is_running(wanted) else wanted
-
-
-class _Charge:
-    """Reserves tokens while a request runs, and replaces them at its end by those really used.
-
-    Entering it raises ClientFault if too few are left.
-    """
-
-    __slots__ = ("_caller", "_entrance", "_meter", "_profile", "_summary", "_taken", "_tokens")
-
-    def __init__(
-        self,
-        entrance: Entrance,
-        caller: Caller,
-        meter: KeyMeter | None,
-        *,
-        profile: RequestProfile,
-        summary: RequestSummary,
-        tokens: int,
-    ) -> None:
-        self._entrance = entrance
-        self._caller = caller
-        self._meter = meter
-        self._profile = profile
-        self._summary = summary
-        self._tokens = tokens
-        self._taken = 0
-
-    def __enter__(self) -> None:
-        self._taken = self._entrance.take(self._caller, self._meter, self._tokens)
-
-    def __exit__(self, *_: object) -> None:
-        self._entrance.settle(
-            self._caller, self._meter, self._profile, self._summary, tokens=self._tokens, taken=self._taken
-        )
-
-
-async def _holder_of(token: str, tokens: Tokens[ClientKey]) -> ClientKey:
-    try:
-        return await tokens.identify(token)
-    except TokenRefused as refused:
-        raise token_fault(refused) from refused
-
 
 def _key_id(caller: Caller) -> KeyId:
     return _NOBODY if caller.key is None else caller.key.key_id
@@ -228,14 +170,6 @@ def _budget_kind(spent: Spent) -> ErrorKind:
     day must come."""
     kind = retried_after(BUDGET_EXCEEDED, spent.wait_ns)
     return replace(kind, may_retry=True) if spent.wait_ns <= TRY_AGAIN_NS else kind
-
-
-def _meter_of(request: web.Request) -> KeyMeter | None:
-    """Meter of the caller's key; None where no key was needed."""
-    try:
-        return request[_METER]
-    except KeyError:
-        return None
 
 
 def _within(meter: KeyMeter, tokens: int) -> int:

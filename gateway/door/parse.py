@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from os import urandom
 
-from multidict import MultiMapping
 from xxhash import xxh3_64_hexdigest
 
 from gateway.core.features.stored_responses.key import stored_response_key
@@ -42,12 +41,13 @@ from gateway.door.errors import (
     ErrorKind,
 )
 from gateway.door.settings import HttpSettings
+from gateway.http1.server import Headers as HttpHeaders
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
 from gateway.request.content import NOTHING_READ, ContentReader
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.handoffs import takers_of
-from gateway.request.header_values import from_text, has_control_character
+from gateway.request.header_values import to_text
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.media import Media, MediaTokens, media_in
 from gateway.request.model_names import ModelNames, body_for
@@ -127,7 +127,7 @@ def read_caller(
     """Read a client's identity and headers. Raises ClientFault. The tenant is the key's. A tenant header counts only
     where the gateway trusts it and, where there are keys, with a key that allows it: other clients could choose the
     rules that they are held to."""
-    hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
+    hints = (to_text(headers.get("x-session-id", "")), to_text(headers.get("x-user-id", "")))
     own = DEFAULT_TENANT if key is None else key.tenant
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
     if named is not None and named != own and key is not None and not key.may_name_tenant:
@@ -137,26 +137,20 @@ def read_caller(
         named or own,
         hints,
         key,
-        _category_named_in(headers),
-        _class_named_in(headers),
-        _patience_named_in(headers),
+        _category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
+        _class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
+        _patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
     )
 
 
-def _class_named_in(headers: Mapping[str, str]) -> ServiceClass | None:
-    told = headers.get(CLASS_HEADER)
-    if told is None:
-        return None
+def _class_named(told: str) -> ServiceClass:
     named = _CLASSES.get(told.strip().lower())
     if named is None:
         raise ClientFault(INVALID_CLASS, f"it is one of {', '.join(_CLASSES)}, not {told[:_SHOWN_MAX]!r}", CLASS_HEADER)
     return named
 
 
-def _patience_named_in(headers: Mapping[str, str]) -> int | None:
-    told = headers.get(DEADLINE_HEADER)
-    if told is None:
-        return None
+def _patience_named(told: str) -> int:
     try:
         return parse_duration_ns(told.strip())
     except ValueError as error:
@@ -176,10 +170,7 @@ def _served_as(caller: Caller, model: ModelName, promises: Promises) -> ServiceC
     return named
 
 
-def _category_named_in(headers: Mapping[str, str]) -> Category | None:
-    named = headers.get(CONTENT_HEADER)
-    if named is None:
-        return None
+def _category_named(named: str) -> Category:
     category = _CATEGORIES.get(named.strip().lower())
     if category is None:
         raise ClientFault(INVALID_CONTENT, f"it is one of {', '.join(_CATEGORIES)}", CONTENT_HEADER)
@@ -278,21 +269,14 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
     )
 
 
-def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
-    """Headers for the engine, byte for byte as the client sent them. Raises ClientFault."""
-    kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
-    if TRACEPARENT in headers and isinstance(headers, MultiMapping):
-        kept = tuple(_with_all_lines(name, text, headers) for name, text in kept)
-    for name, text in kept:
-        if has_control_character(text):
-            raise ClientFault(INVALID_HEADER, f"{name} has a control character", name)
-    return (*kept, (REQUEST_ID_HEADER, request_id))
-
-
-def _with_all_lines(name: str, text: str, headers: MultiMapping[str]) -> tuple[str, str]:
-    """Join the lines of a trace header, which are one list (RFC 9110, section 5.3), so that two traceparents are
-    invalid. Of any other header the first line counts."""
-    return (name, from_text(",".join(headers.getall(name)))) if name in _IN_LINES else (name, text)
+def engine_headers(headers: HttpHeaders, request_id: RequestId) -> Headers:
+    """Headers for the engine, byte for byte as the client sent them. The lines of a trace header are one list (RFC
+    9110, section 5.3), so that two traceparents are invalid. Of any other header the first line counts."""
+    kept = [(name, headers[name]) for name in ENGINE_HEADERS if name in headers]
+    if headers.repeated is not None:
+        kept = [(name, ",".join(headers.getall(name)) if name in _IN_LINES else text) for name, text in kept]
+    kept.append((REQUEST_ID_HEADER, request_id))
+    return tuple(kept)
 
 
 def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:

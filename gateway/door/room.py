@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from gateway.core.vocabulary import TenantName
 from gateway.door.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault, ErrorKind
@@ -74,10 +74,13 @@ class Room:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._body_bytes_max = body_bytes_max
+        self.small_bytes_max = min(bytes_max, body_bytes_max)
+        """Total of all bodies in bytes up to which every client has room, since no share is smaller."""
         self._held: dict[Holder, int] = {}
 
     def hold(self, holders: Sequence[Holder] = ()) -> Held:
-        """Room for a request whose body has not arrived yet. Entering it raises ClientFault if there is no place."""
+        """Room for a request, until it is closed. Raises ClientFault if there is no place."""
+        self.check_place()
         return Held(self, holders)
 
     def objection(self, more_bytes: int, holders: Sequence[Holder]) -> ErrorKind | None:
@@ -129,12 +132,19 @@ class Held:
         self._bytes = 0
         self._has_place = False
 
-    def __enter__(self) -> Self:
-        self._room.check_place()
-        return self
+    def take(self, body_bytes: int) -> None:
+        """Take room and a place for a body that has arrived whole. Raises ClientFault if there is none."""
+        room = self._room
+        if room.bytes + body_bytes > room.small_bytes_max:
+            self.check(body_bytes)
+        room.add(body_bytes, self._holders)
+        self._bytes += body_bytes
+        self.settle()
 
-    def __exit__(self, *_: object) -> None:
-        self._room.add(-self._bytes, self._holders)
+    def close(self) -> None:
+        """Give everything back."""
+        if self._bytes:
+            self._room.add(-self._bytes, self._holders)
         if self._has_place:
             self._room.leave_place()
 

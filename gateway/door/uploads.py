@@ -11,15 +11,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from aiohttp import web
-from aiohttp.http import HttpVersion11
-
 from gateway.door import errors
 from gateway.door.encodings import Inflater, encoding_of
 from gateway.door.errors import ClientFault
 from gateway.door.fields import FIELDS_MAX, LARGE_BYTES, has_too_many_fields
 from gateway.door.room import Held
 from gateway.door.settings import HttpSettings
+from gateway.http1.server import Exchange
+from mesh.waiter import Waiter
 
 STEP_BYTES_MAX = 256 * 1024
 """Bytes that are inflated in one step, by a thread."""
@@ -32,23 +31,27 @@ PROMPT_STEP_BYTES_MAX = 32 * 1024
 """Bytes of output that are inflated in the event loop; the thread inflates the rest."""
 TURN_BYTES = 64 * 1024
 """Size of a body above which parsing it takes longer than all other work on its request."""
-_GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _Take = Callable[[bytes], Awaitable[None]]
 
 
-def check_announced(request: web.Request, body_bytes_max: int) -> None:
+def check_announced(exchange: Exchange, body_bytes_max: int) -> None:
     """Raise ClientFault for a request that must be refused whatever room there is, before its body is read or asked
     for."""
-    if (announced_bytes(request) or 0) > body_bytes_max:
+    headers = exchange.headers
+    length = headers.get("content-length")
+    if length is not None and int(length) > body_bytes_max:
         raise ClientFault(errors.BODY_TOO_LARGE)
-    if "expect" in request.headers and request.headers["expect"].lower() != "100-continue":
+    if "expect" in headers and headers["expect"].lower() != "100-continue":
         raise ClientFault(errors.EXPECTATION_FAILED)
 
 
-def announced_bytes(request: web.Request) -> int | None:
+def announced_bytes(exchange: Exchange) -> int | None:
     """Announced length of the body; None for a chunked body, whose length is not known."""
-    return request.content_length if request.body_exists else 0
+    length = exchange.headers.get("content-length")
+    if length is not None:
+        return int(length)
+    return None if "transfer-encoding" in exchange.headers else 0
 
 
 class Uploads:
@@ -64,17 +67,17 @@ class Uploads:
     def close(self) -> None:
         self._aside.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, request: web.Request, held: Held) -> bytes:
-        """Read the whole body. Raises ClientFault, and ConnectionResetError if the client has left. After a large body,
-        the caller has the event loop's turn to itself until it waits again."""
-        length = announced_bytes(request)
-        encoding = None if length == 0 else encoding_of(request.headers)
-        if encoding is None and length is not None and request.content.is_eof():
-            body = request.content.read_nowait()  # the body has arrived with the headers
+    async def read(self, exchange: Exchange, held: Held) -> bytes:
+        """Read the whole body. Raises ClientFault. After a large body, the caller has the event loop's turn to itself
+        until it waits again."""
+        length = announced_bytes(exchange)
+        encoding = None if length == 0 else encoding_of(exchange.headers)
+        if encoding is None and length is not None and exchange.is_complete:
+            body = exchange.take_body()  # the body has arrived with the headers
             held.grow(len(body))
         else:
             held.check(length or 0)
-            body = await self._read_slowly(request, held, encoding)
+            body = await self._read_slowly(exchange, held, encoding)
         if len(body) > LARGE_BYTES:
             await self._check_fields(body)
         if len(body) > TURN_BYTES:
@@ -87,31 +90,37 @@ class Uploads:
         if await loop.run_in_executor(self._aside, has_too_many_fields, body):
             raise ClientFault(errors.INVALID_FIELD, f"a body has at most {FIELDS_MAX} fields")
 
-    async def _read_slowly(self, request: web.Request, held: Held, encoding: str | None) -> bytes:
-        if _expects_to_go_on(request) and not request.content.is_eof():
-            await request.writer.write(_GO_ON)
-            request.writer.output_size = 0  # the answer has not begun
+    async def _read_slowly(self, exchange: Exchange, held: Held, encoding: str | None) -> bytes:
+        exchange.go_on()
         body = _Body(held, self._settings.body_bytes_max)
         if encoding is None:
-            await self._receive(request, body.add)
+            await self._receive(exchange, body.add)
         else:
             inflater = Inflater(encoding)
-            await self._receive(request, partial(self._inflate, inflater, body))
+            await self._receive(exchange, partial(self._inflate, inflater, body))
             inflater.close()
         pieces = body.pieces()
         if body.size <= TURN_BYTES:
             return b"".join(pieces)
         return await asyncio.get_running_loop().run_in_executor(self._aside, _joined, pieces)
 
-    async def _receive(self, request: web.Request, take: _Take) -> None:
+    async def _receive(self, exchange: Exchange, take: _Take) -> None:
         """Hand on pieces as they arrive, as long as they arrive fast enough. Raises ClientFault otherwise."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         received = 0
+        news = Waiter()
+        exchange.on_body = news.wake
         try:
             async with asyncio.timeout(min(settings.stall_s, settings.body_grace_s)) as patience:
-                while piece := await request.content.readany():
+                while not exchange.is_complete or exchange.body_bytes:
+                    if exchange.is_malformed:
+                        raise ClientFault(errors.INVALID_REQUEST)
+                    piece = exchange.take_body()
+                    if not piece:
+                        await news.wait()
+                        continue
                     received += len(piece)
                     if received > settings.body_bytes_max:
                         raise ClientFault(errors.BODY_TOO_LARGE)
@@ -120,9 +129,6 @@ class Uploads:
                     patience.reschedule(started_s + min(settings.stall_s, wait_s))
         except TimeoutError as error:
             raise ClientFault(errors.BODY_INCOMPLETE) from error
-        except web.RequestPayloadError as error:
-            error.__traceback__ = None  # the stream keeps the error, whose traceback refers to the stream's frames
-            raise ClientFault(errors.INVALID_REQUEST) from error
 
     async def _inflate(self, inflater: Inflater, body: _Body, piece: bytes) -> None:
         """Inflate a piece. A small piece may have a large output: what does not come out at once is left to the
@@ -195,8 +201,3 @@ def _joined(pieces: list[bytearray]) -> bytes:
     body = b"".join(pieces)
     pieces.clear()  # clearing takes as long as joining, so the thread does it
     return body
-
-
-def _expects_to_go_on(request: web.Request) -> bool:
-    """True if the client waits for `100 Continue`; `check_announced` has refused every other expectation."""
-    return "expect" in request.headers and request.version >= HttpVersion11

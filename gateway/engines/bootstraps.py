@@ -14,12 +14,12 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ProbeConfig
 from gateway.core.vocabulary import Connector
-from gateway.engines.connection import ConnectionPool
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.handoff.bootstrap import QUERY_PATHS, Bootstrap, bootstrap_of, read_query, read_server_info
 from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
 from gateway.engines.probe import FAULTS, get_page, probe_connections
+from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
 from mesh.supervisor import Backoff, OnFailure
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Self
@@ -20,17 +20,27 @@ from gateway.config.targets import Dialect
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import Extra, LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
-from gateway.engines.connection import ConnectionPool, EngineGone, Response, origin_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.handoff.meeting import leg_headers, meeting
+from gateway.engines.origins import origin_of
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
+from gateway.http1.client import ClientExchange, ConnectionPool
 from gateway.request.body_edits import CACHE_SALT, Setting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.extras import ask_for
-from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, PartInput
+from gateway.request.legs import (
+    STOPPED,
+    Headers,
+    LegFailure,
+    LegHandle,
+    LegHead,
+    LegListener,
+    OutboundRequest,
+    PartInput,
+)
 from gateway.request.side_channels import NOWHERE, SideChannel
 from mesh.clock import Clock
 from mesh.shortage import is_our_shortage
@@ -66,12 +76,20 @@ class ClientSettings:
 class EngineClient:
     """Opens legs at replicas, with one connection pool for the whole gateway."""
 
-    def __init__(self, endpoints: ReplicaEndpoints, clock: Clock, settings: ClientSettings) -> None:
-        """Create this inside a running loop."""
-        self._endpoints = endpoints
+    def __init__(
+        self,
+        endpoints: ReplicaEndpoints,
+        clock: Clock,
+        settings: ClientSettings,
+        *,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create this inside a running loop. `on_turn` is called after each turn in which a leg's listener was
+        called."""
+        self.endpoints = endpoints
         self._clock = clock
         self._closing_ns = round(settings.closing_s * _SECOND_NS)
-        self._pool = ConnectionPool(connect_s=settings.connect_s, idle_s=settings.idle_connection_s)
+        self._pool = ConnectionPool(connect_s=settings.connect_s, idle_s=settings.idle_connection_s, on_turn=on_turn)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,19 +97,16 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         self._pool.close()
 
-    def open(self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]) -> _Opening:
-        return _Opening(self, order, request, on_accepted)
-
-    async def send(
-        self, order: StartLeg, request: OutboundRequest
-    ) -> tuple[ReplicaEndpoint, Response, tuple[Extra, ...]]:
-        """Send the request of a leg. Returns the endpoint, its response, and the extras that were asked for. Raises
-        LegFailure and TokenizerLacks. The core keeps the deadline: it stops the leg."""
-        endpoint = self._endpoints.get(ReplicaId(order.target.id))
+    def open(self, order: StartLeg, request: OutboundRequest, listener: LegListener) -> LegHandle:
+        """Send the request of a leg. Raises LegFailure. The core keeps the deadline: it stops the leg."""
+        endpoint = self.endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
         if request.path == TOKENIZE_PATH:
-            request = in_words_of(endpoint.dialect, request)
+            try:
+                request = in_words_of(endpoint.dialect, request)
+            except TokenizerLacks as problem:
+                return RefusedLeg(self, order, endpoint, listener, problem)
         origin, prefix = origin_of(endpoint.url, endpoint.tls)
         extras: tuple[Extra, ...] = ()
         if request.part is None:
@@ -99,13 +114,18 @@ class EngineClient:
             (lead, body), extras = _body(endpoint, order, request)
         else:
             headers, (lead, body) = self._part(endpoint, order, request, request.part)
-        try:
-            response = await self._pool.request(request.method, origin, prefix + request.path, headers, body, lead=lead)
-        except OSError as error:
-            has_reached = error.errno != errno.ECONNREFUSED
-            told = f"no answer: {_in_words(error)}"
-            raise LegFailure(_result_of(error), told, has_reached=has_reached) from error
-        return endpoint, response, extras
+        leg = EngineLeg(self, endpoint, order, extras, listener)
+        leg.exchange = self._pool.request(
+            request.method, origin, prefix + request.path, headers, body, taker=leg, lead=lead
+        )
+        return leg
+
+    def closes(self, endpoint: ReplicaEndpoint) -> None:
+        """Note that an engine is shutting down."""
+        self.endpoints.closes(endpoint.url, self._clock.now_ns() + self._closing_ns)
+
+    def turn_over(self) -> None:
+        self._pool.on_turn()
 
     def _part(
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: PartInput
@@ -134,101 +154,244 @@ class EngineClient:
 
     def _bootstrap(self, endpoint: ReplicaEndpoint, order: StartLeg) -> Bootstrap:
         """Bootstrap of the prefill worker, where the two engines meet. Raises LegFailure if it is not known."""
-        prefill = endpoint if order.prefill is None else self._endpoints.get(ReplicaId(order.prefill.id))
+        prefill = endpoint if order.prefill is None else self.endpoints.get(ReplicaId(order.prefill.id))
         if prefill is None:
             raise LegFailure(LegResult.BUSY, "the prefill worker is no longer assigned to this gateway")
-        bootstrap = self._endpoints.bootstrap_of(prefill)
+        bootstrap = self.endpoints.bootstrap_of(prefill)
         if bootstrap is None:
             raise LegFailure(LegResult.BUSY, "the prefill worker has not said yet where it is met")
         return bootstrap
 
-    async def read_error(self, endpoint: ReplicaEndpoint, response: Response, order: StartLeg) -> ErrorLeg:
-        """Read an error response. Raises LegFailure if the engine is shutting down or broken, whatever the status."""
-        error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
-        if error.meaning is Meaning.CLOSING:
-            self._endpoints.closes(endpoint.url, self._clock.now_ns() + self._closing_ns)
-            raise LegFailure(LegResult.BUSY, "the engine is shutting down")
-        if error.meaning is Meaning.BROKEN:
-            raise LegFailure(LegResult.FAILED, f"status {response.status}")
-        return ErrorLeg(response.headers, endpoint, error, order)
 
-    def refuse(self, order: StartLeg, problem: TokenizerLacks) -> ErrorLeg:
-        """Answer for a request that the engine would misunderstand without reporting it."""
-        endpoint = self._endpoints.get(ReplicaId(order.target.id))
-        assert endpoint is not None, "it was there a moment ago"
-        body = in_openai_shape(msgspec.json.encode({"message": str(problem)}), 400)
-        return ErrorLeg((), endpoint, EngineError(Meaning.REQUEST, 400, body), order)
+class EngineLeg:
+    """Leg at an engine. The body of an error is read here, whole and in the shape for the client."""
 
-
-class _Opening:
-    """Context of one leg: entering sends the request and waits for the head, leaving closes the response."""
-
-    __slots__ = ("_client", "_on_accepted", "_order", "_request", "_response")
+    __slots__ = (
+        "_client",
+        "_endpoint",
+        "_error",
+        "_extras",
+        "_has_head",
+        "_is_over",
+        "_listener",
+        "_order",
+        "_timer",
+        "exchange",
+    )
 
     def __init__(
-        self, client: EngineClient, order: StartLeg, request: OutboundRequest, on_accepted: Callable[[], None]
+        self,
+        client: EngineClient,
+        endpoint: ReplicaEndpoint,
+        order: StartLeg,
+        extras: tuple[Extra, ...],
+        listener: LegListener,
+    ) -> None:
+        self.exchange: ClientExchange | None = None
+        self._client = client
+        self._endpoint = endpoint
+        self._order = order
+        self._extras = extras
+        """Members of the answer that this gateway asks the engine for."""
+        self._listener = listener
+        self._error: _ErrorBody | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_head = self._is_over = False
+
+    # Handle of the request
+
+    def stop(self) -> None:
+        if self._is_over:
+            return
+        self._stop_reading()
+        self._finish()
+        self._listener.on_failed(STOPPED)
+
+    def pause(self) -> None:
+        if self.exchange is not None:
+            self.exchange.pause()
+
+    def resume(self) -> None:
+        if self.exchange is not None:
+            self.exchange.resume()
+
+    # Taker of the connection's answer
+
+    def on_head(self, exchange: ClientExchange, status: int, headers: Headers, peer: str) -> None:
+        if status >= 400:
+            self._error = _ErrorBody(status, headers)
+            self._timer = asyncio.get_running_loop().call_later(_ERROR_WAIT_S, self._error_is_late)
+            return
+        self._has_head = True
+        order, endpoint = self._order, self._endpoint
+        side_channel = _side_channel(endpoint, peer) if order.role is LegRole.PREFILL else NOWHERE
+        exchange.take = self._listener.on_data
+        self._listener.on_head(
+            LegHead(status, headers, endpoint.ran_at, order.attempt, order.leg, self._extras, side_channel)
+        )
+
+    def on_data(self, data: bytes) -> None:
+        """Take in a piece of an error. One above _ERROR_BYTES_MAX is read as empty, so that only its status counts:
+        engines quote what they refuse, so that a long error is as likely the request's fault as a short one."""
+        error = self._error
+        assert error is not None, "an answer's body goes to the request"
+        if not error.add(data):
+            self._stop_reading()
+            self._tell_error(error)
+
+    def on_end(self) -> None:
+        if self._error is None:
+            self._finish()
+            self._listener.on_end(None)
+        else:
+            self._tell_error(self._error)
+
+    def on_broken(self, error: Exception) -> None:
+        if self._is_over:
+            return
+        told = self._error
+        if told is not None:
+            self._error_broke_off(told, error)
+            return
+        self._finish()
+        if not isinstance(error, OSError):
+            self._listener.on_fault(error)
+        elif self._has_head:
+            self._listener.on_failed(_broke_off(error))
+        else:
+            has_reached = error.errno != errno.ECONNREFUSED
+            detail = f"no answer: {_in_words(error)}"
+            self._listener.on_failed(LegFailure(_result_of(error), detail, has_reached=has_reached))
+
+    # Errors
+
+    def _error_is_late(self) -> None:
+        self._timer = None
+        error = self._error
+        assert error is not None, "an error is awaited"
+        self._stop_reading()
+        self._error_broke_off(error, TimeoutError())
+        self._client.turn_over()
+
+    def _error_broke_off(self, error: _ErrorBody, why: Exception) -> None:
+        """End with an error whose body breaks off or arrives late. A 4xx status other than 429 counts as a failure of
+        the engine then; of others, the part that has arrived counts."""
+        if 400 <= error.status < 500 and error.status != 429:
+            self._finish()
+            self._listener.on_failed(_broke_off(why))
+        else:
+            self._tell_error(error)
+
+    def _tell_error(self, error: _ErrorBody) -> None:
+        """Pass the error on, unless the engine is shutting down or broken, whatever the status."""
+        self._finish()
+        try:
+            self._listener_gets(read_error(error.status, error.body, is_pinned=self._endpoint.rank is not None), error)
+        except Exception as fault:  # noqa: BLE001 - any error here is this gateway's own
+            self._listener.on_fault(fault)
+
+    def _listener_gets(self, read: EngineError, error: _ErrorBody) -> None:
+        listener = self._listener
+        if read.meaning is Meaning.CLOSING:
+            self._client.closes(self._endpoint)
+            listener.on_failed(LegFailure(LegResult.BUSY, "the engine is shutting down"))
+        elif read.meaning is Meaning.BROKEN:
+            listener.on_failed(LegFailure(LegResult.FAILED, f"status {error.status}"))
+        else:
+            tell_error(listener, self._order, self._endpoint, read, error.headers)
+
+    def _stop_reading(self) -> None:
+        if self.exchange is not None:
+            self.exchange.stop()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        self.exchange = None  # breaks a reference cycle
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _ErrorBody:
+    """Error of an engine as it arrives."""
+
+    __slots__ = ("_pieces", "_size", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> bool:
+        """Add a piece. False: it is too long, and counts as empty."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > _ERROR_BYTES_MAX:
+            self._pieces.clear()
+            return False
+        return True
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+class RefusedLeg:
+    """Leg of a request that the engine would misunderstand without reporting it. It is answered here."""
+
+    __slots__ = ("_client", "_endpoint", "_handle", "_listener", "_order", "_problem")
+
+    def __init__(
+        self,
+        client: EngineClient,
+        order: StartLeg,
+        endpoint: ReplicaEndpoint,
+        listener: LegListener,
+        problem: TokenizerLacks,
     ) -> None:
         self._client = client
         self._order = order
-        self._request = request
-        self._on_accepted = on_accepted
-        self._response: Response | None = None
+        self._endpoint = endpoint
+        self._listener = listener
+        self._problem = problem
+        self._handle: asyncio.Handle | None = asyncio.get_running_loop().call_soon(self._answer)
 
-    async def __aenter__(self) -> Leg:
-        try:
-            endpoint, response, extras = await self._client.send(self._order, self._request)
-        except TokenizerLacks as problem:
-            return self._client.refuse(self._order, problem)
-        self._response = response
-        if response.status < 400:
-            self._on_accepted()
-            return EngineLeg(response, endpoint, self._order, extras)
-        try:
-            return await self._client.read_error(endpoint, response, self._order)
-        except BaseException:
-            response.close()
-            raise
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._listener.on_failed(STOPPED)
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._response is not None:
-            self._response.close()  # a response that was read to its end has given its connection back already
+    def pause(self) -> None:
+        pass
 
+    def resume(self) -> None:
+        pass
 
-class EngineLeg:
-    """Leg at an engine that has begun to answer."""
-
-    __slots__ = ("_response", "head")
-    counted = None
-
-    def __init__(
-        self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg, extras: tuple[Extra, ...]
-    ) -> None:
-        self.head = LegHead(
-            response.status,
-            response.headers,
-            endpoint.ran_at,
-            order.attempt,
-            order.leg,
-            extras,
-            _side_channel(endpoint, response) if order.role is LegRole.PREFILL else NOWHERE,
-        )
-        self._response = response
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return _Chunks(self._response)
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        try:
-            return await self._response.pour(take)
-        except EngineGone as error:
-            raise _broke_off(error) from error
+    def _answer(self) -> None:
+        self._handle = None
+        body = in_openai_shape(msgspec.json.encode({"message": str(self._problem)}), 400)
+        tell_error(self._listener, self._order, self._endpoint, EngineError(Meaning.REQUEST, 400, body), ())
+        self._client.turn_over()
 
 
-def _side_channel(endpoint: ReplicaEndpoint, response: Response) -> SideChannel:
+def tell_error(
+    listener: LegListener, order: StartLeg, endpoint: ReplicaEndpoint, error: EngineError, headers: Headers
+) -> None:
+    """Give an error that is about the client's request to the leg's listener."""
+    kept = tuple(pair for pair in headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
+    own = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
+    listener.on_head(LegHead(error.status, own, endpoint.ran_at, order.attempt, order.leg))
+    listener.on_data(error.body)
+    listener.on_end(None)
+
+
+def _side_channel(endpoint: ReplicaEndpoint, peer: str) -> SideChannel:
     """Configured side channel of the worker, plus the address that answered: an engine behind a DNS name reports its
     own address."""
     named = endpoint.side_channel
-    found = {str(ip_address(response.peer))} if response.peer else set()
+    found = {str(ip_address(peer))} if peer else set()
     hosts = named.hosts | found
     if any(_is_loopback(each) for each in hosts):
         hosts |= _LOOPBACK
@@ -240,67 +403,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class ErrorLeg:
-    """Leg at an engine that has answered with an error, read whole and in the shape for the client."""
-
-    counted = None
-    __slots__ = ("_body", "head")
-
-    def __init__(self, headers: Headers, endpoint: ReplicaEndpoint, error: EngineError, order: StartLeg) -> None:
-        kept = tuple(pair for pair in headers if pair[0].lower() not in _NOT_OF_AN_ERROR)
-        own = (*kept, ("content-type", "application/json"), ("content-length", str(len(error.body))))
-        self.head = LegHead(error.status, own, endpoint.ran_at, order.attempt, order.leg)
-        self._body = error.body
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        yield self._body
-
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        take(self._body)
-        return True
-
-
-class _Chunks:
-    """Body as it arrives from the socket; only pieces that have piled up there are joined."""
-
-    __slots__ = ("_read",)
-
-    def __init__(self, response: Response) -> None:
-        self._read = response.read
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            data = await self._read()
-        except EngineGone as error:
-            raise _broke_off(error) from error
-        if not data:
-            raise StopAsyncIteration
-        return data
-
-
-async def _error_body(response: Response) -> bytes:
-    """Read the body of an error response. A body above _ERROR_BYTES_MAX is read as empty, so that only its status
-    counts: engines quote what they refuse, so that a long error is as likely the request's fault as a short one.
-
-    A body that breaks off or arrives late raises LegFailure for a 4xx status other than 429; for other statuses the
-    part that has arrived is returned.
-    """
-    body: list[bytes] = []
-    try:
-        async with asyncio.timeout(_ERROR_WAIT_S):
-            while data := await response.read():
-                body.append(data)
-                if sum(map(len, body)) > _ERROR_BYTES_MAX:
-                    return b""
-    except (EngineGone, TimeoutError) as error:
-        if 400 <= response.status < 500 and response.status != 429:
-            raise _broke_off(error) from error
-    return b"".join(body)
 
 
 def _result_of(error: OSError) -> LegResult:

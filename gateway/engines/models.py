@@ -15,12 +15,12 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.names import is_model_name
 from gateway.config.sections import ProbeConfig
 from gateway.core.vocabulary import ModelName, ReplicaId
-from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import listed_models
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
 from gateway.engines.probe import FAULTS, get_page, probe_connections
+from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
 from mesh.supervisor import Backoff, OnFailure
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from urllib.parse import urljoin, urlsplit
 
 from gateway.config.sections import ProbeConfig
-from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.dialects import DIALECTS, Reading
 from gateway.engines.endpoints import Engine
 from gateway.engines.exposition import BadProbe
+from gateway.engines.origins import origin_of
+from gateway.http1.client import ConnectionPool, Fetched
 from mesh.shortage import is_our_shortage
 
 _SECOND_NS = 1_000_000_000
@@ -125,27 +126,24 @@ class EngineProbe:
 
 
 async def get_page(connections: ConnectionPool, engine: Engine, path: str) -> tuple[int, bytes]:
-    """Status and body of one GET; the body of an error is not read. Raises what is in FAULTS."""
+    """Status and body of one GET; an error's body counts as empty. Raises what is in FAULTS."""
     origin, prefix = origin_of(engine.url, engine.tls)
     headers = [("accept", "*/*"), ("accept-encoding", "identity"), *engine.authorization().items()]
     target = prefix + path
     for _ in range(_REDIRECTS_MAX + 1):
-        response = await connections.request("GET", origin, target, headers, b"")
-        try:
-            if response.status == 200:
-                return 200, await _read_page(response)
-            if response.status not in _REDIRECTS:
-                return response.status, b""
-            target = _redirected(engine.url, target, response)
-        finally:
-            response.close()
+        page = await connections.fetch("GET", origin, target, headers, b"", bytes_max=_PAGE_BYTES_MAX)
+        if page.status == 200:
+            return 200, page.body
+        if page.status not in _REDIRECTS:
+            return page.status, b""
+        target = _redirected(engine.url, target, page)
     raise BadProbe(f"{path} is redirected again and again")
 
 
-def _redirected(url: str, target: str, response: Response) -> str:
+def _redirected(url: str, target: str, page: Fetched) -> str:
     """Path of a redirect. Raises BadProbe unless it leads to the same server: the engine's API key is sent to no
     other."""
-    location = next((value for name, value in response.headers if name.lower() == "location"), "")
+    location = next((value for name, value in page.headers if name.lower() == "location"), "")
     there = urljoin(urljoin(url, target), location)
     if not location or _server_of(there) != _server_of(url):
         raise BadProbe(f"{target} is redirected elsewhere")
@@ -156,14 +154,3 @@ def _redirected(url: str, target: str, response: Response) -> str:
 def _server_of(url: str) -> tuple[str, int, bool]:
     origin = origin_of(url)[0]
     return origin.host.lower(), origin.port, origin.tls is not None
-
-
-async def _read_page(response: Response) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while data := await response.read():
-        pieces.append(data)
-        size += len(data)
-        if size > _PAGE_BYTES_MAX:
-            raise BadProbe(f"the page is larger than {_PAGE_BYTES_MAX} bytes")
-    return b"".join(pieces)

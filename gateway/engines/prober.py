@@ -15,11 +15,11 @@ from itertools import count
 from gateway.config.sections import ProbeConfig
 from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
-from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LookBudget
 from gateway.engines.probe import EngineProbe, probe_connections
+from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
 from mesh.supervisor import Backoff, OnFailure
 

@@ -25,7 +25,7 @@ from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
-from gateway.request.relay import Compare
+from gateway.request.parts import Compare
 from mesh.clock import Clock
 from mesh.control.vocabulary import Wanted
 from mesh.reloader import Reloader

@@ -471,14 +471,6 @@ def _resumes(message: pb.Resumes) -> Resumes:
 # A forward's answers
 
 
-def accepted_to_pb() -> pb.ForwardResponse:
-    return pb.ForwardResponse(accepted=pb.Accepted())
-
-
-def refused_to_pb(reason: RefusalReason, detail: str) -> pb.ForwardResponse:
-    return pb.ForwardResponse(refused=refusal_to_pb(reason, detail))
-
-
 def refusal_to_pb(reason: RefusalReason, detail: str) -> pb.Refused:
     return pb.Refused(reason=reason, detail=detail[:TEXT_LENGTH_MAX])
 
@@ -486,12 +478,6 @@ def refusal_to_pb(reason: RefusalReason, detail: str) -> pb.Refused:
 def read_refused(message: pb.Refused) -> tuple[RefusalReason, str]:
     reason, detail = _word(RefusalReason, message.reason, message.detail)
     return reason or UNKNOWN_REFUSAL, detail
-
-
-def head_to_pb(head: LegHead) -> pb.ForwardResponse:
-    message = pb.ForwardResponse()
-    write_head(message.head, head)
-    return message
 
 
 def write_head(message: pb.Head, head: LegHead) -> None:
@@ -516,14 +502,6 @@ def _ran_at(text: str) -> RanAt:
     require(len(parts) == 3, f"{RAN_AT_HEADER} is malformed")
     region, jurisdiction = (read_id(part, RAN_AT_HEADER) for part in parts[1:])
     return RanAt(read_replica_id(parts[0], RAN_AT_HEADER), Place(RegionName(region), Jurisdiction(jurisdiction)))
-
-
-def data_to_pb(data: bytes) -> pb.ForwardResponse:
-    return pb.ForwardResponse(data=data)
-
-
-def ended_to_pb(end: EndRequest, summary: RequestSummary) -> pb.ForwardResponse:
-    return pb.ForwardResponse(ended=end_to_pb(end, summary))
 
 
 def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:

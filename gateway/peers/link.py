@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Never
 
@@ -40,8 +41,11 @@ class PeerLink:
         *,
         clock: Clock | None = None,
         watch: Watch = UNWATCHED,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        """`start` runs a coroutine to its end; it is used for the streams that forwards share."""
+        """`start` runs a coroutine to its end; it is used for the streams that forwards share. `on_turn` is called
+        after each turn in which a forward's words were handed on."""
+        self.turn_over = on_turn
         self.peer = peer
         self.peering = peering
         self._transport = transport
@@ -129,6 +133,7 @@ class PeerLink:
             is_shortage=lambda error: is_our_shortage(error) and not line.is_ready,
             on_ignored=partial(self._watch.ignored, gateway_id),
             on_broken=partial(self._watch.broken, gateway_id),
+            on_turn=self.turn_over,
         )
 
 

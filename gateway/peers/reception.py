@@ -1,4 +1,4 @@
-"""Receives the forwards of other gateways, whichever way they come: reads, checks and runs them here.
+"""Receives the forwards of other gateways: reads, checks and runs them here.
 
 It makes no placement: a forward enters the core like any request, and the core's answer, accepted or refused, goes
 back.
@@ -7,20 +7,19 @@ back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId
 from gateway.peers import codec
 from gateway.peers.scrutiny import scrutinise
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import Sink
-from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.proxied import ProxiedRequest, RequestContext
 from gateway.request.transcript import Hold
 from mesh.clock import Clock
 from mesh.logs import Seldom
@@ -34,7 +33,9 @@ class Reception:
 
     def __init__(
         self,
-        owners: OwnerContext,
+        context: RequestContext,
+        clock: Clock,
+        turn_over: Callable[[], None],
         *,
         forwards_max: int,
         cache_salts: CacheSalts,
@@ -45,21 +46,19 @@ class Reception:
     ) -> None:
         """`why_closed` gives the reason for refusing every forward without asking the core; empty if the core may be
         asked. `on_malformed` is called for each gateway that forwards a malformed request."""
-        self._owners = owners
+        self._context = context
+        self.clock = clock
+        self._turn_over = turn_over
         self._forwards_max = forwards_max
         self._cache_salts = cache_salts
         self._pass_priority = pass_priority
         self._why_closed = why_closed
         self._on_malformed = on_malformed
         self._log = log
-        self._seldom = Seldom(owners.clock)
+        self._seldom = Seldom(clock)
         self._forwards = 0
         self._idle = asyncio.Event()
         self._idle.set()
-
-    @property
-    def clock(self) -> Clock:
-        return self._owners.clock
 
     @property
     def forwards(self) -> int:
@@ -69,15 +68,6 @@ class Reception:
     @property
     def is_full(self) -> bool:
         return self._forwards >= self._forwards_max
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a forward inside the context."""
-        self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
 
     def enter(self) -> None:
         """Count a forward until `leave`."""
@@ -98,7 +88,7 @@ class Reception:
     def read(self, message: pb.ForwardRequest) -> tuple[codec.ArrivedForward, Claim]:
         """Read the message, but not its body, and return it with the claim about its origin, which is still to be
         checked. Raises WireError."""
-        arrived = codec.read_forward(message, self._owners.clock.now_ns())
+        arrived = codec.read_forward(message, self.clock.now_ns())
         return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin)
 
     def scrutinise(self, arrived: codec.ArrivedForward) -> tuple[codec.ArrivedForward, Body | None]:
@@ -117,12 +107,14 @@ class Reception:
             return "priority: the engines here serve in order of arrival"
         return ""
 
-    async def run(
-        self, arrived: codec.ArrivedForward, sink: Sink, hold: Hold | None = None
-    ) -> EndRequest | RefuseForward:
-        """Run the request. `hold` reserves more of the memory that its request is counted in. None: the answer is not
-        kept, and resuming it is left to the origin."""
-        return await RequestOwner(self._owners, arrived.event, arrived.request, sink, hold=hold).run()
+    def request_of(self, arrived: codec.ArrivedForward, sink: Sink, hold: Hold | None = None) -> ProxiedRequest:
+        """Request of a forward, to be begun. `hold` reserves more of the memory that its body is counted in. None: the
+        answer is not kept, and resuming it is left to the origin."""
+        return ProxiedRequest(self._context, arrived.event, arrived.request, sink, hold=hold)
+
+    def turn_over(self) -> None:
+        """Hand the core what the forwards have posted in this turn."""
+        self._turn_over()
 
     def note_malformed(self, origin: GatewayId, error: WireError, caller: str) -> None:
         """Count and log a malformed forward against its origin; neither the core nor an engine hears of it."""
@@ -135,5 +127,5 @@ class Reception:
 
     def note_fault(self, error: BaseException) -> None:
         """Report an internal error in serving a forward."""
-        if self._owners.on_fault is not None:
-            self._owners.on_fault(error)
+        if self._context.on_fault is not None:
+            self._context.on_fault(error)

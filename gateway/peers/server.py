@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Never
 
@@ -19,10 +18,8 @@ from grpc_health.v1.health import aio as health_aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.kernel.effects import EndRequest, RefuseForward
-from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RefusalReason, RegionName, RequestId
+from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RegionName, RequestId
 from gateway.peers import codec
-from gateway.peers.arrivals import Arrivals, caller_name
 from gateway.peers.board import LoadBoard
 from gateway.peers.exchange.called import CalledStream, StreamFault
 from gateway.peers.exchange.callers import Callers
@@ -31,13 +28,12 @@ from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom
 from gateway.records.decisions import ExplainedRequest
 from gateway.records.others_usage import BudgetUse
-from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
-from gateway.request.legs import LegHead, RequestSummary, SinkGone
-from gateway.request.owner import OwnerContext
+from gateway.request.proxied import RequestContext
 from mesh.channels import MalformedCalls, server_options
 from mesh.clock import Clock
 from mesh.control.vocabulary import Ownership
+from mesh.identity import caller_identity
 from mesh.listening import why_not
 from mesh.logs import Seldom
 from mesh.transport import Claim, Transport
@@ -57,16 +53,12 @@ _CUT_OFF_WAIT_S = 5.0
 _SUBSCRIPTIONS_EACH_MAX = 8
 """Subscriptions of one peer: two while it moves to a new connection, and some whose connections died unnoticed. A peer
 that does not end its old ones takes no other peer's place."""
-_DATA_BYTES_MAX = 256 * 1024
-"""Bytes of a body that are sent as one message; a larger piece is split, so that no message exceeds the size limit."""
-
-_Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 _SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 _PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 _ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
 _OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 _ExchangeContext = grpc.aio.ServicerContext[Any, Any]
-_AnyContext = _Context | _ExchangeContext | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
+_AnyContext = _ExchangeContext | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
 """Explains the decisions about a request that the given gateway forwarded here; None for any other request."""
@@ -78,13 +70,15 @@ class PeerService:
 
     def __init__(
         self,
-        owners: OwnerContext,
+        context: RequestContext,
         board: LoadBoard,
         peers: Mapping[GatewayId, PeerSpec],
         *,
         peering: PeeringConfig,
         keep_alive_ns: int,
         transport: Transport,
+        clock: Clock,
+        turn_over: Callable[[], None],
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
         explain: Explain,
@@ -98,15 +92,18 @@ class PeerService:
         on_subscribed: Callable[[GatewayId], None] = lambda _: None,
         complete: Sequence[Callable[[pb.SubscribeResponse], None]] = (),
     ) -> None:
-        """`why_closed` gives the reason for refusing every forward without asking the core; empty if the core may be
-        asked. `budgets` takes a peer's place and the point up to which it was told, and returns the budget uses that
-        changed since and may be known there, with the new point. `complete` add to each heartbeat.
+        """`turn_over` hands the core what requests have posted. `why_closed` gives the reason for refusing every
+        forward without asking the core; empty if the core may be asked. `budgets` takes a peer's place and the point up
+        to which it was told, and returns the budget uses that changed since and may be known there, with the new point.
+        `complete` add to each heartbeat.
 
         `on_refused` is called for every caller whose identity is wrong, `on_malformed` for every gateway that forwards
         a malformed request, and `on_subscribed` for every peer that opens a subscription.
         """
         self.reception = Reception(
-            owners,
+            context,
+            clock,
+            turn_over,
             forwards_max=peering.forwards_max,
             cache_salts=cache_salts,
             pass_priority=pass_priority,
@@ -114,14 +111,14 @@ class PeerService:
             on_malformed=on_malformed,
             log=log,
         )
-        self.callers = Callers(owners.clock, peering.subscribers_max)
+        self.callers = Callers(clock, peering.subscribers_max)
         self._room = PeerRoom.of(peering)
         self._watch = watch
         self._explain = explain
         self._ownership = ownership
         self._budgets = budgets
         self._complete = tuple(complete)
-        self._clock = owners.clock
+        self._clock = clock
         self._board = board
         self._peers = peers
         self._peering = peering
@@ -130,7 +127,7 @@ class PeerService:
         self._on_refused = on_refused
         self._on_subscribed = on_subscribed
         self._log = log
-        self._seldom = Seldom(owners.clock)
+        self._seldom = Seldom(clock)
         self._subscribers: Counter[GatewayId] = Counter()
 
     @property
@@ -156,21 +153,8 @@ class PeerService:
         await self._check_caller(context, None)
         return pb.PingResponse()
 
-    async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
-        """Run one request, for a gateway of the previous version. The end of the caller's call cancels this task and
-        the request. Remove it once the version after next is out."""
-        arrived, body = await self._read_forward(request, context)
-        del request  # a second copy of the body
-        if busy := "too many forwards at once" if self.reception.is_full else self.reception.why_not_now(body):
-            await context.write(codec.refused_to_pb(RefusalReason.BUSY, busy))
-            return
-        with self.reception.counted():
-            await self._run(arrived, context)
-
     async def Exchange(self, _: object, context: _ExchangeContext) -> None:  # noqa: N802
         """Run many of a caller's requests (see `exchange`). The caller is identified once, for the whole stream."""
-        if not self._peering.exchange:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served here")
         await self._check_caller(context, None)
         caller = caller_name(context)
         if why := self.callers.why_not(caller):
@@ -238,30 +222,6 @@ class PeerService:
                     complete(message)
                 await context.write(message)
 
-    async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
-        with suppress(SinkGone):  # the origin has left, so no answer can reach it
-            end = await self.reception.run(arrived, ForwardSink(context))
-            if isinstance(end, RefuseForward):
-                await context.write(codec.refused_to_pb(end.reason, end.detail))
-
-    async def _read_forward(
-        self, request: pb.ForwardRequest, context: _Context
-    ) -> tuple[codec.ArrivedForward, Body | None]:
-        """Read a forward, check its caller, then its body, which is read last."""
-        origin = GatewayId("")
-        try:
-            arrived, claim = self.reception.read(request)
-            await self._check_caller(context, claim)
-            origin = claim[0]
-            return self.reception.scrutinise(arrived)
-        except WireError as error:
-            self.reception.note_malformed(origin, error, context.peer())
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-
-    async def check_caller(self, context: _Context) -> None:
-        """Abort the call of a caller that is not a gateway of this mesh."""
-        await self._check_caller(context, None)
-
     def _leave(self, caller: GatewayId) -> None:
         self._subscribers[caller] -= 1
         if not self._subscribers[caller]:
@@ -311,45 +271,6 @@ class PeerService:
         return None
 
 
-class ForwardSink:
-    """Sends a request's answer back to the gateway that forwarded it. Bytes go out with the next `drain`, which waits
-    while that gateway is slow."""
-
-    is_immediate = False
-
-    def __init__(self, context: _Context) -> None:
-        self._context = context
-        self._unsent: list[bytes] = []
-
-    async def accepted(self) -> None:
-        await self._write(codec.accepted_to_pb())
-
-    async def start(self, head: LegHead) -> None:
-        await self._write(codec.head_to_pb(head))
-
-    def put(self, data: bytes) -> bool:
-        self._unsent.append(data)
-        return False
-
-    async def drain(self) -> None:
-        data = b"".join(self._unsent)
-        self._unsent.clear()
-        for start in range(0, len(data), _DATA_BYTES_MAX):
-            await self._write(codec.data_to_pb(data[start : start + _DATA_BYTES_MAX]))
-
-    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        await self.drain()
-        await self._write(codec.ended_to_pb(end, summary))
-
-    async def _write(self, message: pb.ForwardResponse) -> None:
-        """Write a message. gRPC reports a call that is over by errors of its own where it does not cancel the task:
-        they raise SinkGone."""
-        try:
-            await self._context.write(message)
-        except grpc.aio.BaseError as error:
-            raise SinkGone("the gateway that forwarded it has gone") from error
-
-
 class PeerServer:
     """gRPC listener with PeerService and the standard health service."""
 
@@ -377,8 +298,6 @@ class PeerServer:
         self._health = health_aio.HealthServicer()
         # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
         peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
-        self.arrivals = Arrivals(peering, service.room, service.check_caller, service.Forward)
-        self.arrivals.add_to(self._server, SERVICE_NAME)
         # Messages of an exchange cross gRPC as bytes, so that malformed ones are detected by `read_message`.
         exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(service.Exchange)
         self._server.add_registered_method_handlers(SERVICE_NAME, {"Exchange": exchange})
@@ -422,3 +341,11 @@ class PeerServer:
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):
             await self._health.set(service, status)
+
+
+def caller_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Key that a caller's memory is counted under: the URI of its certificate, else its IP address without the port."""
+    try:
+        return caller_identity(context.auth_context()).uri
+    except ValueError:
+        return context.peer().rpartition(":")[0]

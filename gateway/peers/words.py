@@ -1,11 +1,9 @@
-"""Words (messages) of a peer about one forward, whichever way they travel. Their allowed order, and their meaning for a
-leg, are known to `client.py` alone.
+"""Words (messages) of a peer about one forward. Their allowed order, and their meaning for a leg, are known to
+`client.py` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import grpc
@@ -25,28 +23,21 @@ this text marks the first."""
 
 class Word(NamedTuple):
     kind: str | None
-    """`accepted`, `refused`, `head`, `data` or `ended`; None for a message without content."""
+    """`accepted`, `refused`, `head` or `ended`; None for a message without content."""
     said: Any
 
 
-class Words(Protocol):
-    """Words of one forward. The methods raise LegFailure where the forward breaks off."""
+class WordTaker(Protocol):
+    """Receiver of one forward's words, in order. It never raises. After `leave`, nothing more is called."""
 
-    async def next(self) -> Word:
-        """Wait for the next word; words of an unknown kind are skipped."""
+    def on_word(self, word: Word) -> None:
+        """Take a word other than `data`."""
         ...
 
-    async def pour(self, take: Callable[[bytes], bool]) -> Word | None:
-        """Hand the body's bytes on until `take` answers False, which returns None, or until another word comes, which
-        is returned."""
-        ...
+    def on_data(self, data: bytes) -> None: ...
 
-    async def until_closed(self) -> None:
-        """Wait for the transport to close after the last word of a whole answer; its way of closing changes nothing."""
-        ...
-
-    def leave(self) -> None:
-        """Stop reading: the peer is told, if it might send more. A second call does nothing."""
+    def on_broken(self, failure: LegFailure) -> None:
+        """Take in that the forward breaks off: nothing follows."""
         ...
 
 
@@ -57,14 +48,8 @@ def closed_without_a_word(*, after_unknown: bool) -> LegFailure:
     return LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
 
 
-@contextmanager
-def faults_as_leg_failures() -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise failure_in(error) from error
-    except WireError as error:
-        raise LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}") from error
+def malformed(error: WireError) -> LegFailure:
+    return LegFailure(LegResult.FAILED, f"the peer's message is malformed: {error}")
 
 
 def failure_in(error: grpc.aio.AioRpcError) -> LegFailure:

@@ -313,11 +313,12 @@ def read_body(path: str, raw: bytes, *, passes_priority: bool) -> Body:
     body = _decode(path, raw)
     if _reserved_of(body) != _NONE_RESERVED:  # rare: one comparison for all, then a check of each
         _check_reserved(body)
-    if body.names_priority and not passes_priority:
+    if body.priority is not _NOTHING and body.names_priority and not passes_priority:
         raise BodyFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
     if not 0 < len(body.model) <= MODEL_NAME_LENGTH_MAX or not body.model.isprintable():
         raise BodyFault(INVALID_FIELD, f"model is 1 to {MODEL_NAME_LENGTH_MAX} printable characters", "model")
-    _check_xargs(body.vllm_xargs)
+    if body.vllm_xargs is not _NOTHING:
+        _check_xargs(body.vllm_xargs)
     body.check()
     return body
 

@@ -1,21 +1,21 @@
-"""Driver of a live gateway's core: performs its effects in real time and holds a mailbox for each open request.
+"""Driver of a live gateway's core: performs its effects in real time and delivers them to the open requests.
 
-It decides nothing, and it starts a leg before observers see the step. It has the record of each request until the
-request's owner is done.
+It decides nothing. A leg is started before observers see the step, and a finished request is reported after them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from gateway.core.events import Event
 from gateway.core.features.disaggregated.events import ProgressSampled
 from gateway.core.kernel.effects import Effect, EndRequest, PublishLoad, RecordShadow, SampleProgress, StartLeg
-from gateway.core.kernel.events import ForwardArrived, RequestArrived, TimePassed
+from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived, TimePassed
 from gateway.core.kernel.requests import RequestRecord
-from gateway.core.vocabulary import LoadReport, Outcome, RequestId
-from gateway.request.mailbox import Mailbox, cancelled
+from gateway.core.vocabulary import LegResult, LoadReport, Outcome, RequestId
+from gateway.request.port import OpenRequest, Timer
 from gateway.request.progress import ProgressBoard
 from mesh.clock import Clock
 from mesh.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
@@ -39,7 +39,7 @@ class RecordingCore(Core[Event, Effect], Protocol):
 
 
 class Driver(Pump[Event, Effect]):
-    """Pump of a `GatewayCore`. All calls come from one event loop's thread."""
+    """Pump of a `GatewayCore`, and the `Port` of its requests. All calls come from one event loop's thread."""
 
     def __init__(
         self,
@@ -51,52 +51,74 @@ class Driver(Pump[Event, Effect]):
         tail_steps: int = TAIL_STEPS_DEFAULT,
         requests: dict[RequestId, RequestRecord] | None = None,
     ) -> None:
-        """`requests` takes the records of the requests whose owners are not done."""
+        """`requests` takes the records of the requests that are not reported yet."""
         super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
         self._arrivals = core
         self.requests: dict[RequestId, RequestRecord] = {} if requests is None else requests
-        """Records of the requests whose owners are not done; of two with the same id, the later one."""
+        """Records of the requests that are not reported yet; of two with the same id, the later one."""
+        self.now_ns = clock.now_ns
         self._publish: Callable[[LoadReport], None] | None = None
-        self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._open: dict[RequestId, OpenRequest] = {}
+        self._finished: list[OpenRequest] = []
+        """Requests that are over and not reported yet."""
         self.progress = ProgressBoard()
 
     @property
     def open_requests(self) -> int:
-        return len(self._mailboxes)
+        """Requests that are not reported yet."""
+        return len(self._open) + len(self._finished)
 
     def on_publish(self, publish: Callable[[LoadReport], None]) -> None:
         """Register the sender of heartbeats. There is one; the last registered counts."""
         self._publish = publish
 
-    def has_mailbox(self, request_id: RequestId) -> bool:
-        return request_id in self._mailboxes
+    # Port of the requests
 
-    def open_mailbox(self, request_id: RequestId) -> Mailbox:
-        """Open the mailbox of a request. It must be entered as a context, and open before the request's arrival is
-        submitted."""
-        assert request_id not in self._mailboxes, f"request {request_id} already has an owner"
-        mailbox = Mailbox(request_id, self.submit, self._close_mailbox)
-        self._mailboxes[request_id] = mailbox
+    def is_open(self, request_id: RequestId) -> bool:
+        return request_id in self._open
+
+    def begin(self, request: OpenRequest, arrival: RequestArrived | ForwardArrived) -> None:
+        request_id = arrival.profile.request_id
+        self._open[request_id] = request
         if self.crash is not None:
-            mailbox.deliver(_end_after_crash(request_id))
-        return mailbox
-
-    def begin(self, arrival: RequestArrived | ForwardArrived) -> RequestRecord | None:
-        """Submit a request's arrival. Return the record that the core keeps of it; None after a crash. Observers find
-        the record of each step's request: none is told a step before its record is here, or after a later one has taken
-        its place."""
-        if arrival.profile.request_id in self.requests or len(self._untold) >= _UNTOLD_STEPS_MAX:
-            self.tell_observers()
+            request.on_effect(_end_after_crash(request_id))
+            return
+        if request_id in self.requests or len(self._untold) >= _UNTOLD_STEPS_MAX:
+            self.tell_observers()  # observers find the record of each step's request: not a later one of the same id
         self.submit(arrival)
-        record = None if self.crash is not None else self._arrivals.arrived
-        if record is not None and record.refusal is None:
-            self.requests[record.request_id] = record
-        return record
+
+    def arrived(self) -> RequestRecord | None:
+        return None if self.crash is not None else self._arrivals.arrived
+
+    def keep(self, record: RequestRecord) -> None:
+        self.requests[record.request_id] = record
+
+    def over(self, request_id: RequestId, request: OpenRequest) -> None:
+        if self._open.get(request_id) is request:
+            del self._open[request_id]
+        self._finished.append(request)
+        if len(self._finished) == 1:
+            asyncio.get_running_loop().call_soon(self.report)
 
     def done(self, record: RequestRecord) -> None:
-        """Let go of the record of a request whose owner is done."""
         if self.requests.get(record.request_id) is record:
             del self.requests[record.request_id]
+
+    def after(self, delay_s: float, act: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_s, self._act, act)
+
+    def _act(self, act: Callable[[], None]) -> None:
+        act()
+        self.run()
+
+    # Pump
+
+    def report(self) -> None:
+        """Hand over the finished requests, once the observers have seen all their steps."""
+        self.tell_observers()
+        finished, self._finished = self._finished, []
+        for request in finished:
+            request.report()
 
     def perform(self, effect: Effect) -> None:
         if isinstance(effect, PublishLoad):
@@ -106,20 +128,18 @@ class Driver(Pump[Event, Effect]):
         if isinstance(effect, RecordShadow):
             return  # only the observers record it
         if isinstance(effect, SampleProgress):
-            self.submit(ProgressSampled(effect.pool, self.progress.sample(effect.pool)))
+            self.post(ProgressSampled(effect.pool, self.progress.sample(effect.pool)))
             return
-        mailbox = self._mailboxes.get(effect.request_id)
-        if mailbox is not None:
-            mailbox.deliver(effect)
+        request = self._open.get(effect.request_id)
+        if request is not None:
+            request.on_effect(effect)
         elif isinstance(effect, StartLeg):
-            self.submit(cancelled(effect.request_id, effect.attempt, effect.leg, "the owner has gone"))
+            detail = "the owner has gone"
+            self.post(LegEnded(effect.request_id, effect.attempt, effect.leg, LegResult.CANCELLED, detail=detail))
 
     def stopped(self) -> None:
-        for mailbox in tuple(self._mailboxes.values()):
-            mailbox.deliver(_end_after_crash(mailbox.request_id))
-
-    def _close_mailbox(self, mailbox: Mailbox) -> None:
-        self._mailboxes.pop(mailbox.request_id)
+        for request_id, request in tuple(self._open.items()):
+            request.on_effect(_end_after_crash(request_id))
 
 
 def _end_after_crash(request_id: RequestId) -> EndRequest:

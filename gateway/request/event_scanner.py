@@ -181,6 +181,11 @@ class EventScanner:
         self.data_events += 1
         if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
             return
+        if not name and not self._may_give_up and (is_token := answers.is_plain_token(payload)) is not None:
+            self._has_choices = True
+            if is_token and not self.saw_token:
+                self._saw_first_token()
+            return
         document = decode(payload)
         if name != b"error" and not isinstance(document, dict):
             self._pass_odd(is_broken=is_last and document is None)

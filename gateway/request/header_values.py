@@ -20,6 +20,11 @@ def from_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
+def to_text(value: str) -> str:
+    """Convert a value to the text that it is in UTF-8, with a surrogate for each invalid byte."""
+    return value if value.isascii() else value.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
 from_bytes: Callable[[bytes], str] = methodcaller("decode", "latin-1")
 to_bytes: Callable[[str], bytes] = methodcaller("encode", "latin-1")
 

@@ -1,22 +1,20 @@
-"""Interface between a request's owner and the edges: legs, which bring answers, and sinks, which deliver them.
+"""Interface between a request and the edges: legs, which bring answers, and sinks, which deliver them.
 
-`engines/` and `peers/` open legs, `door/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
+`engines/` and `peers/` open legs, `door/` and `peers/` provide sinks; `proxied.py` joins them and knows neither. All
+calls are synchronous, and none waits.
 
-Three kinds of failure are told apart by the exception raised. LegFailure: a fault of the target or of the way to it,
-or, with result INTERNAL, of this gateway. SinkGone: the receiver of the answer has gone. Any other exception from an
-opener, a leg or a sink is this gateway's own error: it ends the request with an internal error, is reported, and is
-held against no target. An opener must therefore convert only exceptions that a target can cause, never a wide class of
-exceptions around code that works on outgoing data.
+A LegFailure is a fault of the target or of the way to it, or, with result INTERNAL, of this gateway. Any other
+exception from an opener or a sink is this gateway's own error: it ends the request with an internal error, is reported,
+and is held against no target. An opener must therefore convert only exceptions that a target can cause, never a wide
+class of exceptions around code that works on outgoing data.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
 from gateway.request.answers import TokenUsage
@@ -99,8 +97,7 @@ class LegHead:
 
 @dataclass(slots=True)
 class LegFailure(Exception):
-    """Failure of a leg to give a usable answer. Openers and legs never use CANCELLED: only the owner does, for a leg
-    that was stopped.
+    """Failure of a leg to give a usable answer. CANCELLED is the result of a leg that was stopped.
 
     The result is INTERNAL where the fault is this gateway's. The detail never quotes client content.
     """
@@ -119,75 +116,92 @@ class LegFailure(Exception):
         return f"{self.result}: {self.detail}"
 
 
-class SinkGone(ConnectionResetError):
-    """Error raised when the receiver of an answer has gone."""
+STOPPED = LegFailure(LegResult.CANCELLED, "stopped")
+"""Terminal word of a leg that its request has stopped."""
 
 
-class Leg(Protocol):
-    """One open connection. Leaving its context before the end closes it, which aborts the engine's work."""
+class LegListener(Protocol):
+    """Receiver of a leg's answer: the request that the leg belongs to.
 
-    @property
-    def head(self) -> LegHead: ...
+    `on_end`, `on_failed` and `on_fault` are terminal: exactly one of them is called for each leg that `open` has
+    returned, and nothing after it. A leg never calls from inside `open`.
+    """
 
-    @property
-    def counted(self) -> TokenUsage | None:
-        """Token usage from a peer's final message, once the body is over, because its stream may not carry it. None for
-        an engine."""
+    def on_accepted(self) -> None:
+        """Take in that a peer has accepted the request. Engines do not say so; their first output implies it."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Body as it arrives, in pieces of any size. Raises LegFailure if the target dies or misbehaves midway."""
+    def on_head(self, head: LegHead) -> None: ...
+
+    def on_data(self, data: bytes) -> None:
+        """Take in body bytes, in pieces of any size. After `pause`, a leg may still hand on what it has read already:
+        at most one read of its socket."""
         ...
 
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        """Pass on the rest of the body as it arrives, until `take` returns False to pause. Return True when the body is
-        over. Raises what `chunks` and `take` raise, unchanged.
-
-        For streams: where possible, a leg calls `take` directly from its socket, without waking a task in between.
-        """
+    def on_end(self, counted: TokenUsage | None) -> None:
+        """Take in the end of a complete answer. `counted`: token usage from a peer's final message, because its stream
+        may not carry it; None for an engine."""
         ...
+
+    def on_failed(self, failure: LegFailure) -> None:
+        """Take in that the leg is over without a complete answer."""
+        ...
+
+    def on_fault(self, error: Exception) -> None:
+        """Take in that the leg is over by an error of this gateway's own."""
+        ...
+
+
+class LegHandle(Protocol):
+    """One leg, as the request that it belongs to controls it."""
+
+    def stop(self) -> None:
+        """Close the leg at once, which aborts the engine's work. `on_failed` follows, before this returns, unless the
+        leg is over already."""
+        ...
+
+    def pause(self) -> None:
+        """Read no more of the answer for now: its receiver has no room."""
+        ...
+
+    def resume(self) -> None: ...
 
 
 class LegOpener(Protocol):
     """Opener of legs at one kind of target."""
 
-    def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AbstractAsyncContextManager[Leg]:
-        """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the
-        target has accepted the request."""
+    def open(self, order: StartLeg, request: OutboundRequest, listener: LegListener) -> LegHandle:
+        """Begin a leg: connect and send. Raises LegFailure where that is impossible already."""
         ...
 
 
 class Sink(Protocol):
-    """Receiver of the answer: an HTTP client or the gateway that forwarded the request."""
+    """Receiver of the answer: an HTTP client or the gateway that forwarded the request. It never raises for a receiver
+    that has gone; the transport tells the request (`ProxiedRequest.client_left`), though never from within one of these
+    calls."""
 
-    @property
-    def is_immediate(self) -> bool:
-        """True if `start` and `put` never wait, so that an answer in one piece is sent before any other event."""
+    def accepted(self) -> None:
+        """Tell the origin that the core accepted its forward. No effect for an HTTP client."""
         ...
 
-    async def start(self, head: LegHead) -> None:
+    def refused(self, refusal: RefuseForward) -> None:
+        """Tell the origin that its forward is refused. Nothing else is called then."""
+        ...
+
+    def start(self, head: LegHead) -> None:
         """Send status and headers. Called at most once, and only when the first token, body byte or error body is at
         hand."""
         ...
 
-    def put(self, data: bytes) -> bool:
-        """Send body bytes. False: `drain` before the next ones. Raises SinkGone if the receiver has gone, as `start`
-        and `drain` may."""
+    def write(self, data: bytes) -> bool:
+        """Send body bytes. False: the buffer is full, and the request is told when it has room again
+        (`ProxiedRequest.on_writable`)."""
         ...
 
-    async def drain(self) -> None:
-        """Wait until the send buffer has room again."""
-        ...
-
-    async def accepted(self) -> None:
-        """Tell the origin that the core accepted its forward. No effect for an HTTP client."""
-        ...
-
-    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        """Finish after everything put has been sent. Before `start`, this sends the outcome's error; after it, a
-        failure becomes an error event, never a silent end."""
+    def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        """Finish after everything written has been sent, and give back what the request held. Before `start`, this
+        sends the outcome's error; after it, a failure becomes an error event, never a silent end. Called once, also
+        where the receiver has left."""
         ...
 
 

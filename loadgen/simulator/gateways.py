@@ -1,15 +1,12 @@
-"""Driver of one production `GatewayCore` in virtual time: it owns its requests' legs, probes its replicas and carries
-its heartbeats.
-
-It does what the live driver, owners and edges do, with the same guarantees: each StartLeg is answered by exactly one
-LegEnded, and an end that leaves early closes what was opened. It decides nothing.
+"""Driver of one production `GatewayCore` and its requests in virtual time: it opens their legs, probes its replicas and
+carries its heartbeats. It decides nothing.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol, assert_never
@@ -22,7 +19,8 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.forwarding import leg_end_of
+from gateway.core.kernel.events import LegEnded
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.placement.prefix_index import Match
 from gateway.core.vocabulary import (
@@ -32,11 +30,9 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     LoadReport,
-    Outcome,
     PeerObservation,
     PoolName,
     PoolSpec,
-    RefusalReason,
     RegionName,
     ReplicaId,
     ReplicaObservation,
@@ -44,13 +40,18 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
     TargetKind,
     peer_target,
 )
+from gateway.request.answer import AnswerSettings
+from gateway.request.continuation import Continues
+from gateway.request.engine_api import CHAT_PATH
+from gateway.request.legs import LegHandle, LegListener, OutboundRequest
+from gateway.request.port import OpenRequest, Order
+from gateway.request.proxied import ProxiedRequest, RequestContext
+from gateway.request.transcript import Hold
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
-from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask, RanAt, Upstream
 from loadgen.simulator.engines import EngineRun, Handoff, SimEngine, SimReplica
@@ -58,7 +59,11 @@ from loadgen.simulator.heartbeats import Arrival, Heartbeats
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.probes import Probes
+from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
 
+_SECOND_NS = 1_000_000_000
+_SETTINGS = AnswerSettings(engine_stall_s=None)
+"""Silence is the network's matter here."""
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """Time-out in nanoseconds: a forward neither accepted nor refused by then has failed (`peering.accept_timeout`)."""
@@ -113,206 +118,87 @@ class Surroundings:
     """Prices in force, if the scenario has any."""
 
 
-class _Owner:
-    """One request at one gateway."""
-
-    __slots__ = ("ask", "has_begun", "legs", "line", "reading", "said", "upstream")
-
-    def __init__(self, ask: Ask, line: Line, upstream: Upstream, said: int = 0) -> None:
-        self.ask = ask
-        self.said = said
-        """Tokens of the answer that exist already: the next run writes from there on."""
-        self.has_begun = False
-        """True once a first token was reported upstream."""
-        self.line = line
-        self.upstream = upstream
-        self.legs: dict[tuple[int, int], _Leg] = {}
-        """Live legs, by attempt and number."""
-        self.reading: EngineRun | None = None
-        """Latest run that computed the prompt for a decode worker."""
-
-    @property
-    def is_heard(self) -> bool:
-        """True while this owner's reports still reach a client."""
-        if isinstance(self.upstream, _Leg):
-            return self.upstream.is_alive and self.upstream.owner.is_heard
-        return self.ask.ended_ns is None
+def _always(_: int) -> bool:
+    """Budget of transcripts, which are not kept here."""
+    return True
 
 
-class _Leg:
-    """One leg, seen from the gateway that started it. Reports that arrive after its end are ignored."""
+def _raise(error: BaseException) -> None:
+    """Stop the simulation at an error of a request's own."""
+    raise error
 
-    __slots__ = (
-        "decoding",
-        "gateway",
-        "has_begun",
-        "is_accepted",
-        "is_alive",
-        "key",
-        "line",
-        "order",
-        "owner",
-        "run",
-        "said",
-    )
 
-    def __init__(self, gateway: SimGateway, owner: _Owner, order: ordered.StartLeg) -> None:
-        self.gateway = gateway
-        self.owner = owner
-        self.order = order
-        self.key = (order.attempt, order.leg)
-        self.is_accepted = False
-        self.is_alive = True
-        self.has_begun = False
-        self.said = owner.said
-        self.run: tuple[EngineRun, SimReplica] | None = None
-        """Local run that writes the answer, and its engine."""
-        self.line: Line | None = None
-        self.decoding: tuple[SimReplica, str] | None = None
-        """Decode worker and run id, for a leg that decodes."""
+class _SimTimer:
+    """Timer of a request, in virtual time."""
 
-    def forward_accepted(self) -> None:
-        if self.is_alive:
-            self.is_accepted = True
-            self.gateway.tell(events.LegAccepted(self.order.request_id, self.order.attempt, self.order.leg))
+    __slots__ = ("_act",)
 
-    def forward_refused(self, reason: RefusalReason, detail: str) -> None:
-        self.end(LegResult.REFUSED, detail, reason)
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
 
-    def first_token(self, ran_at: RanAt) -> None:
-        if self.is_alive:
-            if self.decoding is not None:
-                self.gateway.decoding[self.order.request_id, self.order.attempt] = self.decoding
-            self._begin()
-            if not self.owner.has_begun:
-                self.owner.has_begun = True
-                self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
-            if self.owner.ask.is_stored:
-                self.gateway.tell(
-                    events.ResponseStored(
-                        self.order.request_id, self.order.attempt, self.order.leg, self.owner.ask.response_id
-                    )
-                )
-            self.gateway.tell(events.FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
+    def cancel(self) -> None:
+        self._act = None
 
-    def _begin(self) -> None:
-        self.has_begun = True
-        if self.run is not None and self.gateway.follows_answers and self.owner.is_heard:
-            self.owner.ask.told.begins(self.said, *self.run)
+    def fire(self, turn_over: Callable[[], None]) -> None:
+        if self._act is not None:
+            self._act()
+            turn_over()
 
-    def _rest(self) -> RequestProfile | None:
-        """Rest of an answer that has just broken. None: it is not continued."""
-        ask = self.owner.ask
-        if not (self.gateway.follows_answers and self.has_begun and self.order.may_break and self.owner.is_heard):
-            return None
-        said = ask.told.breaks_off()
-        if ask.is_stored or not 0 < said < ask.output_tokens:
-            return None
-        self.owner.said = said
-        return ask.rest(said)
 
-    def _forget_what_is_on_its_way(self, result: LegResult) -> None:
-        """Reset the answer's progress if a forward ended before its first token: tokens that the peer still sends are
-        not heard."""
-        is_unheard = self.order.target.kind is TargetKind.PEER and not self.has_begun
-        if is_unheard and result is not LegResult.COMPLETED and self.gateway.follows_answers and self.owner.is_heard:
-            self.owner.ask.told.comes_no_further(self.said)
+class _SimPort:
+    """Port of the requests of one life of a gateway. What its requests post after that life is not heard."""
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
-        """End the leg with a peer's final outcome."""
-        result, refusal, detail = leg_end_of(outcome, detail)
-        if result is LegResult.CLIENT_ERROR and detail == Rejection.TOO_LONG:
-            self._too_long(events.TooLong())
-        else:
-            prompt_tokens, output_tokens = self._usage() if result is LegResult.COMPLETED else (None, None)
-            self.end(
-                result,
-                detail,
-                refusal,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-                resumes_used=resumes_used,
-            )
+    def __init__(self, gateway: SimGateway) -> None:
+        self.progress: SimProgress = SimProgress()
+        self._gateway: SimGateway | None = gateway
 
-    def finished(self) -> None:
-        ask = self.owner.ask
-        if self.order.role is LegRole.WHOLE:
-            prompt_tokens, output_tokens = self._usage()
-            self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-            return
-        output_tokens = ask.output_tokens if self.order.role is LegRole.DECODE else None
-        prompt_tokens = ask.prompt_tokens if self.order.role is LegRole.PREFILL else None
-        self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    def close(self) -> None:
+        self._gateway = None
 
-    def _usage(self) -> tuple[int | None, int | None]:
-        """Prompt and output tokens that the engine counted; reported only for pools chosen by length, or where answers
-        cost money."""
-        if self.order.decision.pool is None and not self.gateway.counts_money:
-            return None, None
-        return self.owner.ask.prompt_tokens, self.owner.ask.output_tokens
+    def post(self, event: Event, /) -> None:
+        if self._gateway is not None:
+            self._gateway.post(event)
 
-    def rejected(self, rejection: Rejection, limit_tokens: int) -> None:
-        """End the leg after an engine's rejection: a full queue is no failure, and excess length is the client's
-        error."""
-        if rejection is Rejection.QUEUE_FULL:
-            self.end(LegResult.BUSY, rejection)
-        else:
-            ask = self.owner.ask
-            self._too_long(events.TooLong(limit_tokens, ask.prompt_tokens + ask.output_tokens))
+    def now_ns(self) -> int:
+        return 0 if self._gateway is None else self._gateway.now_ns
 
-    def _too_long(self, told: events.TooLong) -> None:
-        """End the leg as too long: for a longer pool if there may be one, else with an error for the client."""
-        result = LegResult.TOO_LONG if self.order.may_be_longer else LegResult.CLIENT_ERROR
-        self.end(result, Rejection.TOO_LONG, too_long=told)
+    def after(self, delay_s: float, act: Callable[[], None]) -> _SimTimer:
+        timer = _SimTimer(act)
+        if self._gateway is not None:
+            self._gateway.after(round(delay_s * _SECOND_NS), timer)
+        return timer
 
-    def broke(self, detail: str) -> None:
-        self.end(LegResult.FAILED, detail)
+    def is_open(self, request_id: RequestId) -> bool:
+        return self._gateway is not None and request_id in self._gateway.open
 
-    def not_accepted_in_time(self) -> None:
-        if self.is_alive and not self.is_accepted:
-            self.close("the peer neither accepted nor refused in time")
-            self.end(LegResult.FAILED, "the peer neither accepted nor refused in time")
+    def begin(self, request: OpenRequest, arrival: events.RequestArrived | events.ForwardArrived) -> None:
+        if self._gateway is not None:
+            self._gateway.begin(request, arrival)
 
-    def close(self, detail: str) -> None:
-        if self.line is not None:
-            self.line.close_near(detail)
+    def arrived(self) -> RequestRecord | None:
+        return None if self._gateway is None or self._gateway.core is None else self._gateway.core.arrived
 
-    def end(
-        self,
-        result: LegResult,
-        detail: str,
-        refusal: RefusalReason | None = None,
-        *,
-        prompt_tokens: int | None = None,
-        output_tokens: int | None = None,
-        too_long: events.TooLong | None = None,
-        resumes_used: Resumes | None = None,
-    ) -> None:
-        if not self.is_alive:
-            return
-        self.is_alive = False
-        del self.owner.legs[self.key]
-        if self.decoding is not None:
-            self.gateway.decoding.pop((self.order.request_id, self.order.attempt), None)
-        if self.line is not None and result is not LegResult.CANCELLED:
-            self.line.finish()
-        self._forget_what_is_on_its_way(result)
-        may_go_on = result in (LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED)
-        ended = events.LegEnded(
-            self.order.request_id,
-            self.order.attempt,
-            self.order.leg,
-            result,
-            refusal,
-            prompt_tokens,
-            output_tokens,
-            detail,
-            too_long=too_long,
-            rest=self._rest() if may_go_on else None,
-            resumes_used=resumes_used,
-        )
-        self.gateway.tell(ended)
-        self.gateway.repeat_late(self.owner, ended)
+    def over(self, request_id: RequestId, request: OpenRequest) -> None:
+        if self._gateway is not None:
+            self._gateway.request_over(request_id, request)
+
+    def keep(self, record: RequestRecord) -> None:
+        """Records are read from the core here."""
+
+    def done(self, record: RequestRecord) -> None:
+        """See `keep`."""
+
+
+class _Opener:
+    """Opens legs of one kind of target."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self, open_leg: Callable[[ordered.StartLeg, LegListener], LegHandle]) -> None:
+        self._open = open_leg
+
+    def open(self, order: ordered.StartLeg, request: OutboundRequest, listener: LegListener) -> LegHandle:  # noqa: ARG002
+        return self._open(order, listener)
 
 
 class SimGateway:
@@ -330,9 +216,14 @@ class SimGateway:
         self._life = 0
         """Number of starts and ends of its process; actions due from an earlier life are dropped."""
         self._policy = spec.policy
-        self._owners: dict[RequestId, _Owner] = {}
-        self._leaving: dict[RequestId, _Owner] = {}
-        """Owners whose clients have left, until the core has ended their requests."""
+        self.open: dict[RequestId, OpenRequest] = {}
+        """Requests that are not over."""
+        self._sinks: dict[RequestId, SimSink] = {}
+        """Receivers of their answers."""
+        self._port = _SimPort(self)
+        self._context = self._make_context()
+        self._ended: list[events.LegEnded] = []
+        """Ends of legs that were posted and not handled yet."""
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._wake_ns: int | None = None
@@ -343,8 +234,6 @@ class SimGateway:
         """Gateway's own count of its assignments."""
         self.is_silent = False
         """True while its host is gone."""
-        self.decoding: dict[tuple[RequestId, int], tuple[SimReplica, str]] = {}
-        """Decode worker and run id of each attempt that has begun to decode."""
         self._probes = self._probes_of(spec.replicas)
 
     @property
@@ -373,7 +262,15 @@ class SimGateway:
 
     @property
     def owned_requests(self) -> int:
-        return len(self._owners)
+        return len(self.open)
+
+    @property
+    def now_ns(self) -> int:
+        return self._agenda.now_ns
+
+    @property
+    def progress(self) -> SimProgress:
+        return self._port.progress
 
     # Life of the process
 
@@ -425,12 +322,10 @@ class SimGateway:
         """End the process; the other ends of its connections notice, as far as the network allows."""
         if self.core is None:
             return
-        for owner in self._end_life():
-            owner.line.close_far("the gateway's connection was reset")
-            legs, owner.legs = owner.legs, {}
-            for leg in legs.values():
-                leg.is_alive = False
-                leg.close("the gateway is gone")
+        for sink in self._end_life():
+            sink.line.close_far("the gateway's connection was reset")
+            for leg in sink.legs:
+                leg.drop("the gateway is gone")
         if self.control is not None:
             self.control.ended(True)
         for peer in self.spec.peers:
@@ -442,18 +337,17 @@ class SimGateway:
         if self.core is None:
             return
         self.is_silent = True
-        for owner in self._end_life():
-            self._around.network.fall_silent(owner.line)
-            legs, owner.legs = owner.legs, {}
-            for leg in legs.values():
-                leg.is_alive = False
+        for sink in self._end_life():
+            self._around.network.fall_silent(sink.line)
+            for leg in sink.legs:
+                leg.is_over = True
                 if leg.line is not None:
                     self._around.network.fall_silent(leg.line)
         if self.control is not None:
             self.control.ended(False)
 
-    def _end_life(self) -> list[_Owner]:
-        """Reset the state of the process. Returns the owners of its requests."""
+    def _end_life(self) -> list[SimSink]:
+        """Reset the state of the process. Returns the receivers of its requests' answers."""
         self.core = None
         self._life += 1
         self._wake_ns = None
@@ -461,10 +355,13 @@ class SimGateway:
         for probes in self._probes.values():
             probes.forget()
         self.heartbeats.forget()
-        self.decoding.clear()
-        owners, self._owners = list(self._owners.values()), {}
-        self._leaving.clear()
-        return owners
+        self._port.close()
+        self._port = _SimPort(self)
+        self._context = self._make_context()
+        self._ended.clear()
+        self.open = {}
+        sinks, self._sinks = list(self._sinks.values()), {}
+        return [sink for sink in sinks if sink.request is not None and not sink.request.has_left]
 
     def restart(self) -> None:
         if self.core is None:
@@ -487,7 +384,7 @@ class SimGateway:
 
     def _exact_match(self, profile: RequestProfile, mask: int) -> Match:
         assert self.core is not None, "only a core that lives asks"
-        whole = self._owners[profile.request_id].ask.whole
+        whole = self._sinks[profile.request_id].ask.whole
         engine_blocks = profile.prefix_block_bytes // whole.block_bytes
         chain = whole.names[: profile.prefix_blocks * engine_blocks * NAME_BYTES]
         best, best_mask = 0, 0
@@ -507,7 +404,21 @@ class SimGateway:
         if self.core is None:
             return
         self._inbox.append(event)
-        if self._is_pumping:
+        if not self._is_pumping:
+            self.turn_over()
+
+    def post(self, event: Event) -> None:
+        """Take an event of a request; it is handled with the next `turn_over`."""
+        self._inbox.append(event)
+        if self.late_share and isinstance(event, events.LegEnded):
+            if self._is_pumping:
+                self._repeat_late(event)
+            else:
+                self._ended.append(event)
+
+    def turn_over(self) -> None:
+        """Handle the events that wait. Events caused by their effects wait until all effects are performed."""
+        if self.core is None or self._is_pumping:
             return
         self._is_pumping = True
         try:
@@ -515,6 +426,12 @@ class SimGateway:
         finally:
             self._is_pumping = False
         self._arm()
+        ended, self._ended = self._ended, []
+        for each in ended:
+            self._repeat_late(each)
+
+    def after(self, delay_ns: int, timer: _SimTimer) -> None:
+        self._agenda.after(delay_ns, timer.fire, self.turn_over)
 
     def _pump(self, core: GatewayCore) -> None:
         now_ns, gateway_id, observers = self._agenda.now_ns, self.spec.gateway_id, self._around.observers
@@ -548,29 +465,20 @@ class SimGateway:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case ordered.StartLeg():
-                self._start_leg(effect)
-            case ordered.EndRequest():
-                ended = self._owners.pop(effect.request_id, None)
-                if ended is not None:
-                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail, effect.resumes_used)
-                ended = ended or self._leaving.pop(effect.request_id, None)
-                if effect.is_charged and ended is not None:
-                    self._settle(ended, is_whole=effect.outcome is Outcome.COMPLETED)
             case ordered.PublishLoad():
                 self._publish(effect.report)
-            case ordered.StopLeg():
-                self._stop_leg(effect)
-            case ordered.AcceptForward():
-                owner = self._owners[effect.request_id]
-                owner.line.to_near(owner.upstream.forward_accepted)
-            case ordered.RefuseForward():
-                owner = self._owners.pop(effect.request_id)
-                owner.line.to_near(owner.upstream.forward_refused, effect.reason, effect.detail)
+            case (
+                ordered.StartLeg()
+                | ordered.StopLeg()
+                | ordered.EndRequest()
+                | ordered.AcceptForward()
+                | ordered.RefuseForward()
+            ):
+                self._order(effect)
             case ordered.RecordShadow():
                 pass
             case ordered.SampleProgress():
-                self.tell(events.ProgressSampled(effect.pool, tuple(self._progress(effect.pool))))
+                self.tell(events.ProgressSampled(effect.pool, self.progress.sample(effect.pool)))
             case _ as never:
                 assert_never(never)
 
@@ -580,8 +488,33 @@ class SimGateway:
         if self.core is None:
             self._refuse(line)
             return
-        self._owners[ask.request_id] = _Owner(ask, line, upstream)
-        self.tell(events.RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
+        deadline_ns = self._agenda.now_ns + self._around.request_deadline_ns
+        self._begin(events.RequestArrived(ask.profile, deadline_ns), SimSink(self, ask, line, upstream))
+
+    def _begin(self, arrival: events.RequestArrived | events.ForwardArrived, sink: SimSink) -> None:
+        outbound = OutboundRequest(sink.ask.profile, CHAT_PATH, (), b"")
+        hold = _always if self.follows_answers else None
+        sink.request = request = ProxiedRequest(self._context, arrival, outbound, sink, hold=hold)
+        self._sinks.setdefault(arrival.profile.request_id, sink)
+        request.begin()
+        self.turn_over()
+
+    def begin(self, request: OpenRequest, arrival: events.RequestArrived | events.ForwardArrived) -> None:
+        self.open[arrival.profile.request_id] = request
+        self.tell(arrival)
+
+    def request_over(self, request_id: RequestId, request: OpenRequest) -> None:
+        if self.open.get(request_id) is request:
+            del self.open[request_id]
+            del self._sinks[request_id]
+
+    def _order(self, order: Order) -> None:
+        request = self.open.get(order.request_id)
+        if request is not None:
+            request.on_effect(order)
+        elif isinstance(order, ordered.StartLeg):
+            detail = "the owner left"
+            self.post(LegEnded(order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail=detail))
 
     def _refuse(self, line: Line) -> None:
         """Refuse a connection, as no process runs here; a host that is gone does not answer at all."""
@@ -590,152 +523,142 @@ class SimGateway:
         else:
             line.close_far("connection refused")
 
-    def forward_arrives(self, leg: _Leg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
+    def forward_arrives(self, leg: SimPeerLeg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
         line = leg.line
         assert line is not None
         if self.core is None:
             self._refuse(line)
             return
-        if ask.request_id in self._owners:
-            line.to_near(leg.forward_refused, RefusalReason.DUPLICATE, "a request of this id is here already")
-            return
-        self._owners[ask.request_id] = _Owner(ask, line, leg, leg.said)
-        origin, profile = leg.gateway.gateway_id, ask.rest(leg.said) if leg.said else ask.profile
+        origin, profile = leg.home_id, ask.rest(leg.said) if leg.said else ask.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
         deadline_ns, resumes_left = self._agenda.now_ns + left_ns, leg.order.resumes_left
-        self.tell(events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left))
+        arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left)
+        self._begin(arrival, SimSink(self, ask, line, leg, leg.said))
 
     def upstream_left(self, line: Line, request_id: RequestId) -> None:
         """Abandon a request whose client, or forwarding gateway, has left."""
-        owner = self._owners.get(request_id)
-        if owner is None or owner.line is not line:
-            return
-        self._leaving[request_id] = self._owners.pop(request_id)
-        for leg in list(owner.legs.values()):
-            self._cancel(leg)
-        self.tell(events.RequestAbandoned(request_id))
+        sink = self._sinks.get(request_id)
+        if sink is not None and sink.line is line and sink.request is not None:
+            sink.request.client_left()
+            self.turn_over()
 
-    def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
+    def settle(self, sink: SimSink, *, is_whole: bool) -> None:
         """Report the tokens that a request has used, as the core asked at its end."""
-        ask = owner.ask
-        output_tokens = ask.output_tokens if is_whole else owner.said
-        used = ask.prompt_tokens + output_tokens if is_whole or owner.has_begun else 0
+        ask = sink.ask
+        output_tokens = ask.output_tokens if is_whole else sink.said
+        used = ask.prompt_tokens + output_tokens if is_whole or sink.has_begun else 0
         self.tell(events.TokensSettled(ask.request_id, used))
 
-    def repeat_late(self, owner: _Owner, ended: events.LegEnded) -> None:
+    def _repeat_late(self, ended: events.LegEnded) -> None:
         """Fault: report an ended attempt once more, with another result."""
-        if not self.late_share or self._around.rng.random() >= self.late_share:
+        if self._around.rng.random() >= self.late_share:
             return
+        sink = self._sinks.get(ended.request_id)
         result = self._around.rng.choice((LegResult.COMPLETED, LegResult.FAILED))
         late = events.LegEnded(ended.request_id, ended.attempt, ended.leg, result, detail="a late answer")
         delay_ns = self._around.rng.choice(_LATE_NS)
-        self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
+        self._agenda.after(delay_ns, self._tell_late, self._life, sink, late)
 
-    def _tell_late(self, life: int, owner: _Owner, late: events.LegEnded) -> None:
+    def _tell_late(self, life: int, sink: SimSink | None, late: events.LegEnded) -> None:
         """Deliver a late report, only to the visit it belongs to: a request forwarded here twice counts its attempts
         anew."""
-        if life == self._life and self._owners.get(late.request_id) in (owner, None):
+        if life == self._life and self._sinks.get(late.request_id) in (sink, None):
             self.tell(events.FirstToken(late.request_id, late.attempt, late.leg))
             self.tell(late)
 
-    def _start_leg(self, order: ordered.StartLeg) -> None:
-        owner = self._owners.get(order.request_id)
-        if owner is None:
-            self.tell(
-                events.LegEnded(
-                    order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail="the owner left"
-                )
-            )
-            return
-        leg = _Leg(self, owner, order)
-        owner.legs[leg.key] = leg
-        if order.target.kind is TargetKind.REPLICA:
-            self._push(leg, self._around.engines[ReplicaId(order.target.id)])
-        else:
-            self._forward(leg, self._around.gateways[GatewayId(order.target.id)])
+    # Legs
 
-    def _push(self, leg: _Leg, engine: SimReplica) -> None:
-        order = leg.order
+    def _make_context(self) -> RequestContext:
+        return RequestContext(
+            self._port,
+            {TargetKind.REPLICA: _Opener(self._push), TargetKind.PEER: _Opener(self._forward)},
+            _SETTINGS,
+            begin_continuation=self._begin_continuation,
+            on_fault=_raise,
+            draw=bytes,
+        )
+
+    def _begin_continuation(
+        self,
+        outbound: OutboundRequest,
+        hold: Hold,  # noqa: ARG002 - nothing is kept
+        put: Callable[[bytes], bool],
+        *,
+        prefix_blocks_max: int,  # noqa: ARG002 - prompts are known whole
+    ) -> Continues:
+        return SimContinuation(self._sinks[outbound.profile.request_id], outbound, put)
+
+    def _push(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:
+        sink, engine = self._sinks[order.request_id], self._around.engines[ReplicaId(order.target.id)]
         run_id = f"{order.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
-        upstream = leg.owner.upstream
-        if isinstance(upstream, _Leg) and upstream.order.attempt > 1:  # the request may have been here before
+        upstream = sink.upstream
+        if isinstance(upstream, SimPeerLeg) and upstream.order.attempt > 1:  # the request may have been here before
             run_id += f" of {upstream.order.attempt}"
+        leg = SimEngineLeg(self, self._port, sink, order, listener, engine=engine, run_id=run_id)
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )
         leg.line = line
         run = EngineRun(
             run_id,
-            self._engine_request(leg, run_id),
-            on_first_token=lambda run: self._begun(line, leg, engine, run),
+            self._engine_request(leg),
+            on_first_token=lambda run: self._begun(line, leg, run),
             on_finished=lambda: line.to_near(leg.finished),
             on_rejected=lambda rejection: line.to_near(leg.rejected, rejection, engine.config.context_tokens_max),
             on_lost=line.close_far,
             is_followed=self._around.resumes and order.role is not LegRole.PREFILL,
         )
         if run.is_followed:
-            leg.run = run, engine
+            leg.run = run
         if order.role is LegRole.PREFILL:
-            leg.owner.reading = run
+            sink.reading = run
         elif order.role is LegRole.DECODE:
-            leg.decoding = engine, run_id
             self._hand_over(leg, run)
         line.to_far(engine.submit, run)
+        return leg
 
-    def _engine_request(self, leg: _Leg, run_id: str) -> EngineRequest:
-        ask = leg.owner.ask
+    def _engine_request(self, leg: SimEngineLeg) -> EngineRequest:
+        ask = leg.sink.ask
         if leg.order.role is not LegRole.PREFILL:
             tokens = ask.prompt_tokens + leg.said, ask.output_tokens - leg.said
-            return EngineRequest(run_id, *tokens, ask.whole.names)
-        pool = self._around.pools[self._around.engines[ReplicaId(leg.order.target.id)].spec.pool]
-        return EngineRequest(run_id, ask.prompt_tokens + leg.said, 1, ask.whole.names, lease_ns=pool.lease_ns)
+            return EngineRequest(leg.run_id, *tokens, ask.whole.names)
+        pool = self._around.pools[leg.engine.spec.pool]
+        return EngineRequest(leg.run_id, ask.prompt_tokens + leg.said, 1, ask.whole.names, lease_ns=pool.lease_ns)
 
-    def _hand_over(self, leg: _Leg, run: EngineRun) -> None:
+    def _hand_over(self, leg: SimEngineLeg, run: EngineRun) -> None:
         """Tell a decode run where its prompt was computed: engines meet by the prefill's answer, or by what both were
         told."""
-        order, reading = leg.order, leg.owner.reading
-        assert order.prefill is not None, "somebody reads the prompt"
-        assert order.connector is not None, "it is handed over somehow"
+        order, reading = leg.order, leg.sink.reading
+        assert order.prefill is not None, "a worker reads the prompt"
+        assert order.connector is not None, "it is handed over by a connector"
         assert reading is not None, "the prompt was asked for first"
         source = self._around.engines[ReplicaId(order.prefill.id)]
         assert isinstance(source, SimEngine), "a prefill worker"
         run.handoff = Handoff(source, reading.run_id)
         run.waits_for_its_prompt = not order.connector.is_sequential
 
-    def _begun(self, line: Line, leg: _Leg, engine: SimReplica, run: EngineRun) -> None:
+    def _begun(self, line: Line, leg: SimEngineLeg, run: EngineRun) -> None:
         """Report a run's first token, except the single token of a prefill."""
         if leg.order.role is not LegRole.PREFILL:
-            read_by = leg.owner.reading if leg.order.role is LegRole.DECODE else run
+            read_by = leg.sink.reading if leg.order.role is LegRole.DECODE else run
             cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
+            engine = leg.engine
             line.to_near(leg.first_token, RanAt(engine.spec.place.region, engine.replica_id, cached_tokens))
 
-    def _progress(self, pool: PoolName) -> Iterator[events.DecodeProgress]:
-        for (request_id, attempt), (engine, run_id) in self.decoding.items():
-            if engine.spec.pool == pool:
-                yield events.DecodeProgress(request_id, attempt, engine.generated(run_id))
-
-    def _forward(self, leg: _Leg, peer: SimGateway) -> None:
-        order, ask = leg.order, leg.owner.ask
+    def _forward(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:
+        sink, peer = self._sinks[order.request_id], self._around.gateways[GatewayId(order.target.id)]
         assert order.hops is not None
         assert order.stamp is not None
+        leg = SimPeerLeg(self, self._port, sink, order, listener, home_id=self.gateway_id, place=peer.spec.place)
         line = self._around.network.connect(
             self.region, peer.region, leg.broke, lambda _: peer.upstream_left(line, order.request_id)
         )
         leg.line = line
         left_ns = order.deadline_ns - self._agenda.now_ns
-        line.to_far(peer.forward_arrives, leg, ask, order.hops, order.stamp, left_ns)
+        line.to_far(peer.forward_arrives, leg, sink.ask, order.hops, order.stamp, left_ns)
         self._agenda.after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
-
-    def _stop_leg(self, order: ordered.StopLeg) -> None:
-        owner = self._owners.get(order.request_id)
-        leg = None if owner is None else owner.legs.get((order.attempt, order.leg))
-        if leg is not None:
-            self._cancel(leg)
-
-    def _cancel(self, leg: _Leg) -> None:
-        leg.close("cancelled")
-        leg.end(LegResult.CANCELLED, "stopped")
+        return leg
 
     # Heartbeats and probes
 

@@ -1,5 +1,5 @@
 """The peer's end of an exchange, for fakes whose scripts answer one forward at a time: each script gets a context of
-its own, as if its forward had come in a call.
+its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -25,29 +26,18 @@ class FrameContext:
         self._stream = stream
         self._forward = forward
 
-    async def write(self, message: pb.ForwardResponse | bytes) -> None:
-        """Send a message in a frame; bytes that are no message are sent as they are, in place of the stream's next
+    async def write(self, frame: pb.AnswerFrame | bytes) -> None:
+        """Send a frame of this forward; bytes that are no frame are sent as they are, in place of the stream's next
         message.
         """
-        raw = message if isinstance(message, bytes) else message.SerializeToString()
+        raw = frame if isinstance(frame, bytes) else frame.SerializeToString()
         try:
-            said = pb.ForwardResponse.FromString(raw)
-        except Exception:  # noqa: BLE001 - whatever the library calls it
+            said = pb.AnswerFrame.FromString(raw)
+        except DecodeError:
             await self._stream.write(raw)
             return
-        frame = pb.AnswerFrame(forward=self._forward)
-        kind = said.WhichOneof("kind")
-        if kind == "data":
-            frame.data = said.data
-        elif kind is not None:
-            getattr(frame, kind).CopyFrom(getattr(said, kind))
-        else:
-            frame.MergeFromString(raw)  # a kind that this version does not know
-        await self.say(frame)
-
-    async def say(self, frame: pb.AnswerFrame) -> None:
-        frame.forward = self._forward
-        await self._stream.write(pb.ExchangeResponse(frames=[frame]).SerializeToString())
+        said.forward = self._forward
+        await self._stream.write(pb.ExchangeResponse(frames=[said]).SerializeToString())
 
     async def say_raw(self, message: pb.ExchangeResponse | bytes) -> None:
         """Send a whole message of the stream; forward numbers in it are relative to this forward's number."""
@@ -118,7 +108,7 @@ class ExchangeFake:
             return
         if frame.request_bytes:
             self._requests[number] = (frame.request_bytes, bytearray())
-            await FrameContext(self, number).say(pb.AnswerFrame(credit=WINDOW))
+            await FrameContext(self, number).write(pb.AnswerFrame(credit=WINDOW))
         if number not in self._requests:
             return
         size, request = self._requests[number]
@@ -141,7 +131,7 @@ class ExchangeFake:
         if self._ended.is_set():
             return
         try:
-            await context.say(pb.AnswerFrame(last=True))
+            await context.write(pb.AnswerFrame(last=True))
         except grpc.aio.BaseError:
             return
 

@@ -20,8 +20,10 @@ from gateway.core.vocabulary import (
 from gateway.peers import codec
 from gateway.request.legs import LegHead, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes import answer_frames
 from tests.fakes.engine import Tally
-from tests.fakes.peer import FakePeer, ForwardContext, Forwarded, SubscribeContext, serve_fake_peer
+from tests.fakes.exchanging import FrameContext
+from tests.fakes.peer import FakePeer, Forwarded, SubscribeContext, serve_fake_peer
 from tests.support.core import EU, MODEL
 
 Beat = Callable[[int], pb.SubscribeResponse]
@@ -47,16 +49,16 @@ def idle_beat(number: int) -> pb.SubscribeResponse:
     return codec.load_to_pb(idle_report(number), age_ns=0)
 
 
-async def refuse(_: pb.ForwardRequest, context: ForwardContext) -> None:
-    await context.write(codec.refused_to_pb(RefusalReason.BUSY, "no"))
+async def refuse(_: pb.ForwardRequest, context: FrameContext) -> None:
+    await context.write(answer_frames.refused(RefusalReason.BUSY, "no"))
 
 
-async def never_answer(_: pb.ForwardRequest, context: ForwardContext) -> None:
+async def never_answer(_: pb.ForwardRequest, context: FrameContext) -> None:
     await asyncio.Event().wait()
 
 
-async def accept_and_hang(_: pb.ForwardRequest, context: ForwardContext) -> None:
-    await context.write(codec.accepted_to_pb())
+async def accept_and_hang(_: pb.ForwardRequest, context: FrameContext) -> None:
+    await context.write(answer_frames.accepted())
     await asyncio.Event().wait()
 
 
@@ -66,18 +68,18 @@ AT_HOME = RanAt(ReplicaId("eu-a"), EU)
 def serve_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> Forwarded:
     """Accept the forward and answer with these pieces, claiming that it ran at `ran_at`."""
 
-    async def script(_: pb.ForwardRequest, context: ForwardContext) -> None:
-        await context.write(codec.accepted_to_pb())
+    async def script(_: pb.ForwardRequest, context: FrameContext) -> None:
+        await context.write(answer_frames.accepted())
         for message in answered_with(*pieces, ran_at=ran_at):
             await context.write(message)
 
     return script
 
 
-def answered_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> list[pb.ForwardResponse]:
+def answered_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> list[pb.AnswerFrame]:
     head = LegHead(200, (("content-type", "text/event-stream"),), ran_at)
-    ended = pb.ForwardResponse(ended=pb.Ended(outcome=Outcome.COMPLETED))
-    return [codec.head_to_pb(head), *map(codec.data_to_pb, pieces), ended]
+    ended = pb.AnswerFrame(ended=pb.Ended(outcome=Outcome.COMPLETED))
+    return [answer_frames.head(head), *map(answer_frames.data, pieces), ended]
 
 
 class Liar:
@@ -99,7 +101,7 @@ class Liar:
             await context.write(self.beat(self.beats))
             await asyncio.sleep(_BEAT_S)
 
-    async def _forwarded(self, request: pb.ForwardRequest, context: ForwardContext) -> None:
+    async def _forwarded(self, request: pb.ForwardRequest, context: FrameContext) -> None:
         self.arrived.add()
         self.open += 1
         try:
@@ -109,6 +111,6 @@ class Liar:
 
 
 @asynccontextmanager
-async def serve_liar(port: int = 0, *, exchanges: bool = True) -> AsyncIterator[Liar]:
-    async with serve_fake_peer(port, exchanges=exchanges) as fake:
+async def serve_liar(port: int = 0) -> AsyncIterator[Liar]:
+    async with serve_fake_peer(port) as fake:
         yield Liar(fake)

@@ -1,9 +1,8 @@
 """The mesh's protocol as other versions of the product speak it, in one process with the current one: an older version
 and a newer.
 
-`frozen/peer.binpb` and `frozen/before_exchange.binpb` are protoc's output for `peer.proto` (`--descriptor_set_out`, its
-one file): of the version in which an unknown outcome or reason was a fault, and of the last one before forwards shared
-a stream. They are never generated again.
+`frozen/peer.binpb` is the descriptor of `peer.proto` in the first version in which all forwards share streams. It is
+never generated again.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ class Protocol:
 
     @property
     def knows_progress(self) -> bool:
-        """True if this version has a kind of answer that the current version lacks."""
-        return "progress" in self._class("ForwardResponse").DESCRIPTOR.fields_by_name
-
-    @property
-    def knows_bytes_of_headers(self) -> bool:
-        return "raw" in self._class("Header").DESCRIPTOR.fields_by_name
+        """True if this version has a word of an answer that the current version lacks."""
+        return "progress" in self._class("AnswerFrame").DESCRIPTOR.fields_by_name
 
     def make(self, message: str, **fields: Any) -> Any:
         made = self._class(message)(**fields)
         if "novelty" in made.DESCRIPTOR.fields_by_name:
             made.novelty = "of which nobody has heard"
         return made
+
+    def read(self, message: str, raw: bytes) -> Any:
+        """Message of this version, from its bytes."""
+        return self._class(message).FromString(raw)
 
     def reads(self, message: Message) -> bytes:
         """Bytes of a message as this version reads it: only its known fields, serialised again."""
@@ -65,7 +64,9 @@ class Protocol:
     def call(self, channel: grpc.aio.Channel, name: str) -> Any:
         """One of the service's calls, for a caller of this version."""
         method = self._calls[name]
-        begin = channel.unary_stream if method.server_streaming else channel.unary_unary
+        begin: Any = channel.unary_stream if method.server_streaming else channel.unary_unary
+        if method.client_streaming:
+            begin = channel.stream_stream
         asked, answered = self._class(method.input_type.name), self._class(method.output_type.name)
         return begin(
             f"/{_PACKAGE}.PeerService/{name}",
@@ -89,6 +90,8 @@ class Protocol:
     def _handler(self, name: str, answer: Callable[..., Any]) -> Any:
         method = self._calls[name]
         make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+        if method.client_streaming:
+            make = grpc.stream_stream_rpc_method_handler
         asked, answered = self._class(method.input_type.name), self._class(method.output_type.name)
         return make(answer, request_deserializer=asked.FromString, response_serializer=answered.SerializeToString)
 
@@ -97,25 +100,17 @@ class Protocol:
 
 
 def frozen() -> Protocol:
-    return _kept("peer")
+    return Protocol(FileDescriptorProto.FromString((_FROZEN / "peer.binpb").read_bytes()))
 
 
-def before_exchange() -> Protocol:
-    return _kept("before_exchange")
-
-
-def _kept(name: str) -> Protocol:
-    return Protocol(FileDescriptorProto.FromString((_FROZEN / f"{name}.binpb").read_bytes()))
-
-
-def said_before_exchange() -> dict[str, bytes]:
+def said_by_frozen() -> dict[str, bytes]:
     """Messages that tests/fakes/spoken.py made in that version."""
-    told = json.loads((_FROZEN / "before_exchange.json").read_text())
+    told = json.loads((_FROZEN / "peer.json").read_text())
     return {name: bytes.fromhex(text) for name, text in told.items()}
 
 
 def newer() -> Protocol:
-    """Current protocol with additions: every message has a field `novelty`, and a forward's answers one more kind,
+    """Current protocol with additions: every message has a field `novelty`, and a forward's answers one more word,
     `progress`.
     """
     file = FileDescriptorProto()
@@ -123,6 +118,6 @@ def newer() -> Protocol:
     for message in file.message_type:
         optional, text = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.TYPE_STRING
         message.field.add(name="novelty", number=_UNHEARD_OF, label=optional, type=text)
-        if message.name == "ForwardResponse":
-            message.field.add(name="progress", number=_UNHEARD_OF + 1, label=optional, type=text, oneof_index=0)
+        if message.name == "AnswerFrame":
+            message.field.add(name="progress", number=_UNHEARD_OF + 1, label=optional, type=text)
     return Protocol(file)

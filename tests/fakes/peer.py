@@ -15,15 +15,14 @@ from gateway.core.vocabulary import PeerSpec
 from mesh.values import parse_address
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
-from tests.fakes.exchanging import serve_exchange
+from tests.fakes.exchanging import FrameContext, serve_exchange
 
 SERVICE = "nightside.mesh.v1.PeerService"
 
-ForwardContext = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
 PingContext = grpc.aio.ServicerContext[pb.PingRequest, pb.PingResponse]
 ExplainContext = grpc.aio.ServicerContext[pb.ExplainRequest, pb.ExplainResponse]
-Forwarded = Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]
+Forwarded = Callable[[pb.ForwardRequest, FrameContext], Awaitable[None]]
 Subscribed = Callable[[pb.SubscribeRequest, SubscribeContext], Awaitable[None]]
 OwnershipContext = grpc.aio.ServicerContext[pb.OwnershipRequest, pb.OwnershipResponse]
 Explained = Callable[[pb.ExplainRequest, ExplainContext], Awaitable[pb.ExplainResponse]]
@@ -42,9 +41,7 @@ async def _unknown_call(_: object, context: grpc.aio.ServicerContext[Any, Any]) 
 class FakePeer:
     """Peer whose behaviour a test sets: `forwarded`, `subscribed`, `explained` and `owned`."""
 
-    def __init__(self, *, exchanges: bool = True, options: Sequence[tuple[str, int]] = ()) -> None:
-        """Peer of the current version, or, without `exchanges`, of the version before exchanges."""
-        self.exchanges = exchanges
+    def __init__(self, *, options: Sequence[tuple[str, int]] = ()) -> None:
         self.streams = 0
         """Exchanges that were begun."""
         self.forwarded: Forwarded = _nothing
@@ -65,12 +62,7 @@ class FakePeer:
         await self.answers_pings.wait()
         return pb.PingResponse()
 
-    async def Forward(self, request: pb.ForwardRequest, context: ForwardContext) -> None:  # noqa: N802
-        await self.forwarded(request, context)
-
     async def Exchange(self, _: object, context: Any) -> None:  # noqa: N802
-        if not self.exchanges:
-            await _unknown_call(_, context)
         self.streams += 1
         await serve_exchange(context, lambda: self.forwarded)
 
@@ -90,10 +82,8 @@ class FakePeer:
 
 
 @asynccontextmanager
-async def serve_fake_peer(
-    port: int = 0, *, exchanges: bool = True, options: Sequence[tuple[str, int]] = ()
-) -> AsyncIterator[FakePeer]:
-    peer = FakePeer(exchanges=exchanges, options=options)
+async def serve_fake_peer(port: int = 0, *, options: Sequence[tuple[str, int]] = ()) -> AsyncIterator[FakePeer]:
+    peer = FakePeer(options=options)
     peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, peer.server)  # type: ignore[arg-type]
     exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(peer.Exchange)
     peer.server.add_registered_method_handlers(SERVICE, {"Exchange": exchange})

@@ -29,9 +29,7 @@ def written(message: Message) -> bytes:
 class RawPeer:
     """Peer whose heartbeats (`beat`) and answers (`forwarded`) a test sets."""
 
-    def __init__(self, beat: Beat, forwarded: Forwarded, *, exchanges: bool = True) -> None:
-        """Peer of the current version, or, without `exchanges`, of the version before exchanges."""
-        self.exchanges = exchanges
+    def __init__(self, beat: Beat, forwarded: Forwarded) -> None:
         self.beat = beat
         self.forwarded = forwarded
         self.beats = Tally()
@@ -45,12 +43,7 @@ class RawPeer:
             await context.write(self.beat(self.beats.count))
             await asyncio.sleep(_BEAT_S)
 
-    async def _forward(self, request: pb.ForwardRequest, context: Any) -> None:
-        await self.forwarded(request, context)
-
     async def _exchange(self, _: object, context: Any) -> None:
-        if not self.exchanges:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED)
         await serve_exchange(context, lambda: self.forwarded)
 
     async def _ping(self, _: bytes, context: Any) -> bytes:
@@ -62,11 +55,8 @@ async def serve_raw_peer(
     peer: RawPeer, credentials: grpc.ServerCredentials | None = None, port: int = 0
 ) -> AsyncIterator[RawPeer]:
     """Serve the peer on a port; 0 picks a free one."""
-    handlers = {
+    handlers: dict[str, Any] = {
         "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
-        "Forward": grpc.unary_stream_rpc_method_handler(
-            peer._forward, request_deserializer=pb.ForwardRequest.FromString, response_serializer=written
-        ),
         "Exchange": grpc.stream_stream_rpc_method_handler(peer._exchange),
         "Ping": grpc.unary_unary_rpc_method_handler(peer._ping),
     }

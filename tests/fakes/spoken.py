@@ -1,7 +1,7 @@
 """Messages between gateways, one of each kind, made by the codec of the version in which this module runs.
 
-`frozen/before_exchange.json` holds the bytes, in hexadecimal, that it made in the version before forwards shared a
-stream. The file is never generated again; every message here must be made alike in both versions.
+`frozen/peer.json` holds the bytes, in hexadecimal, that it made in the first version in which all forwards share
+streams. The file is never generated again; every message here must be made alike in both versions.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.peers import codec
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
+from tests.fakes import answer_frames
 from tests.support.core import AP, EU, MODEL, SECOND, US
 from tests.support.orders import forward_order
 
@@ -71,11 +72,11 @@ def spoken() -> dict[str, Message]:
         "subscribe": codec.subscribe_request(GatewayId("us-1"), US),
         "heartbeat": codec.load_to_pb(REPORT, age_ns=1 * SECOND),
         "forward": codec.forward_to_pb(order, request, GatewayId("us-1"), now_ns=2 * SECOND),
-        "accepted": codec.accepted_to_pb(),
-        "refused": codec.refused_to_pb(RefusalReason.QUEUE_FULL, "full"),
-        "head": codec.head_to_pb(HEAD),
-        "data": codec.data_to_pb(b"data: [DONE]\n\n"),
-        "ended": codec.ended_to_pb(END, summary),
+        "accepted": answer_frames.accepted(),
+        "refused": answer_frames.refused(RefusalReason.QUEUE_FULL, "full"),
+        "head": answer_frames.head(HEAD),
+        "data": answer_frames.data(b"data: [DONE]\n\n"),
+        "ended": answer_frames.ended(END, summary),
         "explain": codec.explain_request(GatewayId("us-1"), PROFILE.request_id),
         "ownership": codec.ownership_request(GatewayId("us-1")),
     }

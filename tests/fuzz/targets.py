@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httptools
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import HttpRequestParser
 from google.protobuf.message import DecodeError, Message
 
 from gateway.config.reading import read_region_file
@@ -27,7 +24,16 @@ from gateway.door.parse import Caller, choose_request_id, engine_headers, read_c
 from gateway.door.settings import HttpSettings
 from gateway.door.shapes import Shape, refusal_in_shape
 from gateway.engines.answers import read_error
-from gateway.engines.connection import Connection, Origin, _request_head
+from gateway.http1.client import (
+    ClientConnection,
+    ClientExchange,
+    ConnectionPool,
+    Headers,
+    Origin,
+    request_head,
+)
+from gateway.http1.errors import EngineGone
+from gateway.http1.server import Exchange, Fault, HttpServer, ServerLimits
 from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS
@@ -45,6 +51,7 @@ from tests.hostile.http_requests import HTTP_CASES
 from tests.hostile.json_bodies import JSON_CASES
 from tests.hostile.peers import ANSWER_CASES, BEAT_CASES, CALL_CASES, beat, forward
 from tests.support.core import US
+from tests.support.lines import Line
 from tests.support.region_files import PEER, PROTECTED, SMALLEST
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +61,15 @@ _SETTINGS = HttpSettings(GatewayId("us-1"), US, trust_tenant_header=True)
 _CALLER = Caller(RequestId("r-1"), TenantName("default"), ("", ""))
 _ORIGIN = Origin("engine", 80, None)
 _EVENT_BYTES_MAX = 4096
-_NO_LOOP = cast(asyncio.AbstractEventLoop, object())
-"""Event loop that parsers take as an argument and never use here."""
+_LIMITS = ServerLimits(
+    connections_max=10,
+    headers_bytes_max=64 << 10,
+    header_line_bytes_max=16 << 10,
+    header_count_max=128,
+    headers_s=10.0,
+    idle_s=75.0,
+    stall_s=60.0,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +88,46 @@ class Target:
 # Heads
 
 
+class _Heads:
+    """Handler that reads each request's headers, and answers it."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.refusals = 0
+
+    def serve(self, exchange: Exchange) -> None:
+        request_id = choose_request_id(exchange.headers)
+        with suppress(ClientFault):
+            read_caller(exchange.headers, request_id, _SETTINGS)
+            headers = engine_headers(exchange.headers, request_id)
+            sent = request_head("POST", _ORIGIN, "/v1/chat/completions", headers, 0)
+            assert _names_in(sent) == [b"host", *(name.encode() for name, _ in headers), b"content-length"]
+        self.answers += 1
+        exchange.respond(200, {}, b"")
+
+    def refuse(self, fault: Fault) -> bytes:
+        assert fault in Fault
+        self.refusals += 1
+        return b"refused"
+
+
 def read_http_head(data: bytes) -> None:
-    """Read a client's head and write the head for the engine: the engine must see the intended headers and no
-    others.
+    """Serve what a client sends, in two pieces, and write the heads for the engine: the engine must see the intended
+    headers and no others. The client gets its answers, and at most one refusal behind them.
     """
-    parser = HttpRequestParser(BaseProtocol(_NO_LOOP), _NO_LOOP, 2**16, max_line_size=16 << 10, max_field_size=16 << 10)
-    try:
-        messages, _, _ = parser.feed_data(data)
-    except HttpProcessingError:
-        return
-    for message, _ in messages:
-        request_id = choose_request_id(message.headers)
-        try:
-            read_caller(message.headers, request_id, _SETTINGS)
-            headers = engine_headers(message.headers, request_id)
-        except ClientFault:
-            continue
-        sent = _request_head("POST", _ORIGIN, "/v1/chat/completions", headers, 0)
-        assert _names_in(sent) == [b"host", *(name.encode() for name, _ in headers), b"content-length"]
+    asyncio.run(_serve(data))
+
+
+async def _serve(data: bytes) -> None:
+    heads, line = _Heads(), Line()
+    server = HttpServer(heads, _LIMITS)
+    line.connect(server())
+    line.say(data[: len(data) // 2], data[len(data) // 2 :])
+    assert line.sent.count(b"HTTP/1.1 ") == heads.answers
+    assert heads.refusals <= 1
+    assert line.sent.endswith(b"refused") is (heads.refusals == 1)
+    line.lose()
+    server.close(at_once=True)
 
 
 def _names_in(head: bytes) -> list[bytes]:
@@ -105,35 +141,63 @@ def _names_in(head: bytes) -> list[bytes]:
     return names
 
 
-class _Wire(asyncio.Transport):
-    """Connection that accepts everything and sends nothing."""
+class _LinePool(ConnectionPool):
+    """Pool whose only connection is a line."""
 
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
-        pass
+    def __init__(self) -> None:
+        super().__init__(connect_s=1.0, idle_s=1.0)
+        self.line = Line(peername=("192.0.2.7", 80))
 
-    def is_closing(self) -> bool:
-        return False
+    async def connect(self, origin: Origin) -> ClientConnection:
+        del origin
+        connection = ClientConnection(self.on_turn)
+        self.line.connect(cast(asyncio.Protocol, connection))
+        return connection
 
-    def abort(self) -> None:
-        pass
 
-    def pause_reading(self) -> None:
-        pass
+class _Taker:
+    """Receiver of an answer that checks the order of what it is told."""
 
-    def resume_reading(self) -> None:
-        pass
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.lasts = 0
+
+    def on_head(self, exchange: ClientExchange, status: int, headers: Headers, peer: str) -> None:
+        assert self.status is None
+        assert not self.lasts
+        assert len(headers) <= 256
+        assert peer
+        del exchange
+        self.status = status
+
+    def on_data(self, data: bytes) -> None:
+        assert data
+        assert self.status is not None
+        assert not self.lasts
+
+    def on_end(self) -> None:
+        assert self.status is not None
+        self.lasts += 1
+
+    def on_broken(self, error: Exception) -> None:
+        assert isinstance(error, EngineGone), error
+        self.lasts += 1
 
 
 def read_engine_head(data: bytes) -> None:
-    """Read an engine's head in two pieces: the result is an answer, a fault of the engine, or nothing yet."""
-    connection = Connection()
-    connection.connection_made(_Wire())
-    connection.send(b"", b"")
-    for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
-        if piece and connection._error is None:
-            connection.data_received(piece)
-    assert len(connection.headers) <= 256
-    assert connection._error is None or isinstance(connection._error, ConnectionError), connection._error
+    """Read what an engine sends, in two pieces: the result is an answer or a fault of the engine, and one of them."""
+    asyncio.run(_ask(data))
+
+
+async def _ask(data: bytes) -> None:
+    pool, taker = _LinePool(), _Taker()
+    pool.request("POST", _ORIGIN, "/", (), b"", taker=taker)
+    while not pool.line.sent:  # noqa: ASYNC110 - the connection is made within a few turns
+        await asyncio.sleep(0)
+    pool.line.say(data[: len(data) // 2], data[len(data) // 2 :])
+    pool.line.lose()
+    assert taker.lasts == 1
+    pool.close()
 
 
 # Streams and answers
@@ -193,16 +257,13 @@ def read_peer_messages(data: bytes) -> None:
             read(message)
 
 
-def _read_forward_response(message: pb.ForwardResponse) -> None:
-    match message.WhichOneof("kind"):
-        case "refused":
-            codec.read_refused(message.refused)
-        case "head":
-            codec.read_head(message.head)
-        case "ended":
-            codec.read_ended(message.ended)
-        case _:
-            pass
+def _read_answer_frame(frame: pb.AnswerFrame) -> None:
+    reads: tuple[tuple[Literal["refused", "head", "ended"], Callable[[Any], object]], ...]
+    reads = (("refused", codec.read_refused), ("head", codec.read_head), ("ended", codec.read_ended))
+    for word, read in reads:
+        if frame.HasField(word):
+            with suppress(WireError):
+                read(getattr(frame, word))
 
 
 def _read_forward(message: pb.ForwardRequest) -> None:
@@ -213,7 +274,7 @@ def _read_forward(message: pb.ForwardRequest) -> None:
 
 _READERS: tuple[tuple[type[Message], Callable[[Any], object]], ...] = (
     (pb.ForwardRequest, _read_forward),
-    (pb.ForwardResponse, _read_forward_response),
+    (pb.AnswerFrame, _read_answer_frame),
     (pb.SubscribeRequest, codec.read_subscribe_request),
     (pb.SubscribeResponse, codec.read_load),
     (pb.ExplainRequest, codec.read_explain_request),

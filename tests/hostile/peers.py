@@ -102,7 +102,7 @@ _WIRE = forward({}).SerializeToString()
 CALL_CASES = (
     CallCase("nothing wrong", {}, SERVED),
     # Messages
-    CallCase("an empty message", b"", MALFORMED),
+    CallCase("nothing but a field of a later version", b"\xfa\x3e\x04evil", MALFORMED),
     CallCase("bytes that are no message", b"\xff" * 100, MALFORMED),
     CallCase("half a message", _WIRE[: len(_WIRE) // 2], MALFORMED),
     CallCase("a text that is not UTF-8", b"\x0a\x02\xff\xfe" + _WIRE, MALFORMED),
@@ -194,42 +194,42 @@ CALL_CASES = (
 @dataclass(frozen=True, slots=True)
 class AnswerCase:
     name: str
-    messages: tuple[pb.ForwardResponse | bytes, ...]
+    messages: tuple[pb.AnswerFrame | bytes, ...]
     status: int
     """Status that the client gets; 0 where it waits, for another peer or for more, until it leaves."""
     counts: bool
     aborts: grpc.StatusCode | None = None
-    """Status with which the call ends, if it fails."""
+    """Status with which the stream ends, if it fails."""
     holds: bool = False
-    """True if the call does not end."""
+    """True if the forward does not end."""
     contains: bytes = b""
     lacks: bytes = b""
 
 
-def head(status: int = 200, *headers: tuple[str, str], ran_at: str | None = "eu-a;eu-west-1;EU") -> pb.ForwardResponse:
+def head(status: int = 200, *headers: tuple[str, str], ran_at: str | None = "eu-a;eu-west-1;EU") -> pb.AnswerFrame:
     own = [] if ran_at is None else [("x-nightside-ran-at", ran_at)]
     kind = [] if any(name == "content-type" for name, _ in headers) else [("content-type", "text/event-stream")]
     pairs = [pb.Header(name=name, value=value) for name, value in (*own, *kind, *headers)]
-    return pb.ForwardResponse(head=pb.Head(status=status, headers=pairs))
+    return pb.AnswerFrame(head=pb.Head(status=status, headers=pairs))
 
 
-def data(*pieces: bytes) -> pb.ForwardResponse:
-    return pb.ForwardResponse(data=b"".join(pieces))
+def data(*pieces: bytes) -> pb.AnswerFrame:
+    return pb.AnswerFrame(data=b"".join(pieces))
 
 
-def ended(outcome: str = "completed", **more: Any) -> pb.ForwardResponse:
-    return pb.ForwardResponse(ended=pb.Ended(outcome=outcome, **more))
+def ended(outcome: str = "completed", **more: Any) -> pb.AnswerFrame:
+    return pb.AnswerFrame(ended=pb.Ended(outcome=outcome, **more))
 
 
-def refused(reason: str, detail: str = "") -> pb.ForwardResponse:
-    return pb.ForwardResponse(refused=pb.Refused(reason=reason, detail=detail))
+def refused(reason: str, detail: str = "") -> pb.AnswerFrame:
+    return pb.AnswerFrame(refused=pb.Refused(reason=reason, detail=detail))
 
 
-ACCEPTED = pb.ForwardResponse(accepted=pb.Accepted())
+ACCEPTED = pb.AnswerFrame(accepted=pb.Accepted())
 _STREAM = data(*GOOD_STREAM)
 _BEGUN = (ACCEPTED, head(), data(ROLE, token("x")))
 _NEWER = b"\xfa\x3e\x04evil"
-"""Serialised field of an unknown message kind."""
+"""Serialised field that this version does not know: a frame's, or a message's."""
 _JSON = ("content-type", "application/json")
 _BROKE_OFF = b"engine_failed_midstream"
 GOOD_ANSWER = (ACCEPTED, head(), _STREAM, ended())
@@ -359,16 +359,13 @@ def frames(*each: pb.AnswerFrame, **more: Any) -> pb.ExchangeResponse:
     return pb.ExchangeResponse(frames=each, **more)
 
 
-def frame(*said: pb.ForwardResponse, forward: int = 0, **more: Any) -> pb.AnswerFrame:
-    """One frame with all of these messages."""
+def frame(*said: pb.AnswerFrame, forward: int = 0, **more: Any) -> pb.AnswerFrame:
+    """One frame with all words of these."""
     made = pb.AnswerFrame(forward=forward, **more)
     for each in said:
-        kind = each.WhichOneof("kind")
-        assert kind is not None
-        if kind == "data":
-            made.data += each.data
-        else:
-            getattr(made, kind).CopyFrom(getattr(each, kind))
+        data = made.data + each.data
+        made.MergeFrom(each)
+        made.data = data
     return made
 
 
@@ -418,7 +415,7 @@ FRAME_CASES = (
     FrameCase("bytes that are no message", (b"\xff" * 50,), 502, breaks=True),
     FrameCase("half a message", (frames(_WHOLE).SerializeToString()[:-7],), 502, breaks=True),
     FrameCase("a field of a later version", (_later(frames(_WHOLE)),), 200, contains=b"[DONE]"),
-    FrameCase("40,000 heads", (frames(_ACCEPTED, *[frame(pb.ForwardResponse(head=pb.Head()))] * 40_000),), 502, breaks=True),
+    FrameCase("40,000 heads", (frames(_ACCEPTED, *[frame(pb.AnswerFrame(head=pb.Head()))] * 40_000),), 502, breaks=True),
     FrameCase("40,000 pieces of a byte", (frames(_ACCEPTED, _HEAD, *[frame(data(b":"))] * 40_000),), 502, breaks=True),
     # Streams
     FrameCase("it closes, and answers", (frames(_WHOLE, closing=True),), 200, contains=b"[DONE]"),

@@ -247,5 +247,5 @@ async def test_a_gateway_begins_without_what_it_does_not_need(tmp_path: Path, en
     out, err = await process.communicate()
     assert process.returncode == 0, err
     loaded = set(out.decode().split())
-    assert "gateway.door.app" in loaded
+    assert "gateway.door.api" in loaded
     assert not loaded & NOT_AT_THE_START.keys()

@@ -6,7 +6,7 @@ The cases are data: `tests/hostile/peer_certificates.py`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest_asyncio
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
+from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.security.development_ca import DevelopmentCa
 from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
@@ -73,7 +74,12 @@ async def test_whoever_calls_is_who_its_certificate_says(called: Called, case: C
         origin = {"region": "us-east-1", "jurisdiction": "US"}
         asked = forward({"origin_gateway_id": "us-1", "stamp.origin.region": origin["region"]})
         asked.stamp.origin.CopyFrom(pb.Place(**origin))
-        for call in (stub.Subscribe(subscribed, timeout=20), stub.Forward(asked, timeout=20)):
+        exchange: Any = stub.Exchange(timeout=20)
+        raw = asked.SerializeToString()
+        begin = pb.OriginFrame(forward=1, request_bytes=len(raw), request=raw, credit=10_000)
+        with suppress(CallOver):  # refused before it was sent: the status says so
+            await writer_of(exchange)(pb.ExchangeRequest(frames=[begin]).SerializeToString())
+        for call in (stub.Subscribe(subscribed, timeout=20), exchange):
             try:
                 assert await call.read() is not grpc.aio.EOF
                 codes.add(grpc.StatusCode.OK)

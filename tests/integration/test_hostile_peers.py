@@ -23,7 +23,7 @@ from gateway.core.vocabulary import GatewayId, PeerSpec
 from gateway.peers.exchange import patience
 from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.fakes.raw_peer import SERVICE, RawPeer, serve_raw_peer, written
+from tests.fakes.raw_peer import RawPeer, serve_raw_peer, written
 from tests.hostile.peers import (
     ANSWER_CASES,
     BEAT_CASES,
@@ -42,12 +42,11 @@ from tests.hostile.peers import (
 )
 from tests.hostile.tenants_told import USE_CASES
 from tests.support.core import EU
+from tests.support.exchanging import raw_origin
 from tests.support.gateways import counted, until, usable_peers
 from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
 from tests.support.wire import posted, wire
 
-_NO_MESSAGE = "DecodeError"
-"""gRPC's own word for bytes that are no message, whatever the status."""
 USE_BEATS = tuple(
     BeatCase(
         f"of tenants: {case.name}",
@@ -84,8 +83,8 @@ class Surrounded:
 
 
 @asynccontextmanager
-async def surrounded(folder: Path, *, has_engine: bool, exchanges: bool = True) -> AsyncIterator[Surrounded]:
-    peer = RawPeer(honest, honest, exchanges=exchanges)  # type: ignore[arg-type]
+async def surrounded(folder: Path, *, has_engine: bool) -> AsyncIterator[Surrounded]:
+    peer = RawPeer(honest, honest)  # type: ignore[arg-type]
     async with serve_raw_peer(peer):
         told = PeerConfig(PeerSpec(GatewayId("eu-1"), EU), Address("127.0.0.1", peer.port))
         async with besieged(folder, lambda config: replace(config, peers=(told,)), has_engine=has_engine) as at:
@@ -109,13 +108,9 @@ async def with_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         yield made
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[True, False], ids=["exchange", "call"])
-async def without_engine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Surrounded]:
-    """Gateway without an engine, with forwards over exchanges and over calls."""
-    folder = tmp_path_factory.mktemp("hostile")
-    async with surrounded(folder, has_engine=False, exchanges=request.param) as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def without_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Surrounded]:
+    async with surrounded(tmp_path_factory.mktemp("hostile"), has_engine=False) as made:
         yield made
 
 
@@ -134,20 +129,20 @@ async def test_a_caller_gets_no_more_than_an_honest_one(with_engine: Surrounded,
 
 
 async def came_of(at: Besieged, message: bytes) -> Came:
-    async with grpc.aio.insecure_channel(str(at.gateway.peers_address)) as channel:
-        call: Any = channel.unary_stream(f"/{SERVICE}/Forward", response_deserializer=pb.ForwardResponse.FromString)
+    async with asyncio.timeout(ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
         try:
-            kinds = [each.WhichOneof("kind") async for each in call(message, timeout=ENOUGH_S)]
+            await origin.begin_raw(1, message)
+            end = await origin.until_ended(1)
         except grpc.aio.AioRpcError as error:
             if error.code() is Status.PERMISSION_DENIED:
                 return Came.DENIED
-            if error.code() is Status.INVALID_ARGUMENT or _NO_MESSAGE in (error.details() or ""):
-                return Came.MALFORMED
             raise
-    if kinds == ["refused"]:
-        return Came.REFUSED
-    assert kinds[:2] == ["accepted", "head"], kinds
-    assert kinds[-1] == "ended", kinds
+    words = [
+        name for frame in origin.heard for name in ("accepted", "refused", "head", "ended") if frame.HasField(name)
+    ]
+    if words == ["refused"]:
+        return Came.MALFORMED if end.startswith("busy: INVALID_ARGUMENT: ") else Came.REFUSED
+    assert words == ["accepted", "head", "ended"]
     return Came.SERVED
 
 
@@ -174,7 +169,7 @@ async def test_an_answer_is_held_against_the_peer_alone(without_engine: Surround
     else:
         received = await left(at, peer, answered)
     without_engine.case = _GOOD
-    if case.aborts is not None and peer.exchanges:
+    if case.aborts is not None:
         await until(lambda: _streams_broken(at) > broken)  # ends all forwards on that stream
     assert not case.status or int(received[9:12]) == case.status, received[:2000]
     assert case.contains in received

@@ -1,4 +1,4 @@
-"""Clients, gateway and engines over real sockets, run the way a gateway runs: with handler cancellation."""
+"""Clients, gateway and engines over real sockets, run the way a gateway runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from io import BytesIO
 import aiohttp
 import openai
 import pytest
-from aiohttp import web
 from yarl import URL
 
+from gateway.app.listening import server_limits, stop_server
 from gateway.config.targets import Dialect
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -40,16 +40,18 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.door.admin import AdminSources, make_admin_app
-from gateway.door.app import Api, make_runner
+from gateway.door.api import Api
+from gateway.door.call import ClientCall
 from gateway.door.settings import HttpSettings
-from gateway.door.sink import HttpSink
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.http1.server import HttpServer
+from gateway.request.answer import AnswerSettings
 from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
-from gateway.request.owner import OwnerContext
-from gateway.request.relay import RelaySettings
+from gateway.request.proxied import RequestContext
+from mesh.admin_listening import DoorLimits, OperatorsServer, operators_runner
 from mesh.clock import Clock
 from mesh.pump import Step
 from tests.fakes.engine import (
@@ -72,10 +74,10 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, LAYERED, SECOND, US, no_leg_beside, policy, replica_spec, rule
+from tests.support.core import EU, LAYERED, SECOND, US, policy, replica_spec, rule
 from tests.support.descriptors import no_descriptor_left
 from tests.support.gateways import until
-from tests.support.listening import serving_http
+from tests.support.listening import listening_protocols
 
 GOOD = b"".join(GOOD_STREAM)
 CHAT = "/v1/chat/completions"
@@ -95,9 +97,9 @@ CONNECTION_BUFFERS_BYTES = 16 << 20
 class Edge:
     """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and a record of its events."""
 
-    def __init__(self, settings: HttpSettings, owner_settings: RelaySettings) -> None:
+    def __init__(self, settings: HttpSettings, answer_settings: AnswerSettings) -> None:
         self.settings = settings
-        self.owner_settings = owner_settings
+        self.answer_settings = answer_settings
         self.engines = {ReplicaId("a"): FakeEngine(), ReplicaId("b"): FakeEngine()}
         self.events: list[Event] = []
         self.arrived = Tally()
@@ -173,35 +175,38 @@ class Edge:
 
 @asynccontextmanager
 async def serving(
-    settings: HttpSettings = SETTINGS, owner_settings: RelaySettings | None = None
+    settings: HttpSettings = SETTINGS, answer_settings: AnswerSettings | None = None
 ) -> AsyncIterator[Edge]:
-    edge = Edge(settings, owner_settings or RelaySettings())
+    edge = Edge(settings, answer_settings or AnswerSettings())
     async with AsyncExitStack() as stack:
         for engine in edge.engines.values():
             await stack.enter_async_context(engine.serving())
         endpoints = ReplicaEndpoints(
             ReplicaEndpoint(name, US, engine.url, Dialect.VLLM, "engine-key") for name, engine in edge.engines.items()
         )
-        client = await stack.enter_async_context(EngineClient(endpoints, edge.clock, ClientSettings()))
-        context = OwnerContext(
-            edge.driver,
-            edge.clock,
-            {TargetKind.REPLICA: client},
-            no_leg_beside,
-            edge.owner_settings,
-            edge.on_finished,
+        client = await stack.enter_async_context(
+            EngineClient(endpoints, edge.clock, ClientSettings(), on_turn=edge.driver.run)
+        )
+        context = RequestContext(
+            edge.driver, {TargetKind.REPLICA: client}, edge.answer_settings, on_finished=edge.on_finished
         )
         edge.configure()
         stack.callback(edge.driver.close)
-        api = Api(context, settings, edge.core.models_for, lambda: "draining" if edge.core.draining else "")
-        edge.url = await listen(stack, api.make_app(), settings)
+        api = Api(
+            context,
+            settings,
+            edge.core.models_for,
+            lambda: "draining" if edge.core.draining else "",
+            clock=edge.clock,
+            turn_over=edge.driver.run,
+        )
+        stack.callback(api.close)
+        server = HttpServer(api, server_limits(settings), on_turn=edge.driver.run)
+        port = await stack.enter_async_context(listening_protocols(server))
+        stack.push_async_callback(stop_server, server, lambda: edge.driver.open_requests)
+        edge.url = f"http://127.0.0.1:{port}"
         yield edge
         edge.check()
-
-
-async def listen(stack: AsyncExitStack, app: web.Application, settings: HttpSettings) -> str:
-    port = await stack.enter_async_context(serving_http(make_runner(app, settings)))
-    return f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -377,7 +382,7 @@ class TestTryingAgain:
             await asyncio.sleep(0.01)
             exchange.cut()
 
-        async with serving(owner_settings=RelaySettings(held_bytes_max=10)) as edge:
+        async with serving(answer_settings=AnswerSettings(held_bytes_max=10)) as edge:
             edge.plays(half)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await ask(client, edge)
@@ -431,10 +436,10 @@ class TestTryingAgain:
     async def test_a_fault_of_ours_after_the_first_byte_adds_no_second_answer(
         self, edge: Edge, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def fail(*_: object) -> None:
+        def fail(*_: object) -> None:
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(HttpSink, "end", fail)
+        monkeypatch.setattr(ClientCall, "_settle", fail)
         edge.plays(stream(*GOOD_STREAM))
         async with client.post(edge.url + CHAT, data=BODY) as response:
             assert response.status == 200
@@ -671,8 +676,9 @@ class TestOtherApis:
     async def test_what_nobody_made_here_is_not_known(
         self, edge: Edge, client: aiohttp.ClientSession, method: str, path: str
     ) -> None:
+        code = "not_found" if "%2F" in path else "response_not_found"
         async with client.request(method, URL(edge.url + path, encoded=True)) as response:
-            assert (response.status, error_code(await response.read())) == (404, "response_not_found")
+            assert (response.status, error_code(await response.read())) == (404, code)
         assert edge.received() == []
 
     async def test_an_engine_s_error_is_told_in_the_shape_of_messages(
@@ -725,7 +731,13 @@ class TestOtherPages:
             notes=dict,
         )
         async with AsyncExitStack() as stack:
-            url = await listen(stack, make_admin_app(sources), SETTINGS)
+            runner = operators_runner(make_admin_app(sources))
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            assert runner.server is not None
+            server = OperatorsServer(runner.server, DoorLimits())
+            stack.callback(server.close)
+            url = f"http://127.0.0.1:{await stack.enter_async_context(listening_protocols(server))}"
             async with client.get(f"{url}/metrics") as metrics, client.get(f"{url}/admin/state") as state:
                 assert (await metrics.read(), metrics.content_type) == (b"up 1\n", "text/plain")
                 assert (await state.json())["gateway"] == "us-1"

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-
 from gateway.core.vocabulary import GatewayId, ResidencyStamp
 from gateway.peers import codec
 from gateway.request.legs import OutboundRequest
 from mesh.clock import Clock
-from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.engine import FakeEngine, hang
 from tests.support.core import EU, MODEL, TENANT, US, profile, rule
+from tests.support.exchanging import raw_origin
 from tests.support.gateways import nightside
 from tests.support.orders import forward_order
 from tests.support.processes import Process, gateway_process, region_file
@@ -72,19 +70,24 @@ class Stand:
 
     async def forwards(self, count: int) -> Counter[str]:
         """Kinds of the first answers to that many simultaneous forwards, which stay open."""
-        channel = grpc.aio.insecure_channel(self.peers_at, options=[("grpc.max_send_message_length", 2 * MESSAGE)])
-        await self.stack.enter_async_context(channel)
-        calls = [self._forward(channel, f"r-{number}") for number in range(count)]
-        for call in calls:
-            self.stack.callback(call.cancel)
-        return Counter([(await call.read()).WhichOneof("kind") for call in calls])
+        origin = await self.stack.enter_async_context(raw_origin(self.peers_at))
+        for number in range(1, count + 1):
+            await origin.begin_raw(number, self._forward(f"r-{number}"))
+        while True:
+            first: dict[int, str] = {}
+            for frame in origin.heard:
+                for kind in ("accepted", "refused"):
+                    if frame.HasField(kind):
+                        first.setdefault(frame.forward, kind)
+            if len(first) == count:
+                return Counter(first.values())
+            assert await origin.hear(), "the stream ended first"
 
-    def _forward(self, channel: grpc.aio.Channel, request_id: str) -> Any:
+    def _forward(self, request_id: str) -> bytes:
         body = json.dumps({"model": MODEL, "stream": True, "prompt": "x" * (MESSAGE - 100_000)}).encode()
         order = forward_order(request_id, "us-1", stamp=ResidencyStamp(EU, TENANT, rule(US, EU), "digest"))
         request = OutboundRequest(profile(request_id), "/v1/completions", (), body)
-        message = codec.forward_to_pb(order, request, GatewayId("eu-1"), Clock().now_ns())
-        return peer_pb2_grpc.PeerServiceStub(channel).Forward(message)
+        return codec.forward_to_pb(order, request, GatewayId("eu-1"), Clock().now_ns()).SerializeToString()
 
 
 @asynccontextmanager

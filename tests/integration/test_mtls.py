@@ -208,17 +208,8 @@ async def subscribe_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     return await stub.Subscribe(codec.subscribe_request(GatewayId("us-1"), US), timeout=10).read()
 
 
-async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
-    request = OutboundRequest(
-        profile("r-1"), "/v1/completions", (), b'{"model": "llama", "stream": true, "prompt": "hello"}'
-    )
-    return await stub.Forward(
-        codec.forward_to_pb(forward_order(), request, GatewayId("us-1"), Clock().now_ns()), timeout=10
-    ).read()
-
-
 async def exchange_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
-    """Send the same forward over an exchange, with enough credit for a part of the answer."""
+    """Send a forward, with enough credit for a part of the answer."""
     request = OutboundRequest(
         profile("r-1"), "/v1/completions", (), b'{"model": "llama", "stream": true, "prompt": "hello"}'
     )
@@ -234,7 +225,7 @@ async def explain_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
     return await stub.Explain(codec.explain_request(GatewayId("us-1"), profile("r-1").request_id), timeout=10)
 
 
-CALLS: list[Ask] = [ping, subscribe_as_us, forward_as_us, exchange_as_us, explain_as_us]
+CALLS: list[Ask] = [ping, subscribe_as_us, exchange_as_us, explain_as_us]
 
 
 @pytest.fixture
@@ -275,7 +266,7 @@ async def test_a_caller_that_claims_to_be_another_is_refused_loudly(
 ) -> None:
     """The caller is a gateway of the mesh, and claims in its calls to be us-1 of us-east-1."""
     files = mesh.files("caller", mesh_leaf(mesh.ca, gateway_id, place))
-    for count, call in enumerate([subscribe_as_us, forward_as_us, exchange_as_us, explain_as_us], start=1):
+    for count, call in enumerate([subscribe_as_us, exchange_as_us, explain_as_us], start=1):
         assert await code_of(dial(files, gateway_id, place, eu), call) is grpc.StatusCode.PERMISSION_DENIED
         assert eu.refused("called") == count
     assert eu.logged("error", f"gateway/{place.region}/{gateway_id} claims to be gateway us-1 in us-east-1")

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from gateway.core.vocabulary import Outcome, ReplicaId
-from gateway.peers import codec
 from gateway.request.legs import LegHead, RanAt
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes import answer_frames
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, Exchange, Script, answer, chat_chunk, event, stream
+from tests.fakes.exchanging import FrameContext
 from tests.fakes.liar import Liar, serve_liar
-from tests.fakes.peer import ForwardContext, Forwarded
+from tests.fakes.peer import Forwarded
 from tests.support.aftermath import stand
 from tests.support.core import EU, US, peer_spec
 from tests.support.gateways import counted, until, usable_peers
@@ -128,9 +129,9 @@ async def liar() -> AsyncIterator[Liar]:
 def says(*data: bytes, status: int = 200, kind: str = "application/json", **more: str) -> Forwarded:
     head = LegHead(status, (("content-type", kind), *more.items()), RanAt(ReplicaId("eu-a"), EU))
 
-    async def script(_: pb.ForwardRequest, context: ForwardContext) -> None:
-        ended = pb.ForwardResponse(ended=pb.Ended(outcome=Outcome.COMPLETED))
-        for message in (codec.accepted_to_pb(), codec.head_to_pb(head), *map(codec.data_to_pb, data), ended):
+    async def script(_: pb.ForwardRequest, context: FrameContext) -> None:
+        ended = pb.AnswerFrame(ended=pb.Ended(outcome=Outcome.COMPLETED))
+        for message in (answer_frames.accepted(), answer_frames.head(head), *map(answer_frames.data, data), ended):
             await context.write(message)
 
     return script

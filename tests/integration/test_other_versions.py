@@ -1,5 +1,5 @@
-"""Gateways of other versions beside the current one: the previous version, and one whose messages have unknown fields
-and kinds.
+"""Gateways of other versions beside the current one: an older version, and one whose messages have unknown fields and
+words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from gateway.core.kernel.attempts import BreakerState
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, token
-from tests.fakes.other_versions import Protocol, before_exchange, frozen, newer
+from tests.fakes.other_versions import Protocol, frozen, newer
 from tests.support.core import AP, EU, MODEL, TENANT, US
 from tests.support.gateways import ask, counted, knowing, until, usable_peers, write_policy
 from tests.support.regions import Mesh, Region, good_answer
@@ -28,7 +28,8 @@ BODY = b'{"model": "llama", "stream": true, "messages": [{"role": "user", "conte
 
 @dataclass
 class Stranger:
-    """A gateway of another version: `answers` are its messages to a forward, and `news` makes it send a heartbeat."""
+    """A gateway of another version: `answers` are its frames of a forward's answer, and `news` makes it send a
+    heartbeat."""
 
     protocol: Protocol
     answers: list[Any] = field(default_factory=list)
@@ -39,9 +40,9 @@ class Stranger:
         return self.protocol.make("Place", region=EU.region, jurisdiction=EU.jurisdiction)
 
     def says(self, kind: str, **fields: Any) -> Any:
-        """Message of a forward's answer."""
+        """Frame of a forward's answer."""
         made = self.protocol.make(kind.capitalize(), **fields)
-        return self.protocol.make("ForwardResponse", **{kind: made})
+        return self.protocol.make("AnswerFrame", **{kind: made})
 
     def head(self) -> Any:
         told = {"content-type": "text/event-stream", "x-nightside-ran-at": f"eu-a;{EU.region};{EU.jurisdiction}"}
@@ -49,14 +50,14 @@ class Stranger:
         return self.says("head", status=200, headers=headers)
 
     def data(self, *pieces: bytes) -> Any:
-        return self.protocol.make("ForwardResponse", data=b"".join(pieces))
+        return self.protocol.make("AnswerFrame", data=b"".join(pieces))
 
     def ended(self, outcome: str) -> Any:
         return self.says("ended", outcome=outcome, replica_id="eu-a", place=self.place())
 
     def unheard_of(self) -> list[Any]:
-        """Message of a kind that the current version does not know, if this version has one."""
-        return [self.protocol.make("ForwardResponse", progress="half")] if self.protocol.knows_progress else []
+        """Word that the current version does not know, if this version has one."""
+        return [self.protocol.make("AnswerFrame", progress="half")] if self.protocol.knows_progress else []
 
     def is_asked_again(self) -> bool:
         """True if the forward was repeated; after a refusal that takes a new heartbeat, which this call triggers."""
@@ -83,17 +84,23 @@ class Stranger:
     async def ping(self, _request: Any, _context: Any) -> Any:
         return self.protocol.make("PingResponse")
 
-    async def forward(self, request: Any, _context: Any) -> AsyncIterator[Any]:
-        self.forwards.append(request)
-        for message in self.answers:
-            yield message
+    async def exchange(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer each forward, whose request comes in one frame."""
+        await context.send_initial_metadata(())
+        async for message in messages:
+            for frame in message.frames:
+                if frame.request_bytes:
+                    self.forwards.append(self.protocol.read("ForwardRequest", frame.request))
+                    for answer in (*self.answers, self.protocol.make("AnswerFrame", last=True)):
+                        answer.forward = frame.forward
+                        yield self.protocol.make("ExchangeResponse", frames=[answer])
 
     @asynccontextmanager
     async def beside_busy_us(self, mesh: Mesh) -> AsyncIterator[Region]:
         """Run a busy US gateway of the current version whose peer is this gateway; its requests must be forwarded."""
         us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
         us.config = knowing(us.config, eu.config)
-        calls = {"Subscribe": self.subscribe, "Ping": self.ping, "Forward": self.forward}
+        calls = {"Subscribe": self.subscribe, "Ping": self.ping, "Exchange": self.exchange}
         async with self.protocol.serving(eu.config.listen.peers.port, **calls):
             await us.start()
             try:
@@ -104,7 +111,7 @@ class Stranger:
                 await us.stop()
 
 
-@pytest.fixture(params=[frozen, before_exchange, newer])
+@pytest.fixture(params=[frozen, newer])
 def protocol(request: pytest.FixtureRequest) -> Protocol:
     made = request.param()
     assert isinstance(made, Protocol)
@@ -139,9 +146,7 @@ async def test_what_leaves_us_comes_back_byte_for_byte(mesh: Mesh, stranger: Str
     assert (forward.origin_gateway_id, forward.hops_cross_region, forward.stamp.tenant) == ("us-1", 1, TENANT)
 
 
-async def test_a_header_beyond_ascii_is_empty_to_whoever_does_not_know_its_field(
-    mesh: Mesh, stranger: Stranger
-) -> None:
+async def test_a_header_beyond_ascii_is_empty_as_text_and_whole_as_bytes(mesh: Mesh, stranger: Stranger) -> None:
     stranger.answers = [stranger.says("accepted"), stranger.head(), stranger.data(*GOOD_STREAM)]
     stranger.answers.append(stranger.ended("completed"))
     headers = {"content-type": "application/json", "x-session-id": "セッション", "user-agent": "plain"}
@@ -150,9 +155,8 @@ async def test_a_header_beyond_ascii_is_empty_to_whoever_does_not_know_its_field
         async with mesh.session.post(url, data=BODY, headers=headers) as response:
             assert await response.read() == b"".join(GOOD_STREAM)
     (forward,) = stranger.forwards
-    told = {each.name: (each.value, getattr(each, "raw", b"")) for each in forward.headers}
-    knows = stranger.protocol.knows_bytes_of_headers
-    assert told["x-session-id"] == ("", "セッション".encode() if knows else b"")
+    told = {each.name: (each.value, each.raw) for each in forward.headers}
+    assert told["x-session-id"] == ("", "セッション".encode())
     assert told["user-agent"] == ("plain", b"")
 
 
@@ -214,11 +218,12 @@ class Caller:
     def call(self, name: str, **fields: Any) -> Any:
         return self.protocol.call(self._channel, name)(self.protocol.make(f"{name}Request", **fields))
 
-    def forward(self, **headers: str) -> Any:
+    async def forward(self, **headers: str) -> list[Any]:
+        """Frames of the answer to a forward."""
         make = self.protocol.make
         rule = make("PlaceRule", regions=[US.region, EU.region])
-        return self.call(
-            "Forward",
+        request = make(
+            "ForwardRequest",
             request_id="r-1",
             origin_gateway_id="us-1",
             hops_cross_region=1,
@@ -239,7 +244,15 @@ class Caller:
                 for name, value in {"content-type": "application/json", **headers}.items()
             ],
             body=BODY,
-        )
+        ).SerializeToString()
+        frame = make("OriginFrame", forward=1, request_bytes=len(request), request=request, credit=2**20)
+        call = self.protocol.call(self._channel, "Exchange")()
+        await call.write(make("ExchangeRequest", frames=[frame]))
+        answers: list[Any] = []
+        while not answers or not (answers[-1].HasField("ended") or answers[-1].HasField("refused")):
+            answers += (await call.read()).frames
+        call.cancel()
+        return answers
 
 
 @asynccontextmanager
@@ -255,9 +268,10 @@ async def calling(protocol: Protocol, mesh: Mesh, policy_file: Path | None = Non
 
 async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol: Protocol) -> None:
     async with calling(protocol, mesh) as caller:
-        answers = [each async for each in caller.forward()]
+        answers = await caller.forward()
         explained = await caller.call("Explain", gateway_id="us-1", request_id="r-1")
-    assert [each.WhichOneof("kind") for each in (*answers[:2], answers[-1])] == ["accepted", "head", "ended"]
+    words = [name for each in answers for name in ("accepted", "head", "ended") if each.HasField(name)]
+    assert words == ["accepted", "head", "ended"]
     assert b"".join(each.data for each in answers) == b"".join(GOOD_STREAM)
     assert (answers[-1].ended.outcome, answers[-1].ended.place.region) == ("completed", EU.region)
     if "document" in explained.DESCRIPTOR.fields_by_name:  # the version before has other fields, which stay empty
@@ -268,9 +282,9 @@ async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol:
 
 
 async def test_text_in_a_header_of_its_reaches_an_engine_here(mesh: Mesh, protocol: Protocol) -> None:
-    """An older version sends header values that it decoded as text."""
+    """A caller may send header values that it decoded as text."""
     async with calling(protocol, mesh) as caller:
-        answers = [each async for each in caller.forward(x_session_id="セッション")]
+        answers = await caller.forward(x_session_id="セッション")
     assert answers[-1].ended.outcome == "completed"
     (received,) = caller.asked.engine.received
     assert received.headers["x-session-id"] == "セッション"
@@ -278,7 +292,7 @@ async def test_text_in_a_header_of_its_reaches_an_engine_here(mesh: Mesh, protoc
 
 async def test_what_we_refuse_it_understands(mesh: Mesh, protocol: Protocol, tmp_path: Path) -> None:
     async with calling(protocol, mesh, write_policy(tmp_path, EU, accept=[AP])) as caller:
-        (answer,) = [each async for each in caller.forward()]
+        (answer,) = await caller.forward()
     assert answer.refused.reason == "residency_not_accepted"
 
 

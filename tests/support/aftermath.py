@@ -26,8 +26,7 @@ from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.kernel.requests import RequestState
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import OutboundRequest
-from gateway.request.mailbox import Mailbox
-from gateway.request.owner import RequestOwner
+from gateway.request.proxied import ProxiedRequest
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, Tally, stream
 from tests.support.core import EU, MS, US
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
@@ -40,7 +39,7 @@ _REST_S = 15.0
 """Seconds, longer than any request may take to end; a gateway that is not at rest by then never will be."""
 _KEPT_BYTES_MAX = 2 << 20
 """Bytes by which two rests may differ, for what a gateway learns: a prefix, a decision, a few steps of its tail."""
-_OF_A_REQUEST = (RequestOwner, Mailbox, RequestState, OutboundRequest, EventScanner)
+_OF_A_REQUEST = (ProxiedRequest, RequestState, OutboundRequest, EventScanner)
 """Classes whose objects live only as long as their request."""
 
 

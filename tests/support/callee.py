@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import pytest
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, ReplicasObserved
 from gateway.core.vocabulary import (
@@ -29,15 +30,24 @@ from gateway.peers.server import PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
-from gateway.request.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RanAt
-from gateway.request.owner import OwnerContext
+from gateway.request.legs import (
+    STOPPED,
+    LegFailure,
+    LegHandle,
+    LegHead,
+    LegListener,
+    LegOpener,
+    OutboundRequest,
+    RanAt,
+)
+from gateway.request.proxied import RequestContext
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
 from mesh.transport import Plaintext
 from mesh.values import parse_address
-from tests.support.core import EU, SECOND, US, no_leg_beside, peer_spec, policy, profile, replica_spec
-from tests.support.legs import Pouring
+from tests.support.core import EU, SECOND, US, peer_spec, policy, profile, replica_spec
+from tests.support.legs import OpenLeg
 from tests.support.links import peer_link
 from tests.support.orders import forward_order
 
@@ -49,39 +59,95 @@ CALLER = GatewayId("us-1")
 SIBLING = GatewayId("us-2")
 
 
+class Chunks:
+    """Chunks of the engine's next answer, or of the one that runs. None ends an answer."""
+
+    def __init__(self) -> None:
+        self._queue: deque[bytes | None] = deque()
+        self.leg: EngineLeg | None = None
+
+    def put_nowait(self, chunk: bytes | None) -> None:
+        self._queue.append(chunk)
+        if self.leg is not None:
+            self.leg.go_on()
+
+    def next(self) -> bytes | None:
+        return self._queue.popleft()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+
 class Engine:
     """Stands for all engines: a leg opener whose answers a test writes."""
 
     def __init__(self) -> None:
-        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.chunks = Chunks()
         self.asked: list[OutboundRequest] = []
         self.opened = asyncio.Event()
         self.closed = asyncio.Event()
-        self.failure: LegFailure | None = None
+        self.legs: list[EngineLeg] = []
+        self.turn_over: Callable[[], None] = lambda: None
 
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
+    def open(self, order: StartLeg, request: OutboundRequest, listener: LegListener) -> LegHandle:
         self.asked.append(request)
         self.opened.set()
-        try:
-            if self.failure is not None:
-                raise self.failure
-            on_accepted()
-            yield EngineLeg(self.chunks)
-        finally:
-            self.closed.set()
+        leg = EngineLeg(self, listener)
+        self.legs.append(leg)
+        self.chunks.leg = leg
+        asyncio.get_running_loop().call_soon(leg.go_on)
+        return leg
 
 
-@dataclass
-class EngineLeg(Pouring):
-    queue: asyncio.Queue[bytes | None]
-    head: LegHead = HEAD
+class EngineLeg:
+    """Leg at the engine: it hands on the written chunks, one each turn of the loop, while its request has room."""
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while (chunk := await self.queue.get()) is not None:
-            yield chunk
+    def __init__(self, engine: Engine, listener: LegListener) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._is_paused = self._has_head = self._is_coming = self.is_over = False
+        self.pauses = 0
+
+    def stop(self) -> None:
+        if not self.is_over:
+            self._finish()
+            self._listener.on_failed(STOPPED)
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self.pauses += 1
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        if not self._is_coming:
+            self._is_coming = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._is_coming = False
+        chunks = self._engine.chunks
+        if self.is_over or self._is_paused or not chunks:
+            return
+        if not self._has_head:
+            self._has_head = True
+            self._listener.on_head(HEAD)
+        chunk = chunks.next()
+        if chunk is None:
+            self._finish()
+            self._listener.on_end(None)
+        else:
+            self._listener.on_data(chunk)
+        self._engine.turn_over()
+        self.go_on()
+
+    def _finish(self) -> None:
+        self.is_over = True
+        if self._engine.chunks.leg is self:
+            self._engine.chunks.leg = None
+        self._engine.closed.set()
 
 
 @dataclass
@@ -94,21 +160,40 @@ class Callee:
     board: LoadBoard
     server: PeerServer
     core: GatewayCore
+    service: PeerService
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
     closed_because: list[str] = field(default_factory=list)
     """Reasons for refusing every forward; empty while forwards are accepted."""
     malformed: list[GatewayId] = field(default_factory=list)
     """Gateways that sent a malformed forward."""
+    faults: list[BaseException] = field(default_factory=list)
+    """Errors of the gateway's own."""
     body: bytes = BODY
     """Body of the forwards."""
 
-    @asynccontextmanager
-    async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
+    def open(
+        self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER, leg: OpenLeg | None = None
+    ) -> OpenLeg:
+        """Open a forward and return its listener. Raises LegFailure where that is impossible already."""
         opener = PeerLegOpener({self.link.peer.spec.gateway_id: self.link}, gateway_id, Clock())
         order = order or forward_order()
         outbound = OutboundRequest(profile(order.request_id), "/v1/completions", (), self.body)
-        async with opener.open(order, outbound, on_accepted=self.accepted.set) as leg:
+        leg = leg or OpenLeg()
+        leg.handle = opener.open(order, outbound, leg)
+        return leg
+
+    @asynccontextmanager
+    async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[OpenLeg]:
+        """Open a forward, wait for the head of its answer, and leave it in the end. Raises LegFailure."""
+        leg = self.open(order, gateway_id)
+        try:
+            await leg.until(lambda: "accepted" in leg.told or leg.ends)
+            if "accepted" in leg.told:
+                self.accepted.set()
+            await leg.until_head()
             yield leg
+        finally:
+            leg.handle.stop()
 
     async def read(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> list[bytes]:
         async with self.forward(order, gateway_id) as leg:
@@ -121,7 +206,7 @@ class Callee:
 
 
 def start_core(driver: Driver) -> None:
-    driver.submit(ConfigApplied(CoreConfig()))
+    driver.submit(ConfigApplied(CoreConfig(pushing=PushingConfig(PushingMode.BLIND))))
     driver.submit(PolicyApplied(policy(EU)))
     driver.submit(AssignmentApplied(1, (replica_spec("eu-a", EU),), (peer_spec("us-1", US),)))
     driver.submit(ReplicasObserved((ReplicaObservation(ReplicaId("eu-a"), Clock().now_ns(), healthy=True),)))
@@ -144,13 +229,17 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
     start_core(driver)
     closed_because: list[str] = []
     malformed: list[GatewayId] = []
+    engine.turn_over = driver.run
+    faults: list[BaseException] = []
     service = PeerService(
-        OwnerContext(driver, clock, {TargetKind.REPLICA: opener or engine}, no_leg_beside),
+        RequestContext(driver, {TargetKind.REPLICA: opener or engine}, on_fault=faults.append),
         board,
         {CALLER: peer_spec("us-1", US), SIBLING: peer_spec("us-2", US)},
         peering=peering,
         keep_alive_ns=SECOND,
         transport=Plaintext(),
+        clock=clock,
+        turn_over=driver.run,
         explain=explain,
         cache_salts=CacheSalts(EngineCacheConfig()),
         why_closed=lambda: "".join(closed_because),
@@ -162,7 +251,18 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
     address = await server.start(parse_address("127.0.0.1:0"))
     link = peer_link(PeerConfig(peer_spec("eu-1", EU), address), peering)
     try:
-        yield Callee(link, driver, engine, board, server, core, closed_because=closed_because, malformed=malformed)
+        yield Callee(
+            link,
+            driver,
+            engine,
+            board,
+            server,
+            core,
+            closed_because=closed_because,
+            malformed=malformed,
+            faults=faults,
+            service=service,
+        )
     finally:
         await link.close()
         await server.stop(0)

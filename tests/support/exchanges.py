@@ -11,8 +11,10 @@ from typing import Any, Self
 from gateway.core.vocabulary import ReplicaId
 from gateway.peers import codec
 from gateway.peers.exchange.batches import Outbox, Outgoing
+from gateway.peers.exchange.carrier import Carrier
 from gateway.peers.exchange.origin import OriginForward, OriginStream
-from gateway.request.legs import LegHead, RanAt
+from gateway.peers.words import Word
+from gateway.request.legs import LegFailure, LegHead, RanAt
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import EU
@@ -139,6 +141,53 @@ class Peer:
         self.out[forward].end_with(lambda frame: frame.ended.CopyFrom(pb.Ended(outcome="completed")))
 
 
+class Taken:
+    """Taker of one forward's words. After a break, or once it has left, nothing more may be handed on."""
+
+    def __init__(self) -> None:
+        self.words: list[Word] = []
+        """Words in order; bytes count as the word `data`."""
+        self.failure: LegFailure | None = None
+        self.forward: OriginForward
+        self.pauses_after: int | None = None
+        """Number of words after which the taker has no room, and again after each that it takes then."""
+        self.has_left = False
+
+    @property
+    def kinds(self) -> list[str | None]:
+        return [word.kind for word in self.words]
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(word.said for word in self.words if word.kind == "data")
+
+    def leave(self) -> None:
+        self.has_left = True
+        self.forward.leave()
+
+    def on_word(self, word: Word) -> None:
+        assert not self.has_left
+        assert self.failure is None
+        self.words.append(word)
+        if self.pauses_after is not None and len(self.words) >= self.pauses_after:
+            self.forward.pause()
+
+    def on_data(self, data: bytes) -> None:
+        self.on_word(Word("data", data))
+
+    def on_broken(self, failure: LegFailure) -> None:
+        assert not self.has_left
+        assert self.failure is None
+        self.failure = failure
+
+
+def opened(stream: OriginStream | Carrier, request: bytes) -> Taken:
+    """Open a forward. Raises LegFailure."""
+    taken = Taken()
+    taken.forward = stream.open(request, taken)
+    return taken
+
+
 @asynccontextmanager
 async def piped(
     window_bytes: int = WINDOW, on_ignored: Callable[[], None] = lambda: None
@@ -162,12 +211,14 @@ async def piped(
             task.cancel()
 
 
-async def begun(stream: OriginStream, peer: Peer, count: int, request: bytes = b"request") -> list[OriginForward]:
+async def begun(stream: OriginStream, peer: Peer, count: int, request: bytes = b"request") -> list[Taken]:
     """Open so many forwards, and have the peer accept each and send its head."""
-    forwards = [stream.open(request) for _ in range(count)]
+    forwards = [opened(stream, request) for _ in range(count)]
     await turning_while(lambda: len(peer.requests) < count)
     for number in range(1, count + 1):
         peer.begins(number)
-    for forward in forwards:
-        assert [(await forward.next()).kind, (await forward.next()).kind] == ["accepted", "head"]
+    await turning_while(lambda: any(len(each.words) < 2 for each in forwards))
+    for each in forwards:
+        assert each.kinds == ["accepted", "head"]
+        each.words.clear()
     return forwards

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
 from gateway.peers.exchange.grpc_internals import writer_of
 from gateway.peers.exchange.origin import METHOD
 from protos.mesh.v1 import peer_pb2 as pb
@@ -30,8 +31,25 @@ class RawOrigin:
         await self._write(message)
 
     async def begin(self, forward: int, request: pb.ForwardRequest, credit: int = 2**20) -> None:
-        raw = request.SerializeToString()
-        await self.say(pb.OriginFrame(forward=forward, request_bytes=len(raw), request=raw, credit=credit))
+        await self.begin_raw(forward, request.SerializeToString(), credit)
+
+    async def begin_raw(self, forward: int, raw: bytes, credit: int = 2**20) -> None:
+        """Begin a forward whose request is these bytes, in as many frames as they need, unless it is refused before."""
+        first, rest = raw[:UNASKED_BYTES_MAX], raw[UNASKED_BYTES_MAX:]
+        await self.say(pb.OriginFrame(forward=forward, request_bytes=len(raw), request=first, credit=credit))
+        if rest and not await self._gets_credit(forward):
+            await self.say(pb.OriginFrame(forward=forward, cancel=True))
+            return
+        for start in range(0, len(rest), UNASKED_BYTES_MAX):
+            await self.say(pb.OriginFrame(forward=forward, request=rest[start : start + UNASKED_BYTES_MAX]))
+
+    async def _gets_credit(self, forward: int) -> bool:
+        """Wait for credit for the rest of a request. False: the forward is refused."""
+        while True:
+            for frame in self.heard:
+                if frame.forward == forward and (frame.credit or frame.HasField("refused")):
+                    return not frame.HasField("refused")
+            assert await self.hear(), "the stream ended first"
 
     async def hear(self) -> bool:
         """Read one message. False at the end of the stream."""

@@ -7,7 +7,6 @@ line of JSON. The gateway itself is unchanged, except for the collector while `w
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import socketserver
@@ -18,13 +17,14 @@ from types import CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 from gateway.door.room import Room
+from gateway.http1.server import HttpServer
 from nightside import main
 
 BUFFER_BYTES = 1024
 """Size in bytes below which a buffer counts as a header or a name."""
 _BUFFERS = (bytes, bytearray, memoryview)
 _rooms: list[Room] = []
-_loops: list[asyncio.AbstractEventLoop] = []
+_servers: list[HttpServer] = []
 
 
 def held() -> int:
@@ -33,9 +33,8 @@ def held() -> int:
 
 
 def clients() -> int:
-    """Client connections whose task runs."""
-    running = [task.get_coro() for loop in _loops for task in asyncio.all_tasks(loop)]
-    return sum(getattr(each, "__qualname__", "") == "RequestHandler.start" for each in running)
+    """Client connections that are open."""
+    return sum(server.open_connections for server in _servers)
 
 
 def watch() -> None:
@@ -90,13 +89,23 @@ def _note_rooms() -> None:
     def noted(room: Room, *arguments: Any) -> None:
         make(room, *arguments)
         _rooms.append(room)
-        _loops.append(asyncio.get_running_loop())
 
     Room.__init__ = noted  # type: ignore[method-assign, assignment]
 
 
+def _note_servers() -> None:
+    make = HttpServer.__init__
+
+    def noted(server: HttpServer, *arguments: Any, **options: Any) -> None:
+        make(server, *arguments, **options)
+        _servers.append(server)
+
+    HttpServer.__init__ = noted  # type: ignore[method-assign, assignment]
+
+
 def run(region_file: str, socket_path: str) -> None:
     _note_rooms()
+    _note_servers()
     server = socketserver.UnixStreamServer(socket_path, _Answers)
     answering = threading.Thread(target=server.serve_forever, daemon=True)  # noqa: TID251 - it tells of a loop that hangs
     answering.start()

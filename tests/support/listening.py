@@ -84,6 +84,19 @@ async def until_dropped(caller: socket.socket) -> None:
 
 
 @asynccontextmanager
+async def listening_protocols(
+    make: Callable[[], asyncio.BaseProtocol], *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Listen until the block is left; yields the port. Connections are the protocols' own to close."""
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        await hear_of_all_accepted(server)
+        server.close()
+
+
+@asynccontextmanager
 async def serving_http(runner: web.BaseRunner, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve the runner until the block is left; yields the port."""
     await runner.setup()

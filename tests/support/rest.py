@@ -10,7 +10,7 @@ from tests.support.gateways import counted, until
 def unrest(gateway: GatewayHandle) -> list[str]:
     """Counts that are not zero, in words; empty once the gateway is at rest."""
     found = [f"request {each}" for each in gateway.core.requests]
-    found += [f"{gateway.driver.open_requests} open mailboxes"] if gateway.driver.open_requests else []
+    found += [f"{gateway.driver.open_requests} open requests"] if gateway.driver.open_requests else []
     for state in [*gateway.core.replicas, *gateway.core.peers]:
         if state.in_flight:
             found.append(f"{state.in_flight} in flight at {state.target}")

@@ -82,8 +82,14 @@ class Timers:
             timer.entry_serial = 0
 
     def next_ns(self) -> int | None:
+        heap = self._heap
+        if not heap:
+            return None
+        at_ns, serial, timer = heap[0]
+        if timer.entry_serial == serial and timer.at_ns == at_ns:
+            return at_ns
         self._settle_top()
-        return self._heap[0][0] if self._heap else None
+        return heap[0][0] if heap else None
 
     def may_be_due(self, now_ns: int) -> bool:
         """Return whether `pop_due` may find a timer; False is certain."""

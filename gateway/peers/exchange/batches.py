@@ -71,7 +71,7 @@ class Outgoing(Generic[_Frame]):
         self._bytes: deque[bytes | memoryview] = deque()
         self._last_word: Callable[[_Frame], None] | None = None
         self._is_queued = False
-        self._room: tuple[int, asyncio.Future[None]] | None = None
+        self._room: tuple[int, Callable[[], None]] | None = None
 
     @property
     def frame(self) -> _Frame:
@@ -102,22 +102,14 @@ class Outgoing(Generic[_Frame]):
             self._queue()
 
     def drop(self) -> None:
-        """Discard all that is unsent."""
-        self._frame = self._last_word = None
+        """Discard all that is unsent, without announcing the room it frees."""
+        self._frame = self._last_word = self._room = None
         self._bytes.clear()
         self.unsent_bytes = 0
-        self._tell_of_room()
 
-    async def until_unsent(self, most: int) -> None:
-        """Wait until at most `most` bytes are unsent. Only one task may wait at a time."""
-        assert self._room is None, "a forward has one writer"
-        if self.unsent_bytes <= most:
-            return
-        self._room = (most, asyncio.get_running_loop().create_future())
-        try:
-            await self._room[1]
-        finally:
-            self._room = None
+    def when_unsent(self, most: int, then: Callable[[], None]) -> None:
+        """Call `then` once, as soon as at most `most` bytes are unsent. A later call replaces this one."""
+        self._room = (most, then)
 
     # Called by the outbox
 
@@ -183,8 +175,9 @@ class Outgoing(Generic[_Frame]):
         return data
 
     def _tell_of_room(self) -> None:
-        if self._room is not None and self.unsent_bytes <= self._room[0] and not self._room[1].done():
-            self._room[1].set_result(None)
+        if self._room is not None and self.unsent_bytes <= self._room[0]:
+            then, self._room = self._room[1], None
+            then()
 
 
 class Outbox(Generic[_Frame]):

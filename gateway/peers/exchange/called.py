@@ -1,4 +1,4 @@
-"""Serving end of a stream: runs what one peer forwards over it, each forward in a task of its own.
+"""Serving end of a stream: runs what one peer forwards over it.
 
 The caller was identified by its certificate when the stream began, and each forward's claimed origin is checked against
 that. A caller that breaks the rules of `peer.proto` loses the stream and all forwards on it; no other peer and no
@@ -8,7 +8,7 @@ engine is affected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -17,13 +17,14 @@ from google.protobuf.message import DecodeError
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import EndRequest, RefuseForward
-from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason
+from gateway.core.vocabulary import GatewayId, RefusalReason
 from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, read_message
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom, Place
-from gateway.request.legs import LegHead, RequestSummary, SinkGone
+from gateway.request.legs import LegHead, RequestSummary
+from gateway.request.proxied import ProxiedRequest
 from mesh.task_group import TaskGroup
 from mesh.transport import Claim
 from mesh.wire import WireError
@@ -123,7 +124,10 @@ class CalledStream:
     async def _read(self) -> None:
         try:
             while isinstance(raw := await self._context.read(), bytes):
-                self._take_in(raw)
+                try:
+                    self._take_in(raw)
+                finally:
+                    self._reception.turn_over()
         except StreamFault as fault:
             self._fail(fault)
         except WireError as error:
@@ -201,9 +205,6 @@ class CalledStream:
     def caller(self) -> str:
         return self._caller
 
-    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(work)
-
     def check_claim(self, claim: Claim) -> None:
         """Check the claimed origin against the caller's certificate. Raises StreamFault."""
         if claim == self._claim:
@@ -232,6 +233,7 @@ class CalledStream:
     def _cancel_all(self) -> None:
         for forward in list(self._forwards.values()):
             forward.abandon()
+        self._reception.turn_over()
 
     async def _write(self) -> None:
         try:
@@ -249,27 +251,33 @@ class Held:
         self._reception = reception
         self._place = place
         reception.enter()
-        place.__enter__()
 
     def keep(self, more: int) -> bool:
         return self._place.keep(more)
 
     def close(self) -> None:
-        self._place.__exit__()
+        self._place.close()
         self._reception.leave()
 
 
 class CalledForward:
-    """One forward: its request arrives in pieces, and then runs."""
+    """One forward: its request arrives in pieces, and then runs. It is the sink of its own answer.
+
+    Writes never wait for the socket: frames of one turn of the event loop go out together, and the relay pauses only
+    for an origin that reads slowly.
+    """
 
     __slots__ = (
         "_allowed",
+        "_deadline_ns",
         "_held",
+        "_is_abandoned",
+        "_is_ended",
         "_is_refused",
         "_missing",
         "_pieces",
+        "_request",
         "_stream",
-        "_task",
         "_timer",
         "has_answered",
         "is_accepted",
@@ -288,9 +296,12 @@ class CalledForward:
         self._missing = request_bytes
         self._allowed = UNASKED_BYTES_MAX
         self._pieces: list[bytes] = []
-        self._task: asyncio.Task[None] | None = None
+        self._request: ProxiedRequest | None = None
+        self._deadline_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_refused = False
+        self._is_abandoned = False
+        self._is_ended = False
 
     def take_in(self, frame: pb.OriginFrame) -> None:
         """Process one frame. Raises WireError and StreamFault if it breaks the rules."""
@@ -333,27 +344,47 @@ class CalledForward:
             self.out.frame.credit = rest
 
     def _run(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """Begin the request, and report every error, so that the stream's other forwards go on."""
+        self._stop_timer()
         request = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        self._task = self._stream.start(self._serve(request))
-        self._task.add_done_callback(self._finished)
+        try:
+            self._begin(request)
+        except StreamFault:
+            raise
+        except Exception as error:  # noqa: BLE001 - an error of ours ends this forward, and no other
+            self._stream.reception.note_fault(error)
+            self._end_refused(RefusalReason.BUSY, _OUR_FAULT)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        """Also called for a task that was cancelled before its first step."""
-        self._give_back()
-        if task.cancelled():
-            self.out.drop()
-            self.out.frame.last = True
-        self._stream.is_over(self.out.forward)
+    def _begin(self, request: bytes) -> None:
+        reception, origin = self._stream.reception, GatewayId("")
+        try:
+            try:
+                arrived, claim = reception.read(pb.ForwardRequest.FromString(request))
+            except DecodeError:
+                raise WireError("the request is no message") from None
+            self._stream.check_claim(claim)
+            origin = claim[0]
+            arrived, body = reception.scrutinise(arrived)
+        except WireError as error:
+            reception.note_malformed(origin, error, self._stream.caller)
+            self._end_refused(RefusalReason.BUSY, f"INVALID_ARGUMENT: {error}")
+            self._stream.waste()
+            return
+        if why := reception.why_not_now(body):
+            self._end_refused(RefusalReason.BUSY, why)
+            return
+        assert self._held is not None, "it is let in"
+        self._deadline_ns = arrived.event.deadline_ns
+        self._request = reception.request_of(arrived, self, self._held.keep)
+        self._request.begin()
 
     def refuse(self, reason: RefusalReason, detail: str) -> None:
         """Refuse the forward; it is over once the rest of its request has arrived."""
         self._is_refused = True
         self._pieces.clear()
         self._give_back()
-        self.out.frame.refused.CopyFrom(codec.refusal_to_pb(reason, detail))
+        self._say_refused(reason, detail)
         self._leave_if_refused()
 
     def _give_back(self) -> None:
@@ -373,119 +404,95 @@ class CalledForward:
         self.abandon()
 
     def abandon(self) -> None:
+        """Give the forward up, since its origin has left it. It is over once its request has ended."""
+        if self._is_abandoned:
+            return
+        self._is_abandoned = True
+        self._stop_timer()
+        if not self._is_refused:  # a refusal goes out: it is the last word, which the origin waits for
+            self.out.drop()
+        if self._request is None or self._is_ended:
+            self._finish()
+        else:
+            self._request.client_left()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is None:
-            self._let_go()
-        else:
-            self._task.cancel()
+            self._timer = None
 
-    def _let_go(self) -> None:
-        self._give_back()
-        self.out.drop()
-        if not self._is_refused:
-            self.out.frame.last = True
-        self._stream.is_over(self.out.forward)
-
-    # Task of the forward
-
-    async def _serve(self, request: bytes) -> None:
-        """Run the request and report every error, so that the stream's other forwards go on. Raises nothing."""
-        reception = self._stream.reception
-        try:
-            await self._serve_read(reception, request)
-        except StreamFault as fault:
-            self._stream.fail(fault)
-        except SinkGone:
-            self.out.drop()
-            self.out.frame.last = True
-        except Exception as error:  # noqa: BLE001 - an error of ours ends this forward, and no other
-            reception.note_fault(error)
-            if self.is_accepted:
-                self.out.end_with(_say_failed)
-            else:
-                self._say_refused(RefusalReason.BUSY, _OUR_FAULT)
-
-    async def _serve_read(self, reception: Reception, request: bytes) -> None:
-        origin = GatewayId("")
-        try:
-            try:
-                arrived, claim = reception.read(pb.ForwardRequest.FromString(request))
-            except DecodeError:
-                raise WireError("the request is no message") from None
-            self._stream.check_claim(claim)
-            origin = claim[0]
-            arrived, body = reception.scrutinise(arrived)
-        except WireError as error:
-            reception.note_malformed(origin, error, self._stream.caller)
-            self._say_refused(RefusalReason.BUSY, f"INVALID_ARGUMENT: {error}")
-            self._stream.waste()
-            return
-        if why := reception.why_not_now(body):
-            self._say_refused(RefusalReason.BUSY, why)
-            return
-        assert self._held is not None, "it is let in"
-        end = await reception.run(arrived, ExchangeSink(self, arrived.event.deadline_ns), self._held.keep)
-        if isinstance(end, RefuseForward):
-            self._say_refused(end.reason, end.detail)
+    def _end_refused(self, reason: RefusalReason, detail: str) -> None:
+        self._say_refused(reason, detail)
+        self._finish()
 
     def _say_refused(self, reason: RefusalReason, detail: str) -> None:
         self.out.frame.refused.CopyFrom(codec.refusal_to_pb(reason, detail))
 
-    def left_s(self, deadline_ns: int) -> float:
-        """Seconds that unread answer bytes may stay here."""
-        return max(deadline_ns - self._stream.reception.clock.now_ns(), 0) / _SECOND_NS + _UNREAD_GRACE_S
+    def _finish(self) -> None:
+        """Forget the forward: all of its answer is on its way."""
+        self._stop_timer()
+        self._give_back()
+        self._request = None  # breaks a reference cycle
+        if self._is_abandoned and not self._is_refused:
+            self.out.frame.last = True
+        self._stream.is_over(self.out.forward)
+
+    # Sink of the answer
+
+    def accepted(self) -> None:
+        self.is_accepted = True
+        self.out.frame.accepted.SetInParent()
+
+    def refused(self, refusal: RefuseForward) -> None:
+        self._is_ended = True
+        self._end_refused(refusal.reason, refusal.detail)
+
+    def start(self, head: LegHead) -> None:
+        self.has_answered = True
+        codec.write_head(self.out.frame.head, head)
+
+    def write(self, data: bytes) -> bool:
+        out = self.out
+        if data and not self._is_abandoned:
+            out.put(data)
+        if out.unsent_bytes <= _UNREAD_BYTES_MAX:
+            return True
+        self._wait_until_unsent(_UNREAD_BYTES_MAX, self._has_room)
+        return False
+
+    def end(self, end: EndRequest, summary: RequestSummary) -> None:
+        self._is_ended = True
+        self._stop_timer()
+        if self._is_abandoned:
+            self._finish()
+            return
+        ended = codec.end_to_pb(end, summary)
+        self.out.end_with(lambda frame: frame.ended.CopyFrom(ended))
+        if self.out.unsent_bytes > self.out.credit:
+            self._wait_until_unsent(0, self._finish)
+        else:
+            self._finish()
+
+    def _wait_until_unsent(self, most: int, then: Callable[[], None]) -> None:
+        """Call `then` once the origin has read enough. One that reads nothing until some time after the request's
+        deadline is taken to have left."""
+        self.out.when_unsent(most, then)
+        if self._timer is None:
+            left_ns = max(self._deadline_ns - self._stream.reception.clock.now_ns(), 0)
+            wait_s = left_ns / _SECOND_NS + _UNREAD_GRACE_S
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._is_unread)
+
+    def _has_room(self) -> None:
+        self._stop_timer()
+        if self._request is not None:
+            self._request.on_writable()
+            self._stream.reception.turn_over()
+
+    def _is_unread(self) -> None:
+        self._timer = None
+        self.abandon()
+        self._stream.reception.turn_over()
 
 
 _OUR_FAULT = "an error of this gateway's own"
 _NOT_IN_TIME = "the request did not come in time"
-
-
-def _say_failed(frame: pb.AnswerFrame) -> None:
-    frame.ended.CopyFrom(pb.Ended(outcome=Outcome.FAILED_INTERNALLY, detail=_OUR_FAULT))
-
-
-class ExchangeSink:
-    """Sends a request's answer back over the stream that the request came on. Writes never wait for the socket: frames
-    of one turn of the event loop go out together, and `drain` waits only for an origin that reads slowly."""
-
-    is_immediate = True
-
-    __slots__ = ("_deadline_ns", "_forward", "_out")
-
-    def __init__(self, forward: CalledForward, deadline_ns: int) -> None:
-        self._forward = forward
-        self._out = forward.out
-        self._deadline_ns = deadline_ns
-
-    async def accepted(self) -> None:
-        self._forward.is_accepted = True
-        self._out.frame.accepted.SetInParent()
-
-    async def start(self, head: LegHead) -> None:
-        self._forward.has_answered = True
-        codec.write_head(self._out.frame.head, head)
-
-    def put(self, data: bytes) -> bool:
-        out = self._out
-        if data:
-            out.put(data)
-        return out.unsent_bytes <= _UNREAD_BYTES_MAX
-
-    async def drain(self) -> None:
-        await self._until_unsent(_UNREAD_BYTES_MAX)
-
-    async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        ended = codec.end_to_pb(end, summary)
-        self._out.end_with(lambda frame: frame.ended.CopyFrom(ended))
-        if self._out.unsent_bytes > self._out.credit:
-            await self._until_unsent(0)
-
-    async def _until_unsent(self, most: int) -> None:
-        if self._out.unsent_bytes <= most:
-            return
-        try:
-            async with asyncio.timeout(self._forward.left_s(self._deadline_ns)):
-                await self._out.until_unsent(most)
-        except TimeoutError as error:
-            raise SinkGone("the gateway that forwarded it stopped reading") from error

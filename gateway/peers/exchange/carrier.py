@@ -1,5 +1,4 @@
-"""Chooses the stream that a forward to a peer goes out on: the open one, a new one, or none if the peer does not serve
-`Exchange`.
+"""Chooses the stream that a forward to a peer goes out on: the open one, or a new one.
 
 Each connection has one carrier. A stream that broke through the peer's fault is replaced only after a pause; a lost
 connection is left to gRPC to reconnect, as for every other call.
@@ -14,7 +13,8 @@ from typing import Any
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import LegResult
-from gateway.peers.exchange.origin import OriginForward, OriginStream, Unserved
+from gateway.peers.exchange.origin import OriginForward, OriginStream
+from gateway.peers.words import WordTaker
 from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from mesh.supervisor import Backoff
@@ -40,10 +40,12 @@ class Carrier:
         is_shortage: Callable[[BaseException], bool],
         on_ignored: Callable[[], None],
         on_broken: Callable[[str], None],
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         """`begin` makes the call, `start` runs a coroutine to its end, `is_shortage` tells whether an error is a
-        shortage of this gateway's own. `on_broken` is called with the reason when a stream ended that should not
-        have."""
+        shortage of this gateway's own. `on_broken` is called with the reason when a stream ended that should not have,
+        `on_turn` after each message of the peer was handed on."""
+        self._on_turn = on_turn
         self._begin = begin
         self._peering = peering
         self._clock = clock
@@ -57,18 +59,14 @@ class Carrier:
         self._failures = 0
         self._failed: LegFailure | None = None
         self._rests_until_ns = 0
-        self._unserved_until_ns = 0
 
-    def open(self, request: bytes) -> OriginForward | None:
-        """Begin a forward; None if the peer does not serve `Exchange`. Raises LegFailure during the pause after a
-        fault."""
+    def open(self, request: bytes, taker: WordTaker) -> OriginForward:
+        """Begin a forward, whose words go to `taker`. Raises LegFailure during the pause after a fault."""
         now_ns = self._clock.now_ns()
-        if not self._peering.exchange or now_ns < self._unserved_until_ns:
-            return None
         stream = self._stream
         if stream is None or stream.is_retiring or self._is_old(stream, now_ns):
             stream = self._next(stream, now_ns)
-        return stream.open(request)
+        return stream.open(request, taker)
 
     def retire(self) -> None:
         """Accept no new forwards here: they go out on another connection."""
@@ -85,6 +83,7 @@ class Carrier:
             gap_ns=self._peering.batch_gap_ns,
             on_ignored=self._on_ignored,
             is_shortage=self._is_shortage,
+            on_turn=self._on_turn,
         )
         self._stream = stream
         if old is not None:
@@ -102,9 +101,7 @@ class Carrier:
         why, now_ns = stream.broken, self._clock.now_ns()
         if self._stream is stream:
             self._stream = None
-        if isinstance(why, Unserved):
-            self._unserved_until_ns = now_ns + self._peering.connection_age_ns
-        elif isinstance(why, LegFailure) and why.result is not LegResult.INTERNAL and not stream.has_closed:
+        if why is not None and why.result is not LegResult.INTERNAL and not stream.has_closed:
             self._on_broken(why.detail)
             if not stream.is_connection_lost:
                 before = 0 if stream.has_served else self._failures

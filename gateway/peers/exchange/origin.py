@@ -26,11 +26,10 @@ from gateway.peers.exchange.batches import (
 )
 from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
-from gateway.peers.words import Word, closed_without_a_word, failure_in
+from gateway.peers.words import Word, WordTaker, closed_without_a_word, failure_in
 from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
-from mesh.waiter import Waiter
 from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -45,10 +44,6 @@ _WORDS: tuple[Literal["accepted", "refused", "head"], ...] = ("accepted", "refus
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
-class Unserved(Exception):
-    """The peer does not serve `Exchange`, and has run nothing."""
-
-
 class OriginStream:
     """One stream. `open` begins forwards on it while `run` runs it."""
 
@@ -61,9 +56,12 @@ class OriginStream:
         gap_ns: int,
         on_ignored: Callable[[], None],
         is_shortage: Callable[[BaseException], bool],
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         """`window_bytes` is the credit that the peer has for each forward, `gap_ns` the gap between messages (see
-        `Outbox`). `is_shortage` tells whether an error is a shortage of this gateway's own."""
+        `Outbox`). `is_shortage` tells whether an error is a shortage of this gateway's own; `on_turn` is called after
+        each message of the peer was handed on."""
+        self._on_turn = on_turn
         self.window_bytes = window_bytes
         self.opened_ns = clock.now_ns()
         self.is_retiring = False
@@ -72,7 +70,7 @@ class OriginStream:
         """True once the peer has sent a message on it."""
         self.has_served = False
         """True once the peer has reported the end of a forward on it."""
-        self.broken: LegFailure | Unserved | None = None
+        self.broken: LegFailure | None = None
         """Reason why the stream is over; None while it is open."""
         self.is_connection_lost = False
         self._call = call
@@ -98,12 +96,12 @@ class OriginStream:
     def forwards(self) -> int:
         return len(self._forwards)
 
-    def open(self, request: bytes) -> OriginForward:
-        """Begin a forward. `request` is a serialised ForwardRequest."""
+    def open(self, request: bytes, taker: WordTaker) -> OriginForward:
+        """Begin a forward. `request` is a serialised ForwardRequest; the peer's words go to `taker`."""
         assert self.broken is None, "a broken stream takes no forward"
         assert not self.is_retiring, "a stream that retires takes no forward"
         self._last_id += 1
-        forward = OriginForward(self, Outgoing(self._outbox, self._last_id, UNASKED_BYTES_MAX))
+        forward = OriginForward(self, Outgoing(self._outbox, self._last_id, UNASKED_BYTES_MAX), taker)
         self._forwards[self._last_id] = forward
         forward.begin(request)
         return forward
@@ -115,7 +113,7 @@ class OriginStream:
 
     async def run(self) -> None:
         """Run the stream until either side ends it. Raises nothing but its own cancellation."""
-        why: LegFailure | Unserved = LegFailure(LegResult.INTERNAL, "this gateway closed the connection")
+        why: LegFailure = LegFailure(LegResult.INTERNAL, "this gateway closed the connection")
         try:
             async with TaskGroup() as tasks:
                 writing = tasks.create_task(self._write())
@@ -129,16 +127,17 @@ class OriginStream:
             self._call.cancel()
             self._break(why)
 
-    async def _read(self) -> LegFailure | Unserved:
+    async def _read(self) -> LegFailure:
         """Read until the stream is over; returns the reason."""
         try:
             while isinstance(raw := await self._call.read(), bytes):
                 self.has_spoken = True
-                self._take_in(raw)
+                try:
+                    self._take_in(raw)
+                finally:
+                    self._on_turn()
         except grpc.aio.AioRpcError as error:
             self.is_connection_lost = error.code() is grpc.StatusCode.UNAVAILABLE
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED and not self.has_spoken:
-                return Unserved()
             if not self.has_spoken and self._is_shortage(error):
                 return LegFailure(LegResult.INTERNAL, failure_in(error).detail)
             return failure_in(error)
@@ -215,7 +214,7 @@ class OriginStream:
         if self.is_retiring and not self._forwards:
             self._outbox.close()
 
-    def _break(self, why: LegFailure | Unserved) -> None:
+    def _break(self, why: LegFailure) -> None:
         self.broken = why
         forwards, self._forwards = self._forwards, {}
         self._was_retiring, self._broke_with = self.is_retiring, len(forwards)
@@ -223,45 +222,47 @@ class OriginStream:
             forward.break_off(why if forward.has_spoken or not self._peer_closes else _not_looked_at(why))
         self.is_retiring = True
         self._outbox.close()
+        self._on_turn()
 
 
-def _not_looked_at(why: LegFailure | Unserved) -> LegFailure | Unserved:
+def _not_looked_at(why: LegFailure) -> LegFailure:
     """Reason for a forward without any answer, on a stream that the peer closed as announced: the peer has not looked
     at it, so it counts as refused. Reasons of this gateway's own stay as they are."""
-    if isinstance(why, Unserved) or why.result is LegResult.INTERNAL:
+    if why.result is LegResult.INTERNAL:
         return why
     return LegFailure(LegResult.REFUSED, "the peer closed its stream before it had looked at it", RefusalReason.BUSY)
 
 
 class OriginForward:
-    """One forward, as its leg sees it: the peer's words, in order (see `Words`)."""
+    """One forward: the peer's words go to its taker, in order, as long as that has room."""
 
     __slots__ = (
         "_allowed",
         "_broken",
         "_consumed",
+        "_is_paused",
         "_out",
         "_passed_over",
         "_stream",
-        "_take",
-        "_waiter",
-        "_words",
+        "_taker",
+        "_waiting",
         "has_spoken",
         "is_left",
         "is_over",
     )
 
-    def __init__(self, stream: OriginStream, out: Outgoing[pb.OriginFrame]) -> None:
+    def __init__(self, stream: OriginStream, out: Outgoing[pb.OriginFrame], taker: WordTaker) -> None:
         self._stream = stream
         self._out = out
-        self._words: deque[Word] = deque()
+        self._taker = taker
+        self._waiting: deque[Word | bytes] = deque()
+        """Words and bytes that have arrived since the taker has no room; credit bounds the bytes."""
+        self._is_paused = False
         self._allowed = stream.window_bytes
         """Bytes that the peer may still send."""
         self._consumed = 0
         """Bytes consumed here for which no new credit was given yet."""
-        self._take: Callable[[bytes], bool] | None = None
-        self._waiter = Waiter()
-        self._broken: LegFailure | Unserved | None = None
+        self._broken: LegFailure | None = None
         self._passed_over = False
         """The peer's last frame was of an unknown kind."""
         self.has_spoken = False
@@ -276,40 +277,21 @@ class OriginForward:
 
     # Called by the leg
 
-    async def next(self) -> Word:
-        while not self._words:
-            self._raise_if_broken()
-            await self._waiter.wait()
-        word = self._words.popleft()
-        if word.kind == "data":
-            self._note_consumed(len(word.said))
-        return word
+    def pause(self) -> None:
+        self._is_paused = True
 
-    async def pour(self, take: Callable[[bytes], bool]) -> Word | None:
-        while True:
-            while self._words:
-                word = await self.next()
-                if word.kind != "data":
-                    return word
-                if not take(word.said):
-                    return None
-            self._raise_if_broken()
-            self._take = take
-            try:
-                await self._waiter.wait()
-            finally:
-                has_room, self._take = self._take is not None, None
-            if not has_room:
-                return None
-
-    async def until_closed(self) -> None:
-        pass
+    def resume(self) -> None:
+        self._is_paused = False
+        self._hand_on()
 
     def leave(self) -> None:
+        """Hand nothing on any more: the peer is told, if it might send more. A second call does nothing."""
         if self.is_left or self._broken is not None or (self.is_over and not self._out.unsent_bytes):
+            self.is_left = True
+            self._waiting.clear()
             return
         self.is_left = True
-        self._words.clear()
+        self._waiting.clear()
         self._out.drop()
         if self._out.has_begun:
             self._out.frame.cancel = True
@@ -326,39 +308,32 @@ class OriginForward:
         if frame.credit:
             self._out.give_credit(frame.credit)
         moves = bool(data) or frame.credit >= CREDIT_MIN
-        if data and self._take is not None and not self._words:
-            self._hand_on(data, self._take)
-            data = b""
-        return self._take_words(frame, data) or moves
-
-    def _take_words(self, frame: pb.AnswerFrame, data: bytes) -> bool:
-        """Take the words of a frame, in their order; those of a forward that was left are dropped. Returns whether the
-        frame makes progress."""
-        words: list[Word] = [Word(kind, getattr(frame, kind)) for kind in _WORDS if frame.HasField(kind)]
+        words: list[Word | bytes] = [Word(kind, getattr(frame, kind)) for kind in _WORDS if frame.HasField(kind)]
         if data:
-            words.append(Word("data", data))
+            words.append(data)
         is_last = frame.last
         if frame.HasField("ended"):
             words.append(Word("ended", frame.ended))
-        if words:
-            is_last = is_last or words[-1].kind in ("ended", "refused")
+        ends_itself = bool(words) and isinstance(last := words[-1], Word) and last.kind in ("ended", "refused")
+        is_last = is_last or ends_itself
         if is_last:
             self.is_over = True
             self._stream.is_over(self._out.forward)
         if self.is_left:
-            return is_last
-        says_nothing = not words and not frame.data and self._take_no_word(frame, words)
+            return is_last or moves
+        says_nothing = not words and self._take_no_word(frame, words)
         if words:
             self._passed_over = False
-        if is_last and not (words and words[-1].kind in ("ended", "refused")):
-            self._broken = closed_without_a_word(after_unknown=self._passed_over)
-        if words or self._broken is not None:
             self.has_spoken = True
-            self._words.extend(words)
-            self._waiter.wake()
-        return (bool(words) and not says_nothing) or is_last
+            self._waiting.extend(words)
+        if is_last and not ends_itself:
+            self.has_spoken = True
+            self._broken = closed_without_a_word(after_unknown=self._passed_over)
+            self._out.drop()
+        self._hand_on()
+        return moves or (bool(words) and not says_nothing) or is_last
 
-    def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> bool:
+    def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word | bytes]) -> bool:
         """Handle a frame without a known word. It may carry one of a later version; an entirely empty frame counts as a
         word out of order, which returns True."""
         if has_unknown_fields(frame, _KNOWN):
@@ -373,34 +348,32 @@ class OriginForward:
         """True if the peer may know of the forward."""
         return self._out.has_begun
 
-    def break_off(self, why: LegFailure | Unserved) -> None:
+    def break_off(self, why: LegFailure) -> None:
         self.is_over = True
         self._broken = why
         self._out.drop()
-        self._waiter.wake()
+        if not self.is_left:
+            self._hand_on()
 
-    def _hand_on(self, data: bytes, take: Callable[[bytes], bool]) -> None:
-        """Hand bytes directly to `take`, without waking the waiting task as long as there is room."""
-        try:
-            has_room = take(data)
-        except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
-            self._take = None
-            self._waiter.fail(error)
-            return
-        self._note_consumed(len(data))
-        if not has_room:
-            self._take = None
-            self._waiter.wake()
+    def _hand_on(self) -> None:
+        """Hand on what has arrived, until the taker has no room or leaves. A break is told after what came before
+        it."""
+        waiting = self._waiting
+        while waiting and not self._is_paused and not self.is_left:
+            word = waiting.popleft()
+            if isinstance(word, bytes):
+                self._taker.on_data(word)
+                self._note_consumed(len(word))
+            else:
+                self._taker.on_word(word)
+        if self._broken is not None and not waiting and not self.is_left:
+            self.is_left = True
+            self._taker.on_broken(replace(self._broken))
 
     def _note_consumed(self, size: int) -> None:
         """Give new credit, half a window at a time."""
         self._consumed += size
-        if self._consumed * 2 >= self._stream.window_bytes and not self.is_over:
+        if self._consumed * 2 >= self._stream.window_bytes and not self.is_over and not self.is_left:
             self._allowed += self._consumed
             self._out.frame.credit += self._consumed
             self._consumed = 0
-
-    def _raise_if_broken(self) -> None:
-        """Raise a new exception each time: the traceback of a stored one would keep references to its readers."""
-        if self._broken is not None:
-            raise replace(self._broken) if isinstance(self._broken, LegFailure) else Unserved

@@ -118,7 +118,6 @@ def _region_file(
     engines: Sequence[int],
     *,
     reuse_port: bool = False,
-    exchange: bool = True,
 ) -> dict[str, object]:
     """Minimal configuration of a region, with keys and a policy, and mutual TLS where there are peers."""
     file: dict[str, object] = {
@@ -142,7 +141,7 @@ def _region_file(
             {"gateway": each.name, "region": each.region, "jurisdiction": "US", "address": f"{HOST}:{each.peers}"}
             for each in others
         ]
-        file["peering"] = {"tls": _mesh_tls(f"{gateway.name}.peers"), "message_max": "48MiB", "exchange": exchange}
+        file["peering"] = {"tls": _mesh_tls(f"{gateway.name}.peers"), "message_max": "48MiB"}
     return file
 
 
@@ -199,12 +198,12 @@ def _prepare_attached(setting: Setting) -> Ready:
     )
 
 
-def _prepare_forward(setting: Setting, *, exchange: bool = True) -> Ready:
+def _prepare_forward(setting: Setting) -> Ready:
     """Two gateways: clients send to a region without engines, which forwards everything to one that has them."""
     near, far = both = _gateways(setting, _REGIONS, [setting.core, setting.core])
     files = {
-        far: _region_file(far, both, setting.engines, exchange=exchange),
-        near: _region_file(near, both, [], exchange=exchange),
+        far: _region_file(far, both, setting.engines),
+        near: _region_file(near, both, []),
     }
     return Ready(_commands(setting.folder, files), near.http, _add_key(setting.folder))
 
@@ -402,11 +401,6 @@ FORWARD = Relay(
     "two gateways on one core, mutual TLS between them; every request is forwarded",
     _prepare_forward,
 )
-FORWARD_BY_CALL = Relay(
-    "nightside forward by call",
-    "the same two gateways with `peering.exchange: false`: each forward a gRPC call of its own, as before",
-    partial(_prepare_forward, exchange=False),
-)
 TRACED = tuple(
     Relay(
         f"nightside traced {share:.0%}",
@@ -431,11 +425,11 @@ VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"),
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
 SET_OTHERWISE = (*TRACED, UNRESUMED, TOKEN_IDS)
 """Variants of the plain gateway with another setting: only their cost per request is measured."""
-IN_PAIRS = (NIGHTSIDE, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY)
+IN_PAIRS = (NIGHTSIDE, FORWARD, ENVOY_TO_ENVOY)
 """Relays also measured with the worst neighbours: clients that read nothing, and bodies of 32 MB."""
 RIVALS = Path(".venv-relay")
 """Folder into which `make relays` installs the other relays."""
-RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
+RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, ENVOY_TO_ENVOY, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
 
 
 def version_of(relay: Relay, rivals: Path) -> str | None:

@@ -746,7 +746,7 @@ class Resumes(_message.Message):
 Global___Resumes: _TypeAlias = Resumes  # noqa: Y015
 
 @_typing.final
-class ForwardResponse(_message.Message):
+class Accepted(_message.Message):
     """A newer gateway may say what an older one does not know. The older one reads
 
       a reason in `refused`                              as `busy`: not now, try elsewhere, nobody has failed
@@ -761,43 +761,6 @@ class ForwardResponse(_message.Message):
     one, is a fault.
     """
 
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ACCEPTED_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
-    HEAD_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    ENDED_FIELD_NUMBER: _builtins.int
-    data: _builtins.bytes
-    @_builtins.property
-    def accepted(self) -> Global___Accepted: ...
-    @_builtins.property
-    def refused(self) -> Global___Refused: ...
-    @_builtins.property
-    def head(self) -> Global___Head: ...
-    @_builtins.property
-    def ended(self) -> Global___Ended: ...
-    def __init__(
-        self,
-        *,
-        accepted: Global___Accepted | None = ...,
-        refused: Global___Refused | None = ...,
-        head: Global___Head | None = ...,
-        data: _builtins.bytes = ...,
-        ended: Global___Ended | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "data", b"data", "ended", b"ended", "head", b"head", "kind", b"kind", "refused", b"refused"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "data", b"data", "ended", b"ended", "head", b"head", "kind", b"kind", "refused", b"refused"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["accepted", "refused", "head", "data", "ended"]  # noqa: Y015
-    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
-
-Global___ForwardResponse: _TypeAlias = ForwardResponse  # noqa: Y015
-
-@_typing.final
-class Accepted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -981,7 +944,7 @@ Global___OriginFrame: _TypeAlias = OriginFrame  # noqa: Y015
 
 @_typing.final
 class ExchangeResponse(_message.Message):
-    """From the peer. What may be read of a newer gateway's words is said at ForwardResponse."""
+    """From the peer. What may be read of a newer gateway's words is said at Accepted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

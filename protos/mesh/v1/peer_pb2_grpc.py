@@ -44,11 +44,6 @@ class PeerServiceStub:
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.PingRequest.SerializeToString,
                 response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.PingResponse.FromString,
                 _registered_method=True)
-        self.Forward = channel.unary_stream(
-                '/nightside.mesh.v1.PeerService/Forward',
-                request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
-                response_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
-                _registered_method=True)
         self.Exchange = channel.stream_stream(
                 '/nightside.mesh.v1.PeerService/Exchange',
                 request_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ExchangeRequest.SerializeToString,
@@ -78,14 +73,6 @@ class PeerServiceServicer:
 
     def Ping(self, request, context):
         """Measures the round trip.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Forward(self, request, context):
-        """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-        cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,11 +113,6 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Ping,
                     request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.PingRequest.FromString,
                     response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.PingResponse.SerializeToString,
-            ),
-            'Forward': grpc.unary_stream_rpc_method_handler(
-                    servicer.Forward,
-                    request_deserializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.FromString,
-                    response_serializer=protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.SerializeToString,
             ),
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
@@ -202,33 +184,6 @@ class PeerService:
             '/nightside.mesh.v1.PeerService/Ping',
             protos_dot_mesh_dot_v1_dot_peer__pb2.PingRequest.SerializeToString,
             protos_dot_mesh_dot_v1_dot_peer__pb2.PingResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Forward(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/nightside.mesh.v1.PeerService/Forward',
-            protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardRequest.SerializeToString,
-            protos_dot_mesh_dot_v1_dot_peer__pb2.ForwardResponse.FromString,
             options,
             channel_credentials,
             insecure,

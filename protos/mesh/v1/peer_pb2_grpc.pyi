@@ -35,10 +35,6 @@ class PeerServiceStub:
     """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second."""
     Ping: _grpc.UnaryUnaryMultiCallable[_peer_pb2.PingRequest, _peer_pb2.PingResponse]
     """Measures the round trip."""
-    Forward: _grpc.UnaryStreamMultiCallable[_peer_pb2.ForwardRequest, _peer_pb2.ForwardResponse]
-    """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-    cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
-    """
     Exchange: _grpc.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]
     """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
     turn of theirs is one message.
@@ -57,10 +53,6 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second."""
     Ping: _aio.UnaryUnaryMultiCallable[_peer_pb2.PingRequest, _peer_pb2.PingResponse]  # type: ignore[assignment]
     """Measures the round trip."""
-    Forward: _aio.UnaryStreamMultiCallable[_peer_pb2.ForwardRequest, _peer_pb2.ForwardResponse]  # type: ignore[assignment]
-    """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-    cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
-    """
     Exchange: _aio.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]  # type: ignore[assignment]
     """Runs many requests here, each one forward, over one long stream. What both sides have to say of all forwards in one
     turn of theirs is one message.
@@ -88,16 +80,6 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.PingResponse, _abc.Awaitable[_peer_pb2.PingResponse]]:
         """Measures the round trip."""
-
-    @_abc_1.abstractmethod
-    def Forward(
-        self,
-        request: _peer_pb2.ForwardRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_peer_pb2.ForwardResponse], _abc.AsyncIterator[_peer_pb2.ForwardResponse]]:
-        """Runs one request here. The first response is `accepted` or `refused`; the last is `ended`. Cancelling the call
-        cancels the request, down to the engine. It is how gateways before `Exchange` forward; whoever serves it serves both.
-        """
 
     @_abc_1.abstractmethod
     def Exchange(

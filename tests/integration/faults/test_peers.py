@@ -25,7 +25,9 @@ from gateway.request.legs import RanAt
 from loadgen.wan import Wan
 from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes import answer_frames
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
+from tests.fakes.exchanging import FrameContext
 from tests.fakes.liar import (
     Beat,
     Liar,
@@ -37,7 +39,7 @@ from tests.fakes.liar import (
     serve_liar,
     serve_with,
 )
-from tests.fakes.peer import ForwardContext, Forwarded
+from tests.fakes.peer import Forwarded
 from tests.support.core import EU, LAYERED, MS, SECOND, US, peer_spec, under
 from tests.support.gateways import QUICK_PEERING, ask, counted, until, usable_peers
 from tests.support.listening import Talk, listening
@@ -50,10 +52,9 @@ SPEC = peer_spec("eu-1", EU)
 NO_AUDIT = AuditConfig()
 
 
-@pytest.fixture(params=[True, False], ids=["exchange", "call"])
-async def liar(request: pytest.FixtureRequest) -> AsyncIterator[Liar]:
-    """Lying peer, with forwards over exchanges and over calls."""
-    async with serve_liar(exchanges=request.param) as made:
+@pytest.fixture
+async def liar() -> AsyncIterator[Liar]:
+    async with serve_liar() as made:
         yield made
 
 
@@ -327,8 +328,8 @@ async def test_a_peer_that_dies_after_taking_a_forward_leaves_no_count_behind(me
 
 
 async def test_a_peer_that_dies_in_the_middle_leaves_no_count_behind(mesh: Mesh, liar: Liar) -> None:
-    async def begin(_: pb.ForwardRequest, context: ForwardContext) -> None:
-        await context.write(codec.accepted_to_pb())
+    async def begin(_: pb.ForwardRequest, context: FrameContext) -> None:
+        await context.write(answer_frames.accepted())
         for message in answered_with(ROLE + token("Hel"))[:-1]:
             await context.write(message)
         await asyncio.Event().wait()
@@ -348,12 +349,12 @@ async def test_a_peer_that_dies_in_the_middle_leaves_no_count_behind(mesh: Mesh,
 @pytest.mark.parametrize(
     "broken",
     [
-        [pb.ForwardResponse()],
-        [codec.data_to_pb(b"data: too early\n\n")],
-        [codec.accepted_to_pb(), codec.accepted_to_pb()],
-        [codec.accepted_to_pb(), *answered_with(ROLE)[:1], pb.ForwardResponse(ended=pb.Ended(outcome="very well"))],
-        [codec.accepted_to_pb(), pb.ForwardResponse(ended=pb.Ended(outcome="completed"))],
-        [pb.ForwardResponse(refused=pb.Refused(reason="in no mood"))],
+        [pb.AnswerFrame()],
+        [answer_frames.data(b"data: too early\n\n")],
+        [answer_frames.accepted(), answer_frames.accepted()],
+        [answer_frames.accepted(), *answered_with(ROLE)[:1], pb.AnswerFrame(ended=pb.Ended(outcome="very well"))],
+        [answer_frames.accepted(), pb.AnswerFrame(ended=pb.Ended(outcome="completed"))],
+        [pb.AnswerFrame(refused=pb.Refused(reason="in no mood"))],
     ],
     ids=[
         "nothing",
@@ -365,9 +366,9 @@ async def test_a_peer_that_dies_in_the_middle_leaves_no_count_behind(mesh: Mesh,
     ],
 )
 async def test_a_peer_that_breaks_the_protocol_is_one_failed_attempt(
-    mesh: Mesh, liar: Liar, broken: list[pb.ForwardResponse]
+    mesh: Mesh, liar: Liar, broken: list[pb.AnswerFrame]
 ) -> None:
-    async def forwards(_: pb.ForwardRequest, context: ForwardContext) -> None:
+    async def forwards(_: pb.ForwardRequest, context: FrameContext) -> None:
         for message in broken:
             await context.write(message)
 
@@ -377,7 +378,7 @@ async def test_a_peer_that_breaks_the_protocol_is_one_failed_attempt(
 
 
 async def test_a_peer_that_closes_the_call_without_a_word_is_one_failed_attempt(mesh: Mesh, liar: Liar) -> None:
-    async def forwards(_: pb.ForwardRequest, context: ForwardContext) -> None:
+    async def forwards(_: pb.ForwardRequest, context: FrameContext) -> None:
         await context.abort(grpc.StatusCode.INTERNAL, "no")
 
     liar.forwards = forwards

@@ -27,13 +27,14 @@ from gateway.core import vocabulary
 from gateway.core.kernel import effects, events
 from gateway.core.kernel.requests import AttemptState, LegState, RequestRecord, RequestState
 from gateway.core.placement.prefix_index import _NODE_BYTES, _Node
-from gateway.door.sink import HttpSink
+from gateway.door.call import ClientCall
+from gateway.http1.server import Exchange as ClientExchange
 from gateway.peers.client import PeerLeg
-from gateway.peers.server import ForwardSink
+from gateway.peers.exchange.called import CalledForward
+from gateway.request.answer import Answer
 from gateway.request.event_scanner import EventScanner
-from gateway.request.mailbox import Mailbox
-from gateway.request.owner import RequestOwner
-from gateway.request.relay import Relay
+from gateway.request.leg_answer import LegAnswer
+from gateway.request.proxied import ProxiedRequest
 from mesh.pump import TAIL_STEPS_DEFAULT, Step
 from tests.fakes.engine import (
     GOOD_ANSWER,
@@ -83,14 +84,15 @@ SETTINGS: dict[str, object] = {
 GONE_AT_REST = tuple(
     name_of(kind)
     for kind in (
-        RequestOwner,
-        Relay,
-        Mailbox,
+        ProxiedRequest,
+        Answer,
+        LegAnswer,
         RequestState,
         AttemptState,
-        HttpSink,
+        ClientCall,
+        ClientExchange,
         PeerLeg,
-        ForwardSink,
+        CalledForward,
         EventScanner,
     )
 )

@@ -66,13 +66,22 @@ async def test_whoever_fails_over_a_finished_request_stops_the_gateway_and_nobod
     desk = desk_in(tmp_path, stream)
     desk.finished.hand_to(fail)
     request_id = RequestId("r-1")
+
+    class Finished:
+        def on_effect(self, effect: object) -> None:
+            """Take in that the gateway stops."""
+
+        def report(self) -> None:
+            end = EndRequest(request_id, Outcome.COMPLETED, "", 1)
+            desk.on_finished(profile(request_id), end, RequestSummary(), None)
+
+    request = Finished()
+    desk.driver._open[request_id] = request
     async with asyncio.TaskGroup() as tasks:
-        with desk.driver.open_mailbox(request_id):
-            idle = tasks.create_task(desk.until_idle())
-            await asyncio.sleep(0)
-            desk.driver.submit(TimePassed())
-        end = EndRequest(request_id, Outcome.COMPLETED, "", 1)
-        desk.on_finished(profile(request_id), end, RequestSummary(), None)
+        idle = tasks.create_task(desk.until_idle())
+        await asyncio.sleep(0)
+        desk.driver.submit(TimePassed())
+        desk.driver.over(request_id, request)
         await idle
     assert desk.driver.failed.is_set()
     assert desk.driver.crash is not None

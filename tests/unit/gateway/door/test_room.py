@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -18,6 +19,15 @@ HALF = (Holder("key", "a", 0.5),)
 OTHER_HALF = (Holder("key", "b", 0.5),)
 
 
+@contextmanager
+def held_in(room: Room, holders: Sequence[Holder] = ()) -> Iterator[Held]:
+    held = room.hold(holders)
+    try:
+        yield held
+    finally:
+        held.close()
+
+
 def refused(held: Held, more_bytes: int) -> ErrorKind:
     with pytest.raises(ClientFault) as caught:
         held.grow(more_bytes)
@@ -26,10 +36,10 @@ def refused(held: Held, more_bytes: int) -> ErrorKind:
 
 def test_requests_are_counted_and_bounded() -> None:
     room = Room(requests_max=2, bytes_max=100, body_bytes_max=10)
-    with room.hold() as one, room.hold() as two:
+    with held_in(room) as one, held_in(room) as two:
         one.settle()
         two.settle()
-        with pytest.raises(ClientFault) as caught, room.hold():
+        with pytest.raises(ClientFault) as caught, held_in(room):
             pass
         assert caught.value.kind is errors.GATEWAY_FULL
     assert (room.requests, room.bytes) == (0, 0)
@@ -37,11 +47,11 @@ def test_requests_are_counted_and_bounded() -> None:
 
 def test_a_request_whose_body_is_still_to_come_keeps_nobody_out() -> None:
     room = Room(requests_max=1, bytes_max=100, body_bytes_max=10)
-    with room.hold() as late, room.hold() as quick:
+    with held_in(room) as late, held_in(room) as quick:
         quick.settle()
         with pytest.raises(ClientFault):
             late.settle()
-    with room.hold() as late:
+    with held_in(room) as late:
         late.settle()
         assert room.requests == 1
     assert room.requests == 0
@@ -49,7 +59,7 @@ def test_a_request_whose_body_is_still_to_come_keeps_nobody_out() -> None:
 
 def test_bytes_are_counted_as_they_come_and_bounded() -> None:
     room = Room(requests_max=10, bytes_max=100, body_bytes_max=100)
-    with room.hold() as one, room.hold() as two:
+    with held_in(room) as one, held_in(room) as two:
         one.grow(60)
         assert refused(two, 41) is errors.GATEWAY_FULL
         two.grow(20)
@@ -60,7 +70,7 @@ def test_bytes_are_counted_as_they_come_and_bounded() -> None:
 
 def test_what_is_announced_is_looked_at_and_takes_nothing() -> None:
     room = Room(requests_max=10, bytes_max=100, body_bytes_max=100)
-    with room.hold() as one:
+    with held_in(room) as one:
         one.check(100)
         assert room.bytes == 0
         with pytest.raises(ClientFault):
@@ -69,7 +79,7 @@ def test_what_is_announced_is_looked_at_and_takes_nothing() -> None:
 
 def test_a_holder_gets_its_share_of_what_others_leave_so_that_each_leaves_some() -> None:
     room = Room(requests_max=10, bytes_max=1000, body_bytes_max=1)
-    with room.hold(HALF) as one, room.hold(HALF) as more, room.hold(OTHER_HALF) as two:
+    with held_in(room, HALF) as one, held_in(room, HALF) as more, held_in(room, OTHER_HALF) as two:
         one.grow(300)
         more.grow(200)
         assert refused(more, 1) is errors.BODIES_SHARE_EXCEEDED
@@ -82,7 +92,7 @@ def test_however_many_there_are_the_next_one_finds_room() -> None:
     room = Room(requests_max=100, bytes_max=1 << 20, body_bytes_max=1)
     with ExitStack() as stack:
         for number in range(10):
-            held = stack.enter_context(room.hold([Holder("key", str(number), 0.5)]))
+            held = stack.enter_context(held_in(room, [Holder("key", str(number), 0.5)]))
             while room.objection(64, [Holder("key", str(number), 0.5)]) is None:
                 held.grow(64)
             assert held._bytes > 0
@@ -90,7 +100,7 @@ def test_however_many_there_are_the_next_one_finds_room() -> None:
 
 def test_no_share_is_smaller_than_a_body() -> None:
     room = Room(requests_max=10, bytes_max=100, body_bytes_max=80)
-    with room.hold(HALF) as one:
+    with held_in(room, HALF) as one:
         one.grow(80)
         assert refused(one, 1) is errors.BODIES_SHARE_EXCEEDED
 
@@ -98,12 +108,12 @@ def test_no_share_is_smaller_than_a_body() -> None:
 def test_keys_of_a_tenant_share_its_share() -> None:
     room = Room(requests_max=10, bytes_max=1000, body_bytes_max=1)
     tenant = Holder("tenant", "acme", 0.75)
-    with room.hold([*HALF, tenant]) as one, room.hold([*OTHER_HALF, tenant]) as two:
+    with held_in(room, [*HALF, tenant]) as one, held_in(room, [*OTHER_HALF, tenant]) as two:
         one.grow(500)
         two.grow(250)
-        with room.hold([Holder("key", "c", 0.5), tenant]) as three:
+        with held_in(room, [Holder("key", "c", 0.5), tenant]) as three:
             assert refused(three, 1) is errors.BODIES_SHARE_EXCEEDED
-        with room.hold([Holder("key", "d", 0.5), Holder("tenant", "other", 0.75)]) as innocent:
+        with held_in(room, [Holder("key", "d", 0.5), Holder("tenant", "other", 0.75)]) as innocent:
             innocent.grow(100)
 
 

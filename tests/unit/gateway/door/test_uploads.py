@@ -12,18 +12,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from aiohttp import web
 
+from gateway.app.listening import server_limits
 from gateway.core.vocabulary import GatewayId
 from gateway.door import errors, uploads
-from gateway.door.app import make_runner
 from gateway.door.encodings import Inflater
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.room import Held, Room
 from gateway.door.settings import HttpSettings
-from gateway.door.uploads import Uploads, check_announced
+from gateway.door.uploads import Uploads, announced_bytes, check_announced
+from gateway.http1.server import Exchange, Fault, HttpServer
 from tests.support.core import US
-from tests.support.listening import serving_http
+from tests.support.gateways import until
+from tests.support.listening import listening_protocols
 
 MIB = 1 << 20
 
@@ -61,25 +62,41 @@ class Desk:
         self.reads: asyncio.Queue[Read] = asyncio.Queue()
         self.port = 0
         self.turn = 0
-        self.begun: list[web.Request] = []
+        self.begun: list[Exchange] = []
+        self.left = 0
         self.may_read = asyncio.Event()
         self.may_read.set()
+        self.tasks = asyncio.TaskGroup()
 
-    async def take(self, request: web.Request) -> web.Response:
+    # Handler
+
+    def serve(self, exchange: Exchange) -> None:
+        self.begun.append(exchange)
+        task = self.tasks.create_task(self.take(exchange))
+
+        def leave() -> None:
+            self.left += 1
+            task.cancel()
+
+        exchange.on_left = leave
+
+    def refuse(self, fault: Fault) -> bytes:
+        raise AssertionError(f"no test is refused for {fault}")
+
+    async def take(self, exchange: Exchange) -> None:
         held, read = WatchedHeld(self.room), Read()
-        self.begun.append(request)
-        await self.may_read.wait()
         try:
-            check_announced(request, self.settings.body_bytes_max)
-            with held:
-                read.body = await self.uploads.read(request, held)
+            await self.may_read.wait()
+            check_announced(exchange, self.settings.body_bytes_max)
+            read.body = await self.uploads.read(exchange, held)
         except ClientFault as fault:
             read.fault = fault.kind
+        finally:
+            held.close()
         read.steps, read.turn = held.steps, self.turn
         self.reads.put_nowait(read)
-        response = web.Response()
-        response.force_close()
-        return response
+        exchange.must_close()
+        exchange.respond(200, {}, b"")
 
     async def count_turns(self) -> None:
         while True:
@@ -114,16 +131,13 @@ def chunked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 @asynccontextmanager
 async def serving(**limits: float) -> AsyncIterator[Desk]:
     desk = Desk(HttpSettings(GatewayId("us-1"), US, **limits))  # type: ignore[arg-type] # numbers, all of them
-    app = web.Application()
-    app.router.add_post("/", desk.take, expect_handler=say_nothing)
-    async with serving_http(make_runner(app, desk.settings)) as desk.port:
+    server = HttpServer(desk, server_limits(desk.settings))
+    async with listening_protocols(server) as desk.port, desk.tasks:
         yield desk
+        server.close(at_once=True)
+        await server.until_empty()
     desk.uploads.close()
     assert (desk.room.bytes, desk.room.requests) == (0, 0)
-
-
-async def say_nothing(_: web.Request) -> None:
-    pass
 
 
 async def test_it_is_counted_as_it_comes_and_not_as_it_is_announced() -> None:
@@ -136,8 +150,7 @@ async def test_it_is_counted_as_it_comes_and_not_as_it_is_announced() -> None:
 
 
 async def until_bytes(room: Room, expected: int) -> None:
-    while room.bytes < expected:  # noqa: ASYNC110 - what is counted has no event to wait for
-        await asyncio.sleep(0.001)
+    await until(lambda: room.bytes >= expected)
     assert room.bytes == expected
 
 
@@ -296,5 +309,38 @@ async def test_of_large_ones_that_are_whole_at_once_one_is_handed_on_per_turn_of
 
 
 async def until_come(desk: Desk, count: int) -> None:
-    while sum(request.content.is_eof() for request in desk.begun) < count:  # noqa: ASYNC110 - aiohttp tells nobody
-        await asyncio.sleep(0.001)
+    await until(lambda: sum(exchange.is_complete for exchange in desk.begun) == count)
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_a_malformed_one_is_refused_while_it_is_awaited(encoding: str) -> None:
+    async with serving() as desk, desk.client() as (reader, writer):
+        writer.write(posted(f"content-encoding: {encoding}", length=None) + b"2\r\n\x1f\x8b\r\n")
+        await until(lambda: bool(desk.begun))
+        writer.write(b"nonsense\r\n")
+        assert (await desk.reads.get()).fault is errors.INVALID_REQUEST
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_one_whose_client_leaves_gives_back_its_room(encoding: str) -> None:
+    async with serving() as desk:
+        async with desk.client() as (_, writer):
+            writer.write(posted(f"content-encoding: {encoding}", length=1000) + gzip.compress(b"hello")[:12])
+            await until(lambda: bool(desk.begun))
+        await until(lambda: desk.left == 1)
+        await until(lambda: desk.room.bytes == 0)
+        assert desk.reads.empty()
+
+
+@pytest.mark.parametrize(
+    ("headers", "length", "expected"),
+    [((), 7, 7), ((), None, None), (("x: y",), 0, 0)],
+)
+async def test_a_length_is_known_unless_the_body_is_chunked(
+    headers: tuple[str, ...], length: int | None, expected: int | None
+) -> None:
+    async with serving() as desk, desk.client() as (_, writer):
+        writer.write(posted(*headers, length=length))
+        await until(lambda: bool(desk.begun))
+        assert announced_bytes(desk.begun[0]) == expected

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import msgspec
 import pytest
@@ -12,10 +11,11 @@ from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.request.engine_api import DETOKENIZE_PATH, TOKENIZE_PATH
-from gateway.request.legs import Leg, OutboundRequest
+from gateway.request.legs import OutboundRequest
 from mesh.clock import Clock
 from tests.fakes.engine import FakeEngine, answer
 from tests.support.core import SECOND, US, profile
+from tests.support.listeners import Heard
 from tests.support.orders import leg_order
 
 TEXT = b'{"model":"m", "prompt": "hi \\u00e9 \\"there\\"" }'
@@ -58,18 +58,12 @@ async def test_the_client_is_told_and_the_engine_is_not_asked(engine: FakeEngine
     async with EngineClient(endpoints, Clock(), ClientSettings()) as client:
 
         async def read(body: bytes) -> tuple[int, bytes]:
-            async with client.open(order, asked(body), on_accepted=lambda: None) as leg:
-                return leg.head.status, await whole(leg)
+            heard = Heard()
+            client.open(order, asked(body), heard)
+            told = await heard.whole()
+            return heard.head.status, told
 
         status, told = await read(b'{"model":"m","messages":[]}')
         assert (status, msgspec.json.decode(told)["error"]["code"]) == (400, 400)
         assert engine.received == []
         assert await read(TEXT) == (200, b'{"tokens":[1]}')
-
-
-async def whole(leg: Leg) -> bytes:
-    data = b""
-    with suppress(StopAsyncIteration):
-        async for piece in leg.chunks():
-            data += piece
-    return data

@@ -1,378 +1,428 @@
+"""A leg at a peer without sockets, tasks or time of its own: what it tells its request, and what the peer hears."""
+
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
-import grpc
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.kernel.effects import EndRequest, StartLeg
-from gateway.core.vocabulary import (
-    GatewayId,
-    LegResult,
-    Outcome,
-    RefusalReason,
-    ReplicaId,
-    RequestId,
-    Resumes,
-)
-from gateway.peers import codec
-from gateway.peers.client import PeerLegOpener
-from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.core.kernel.effects import EndRequest
+from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, ReplicaId, RequestId
+from gateway.peers.client import PeerLeg
+from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
+from gateway.peers.exchange.origin import OriginForward, OriginStream
+from gateway.request.answers import TokenUsage
+from gateway.request.legs import STOPPED, LegFailure, LegHead, RanAt, RequestSummary
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
-from tests.support.core import AP, EU, SECOND, peer_spec, profile
-from tests.support.descriptors import no_descriptor_left
-from tests.support.links import peer_link
+from tests.fakes import answer_frames
+from tests.support.core import EU
+from tests.support.cycles import left_in_cycles
+from tests.support.legs import OpenLeg
+from tests.support.manual_loop import ManualLoop, manual_loop
 from tests.support.orders import forward_order
 
-OUTBOUND = OutboundRequest(
-    profile("r-1"), "/v1/completions", (("content-type", "application/json"),), b'{"model": "llama", "prompt": "hello"}'
+WINDOW = 1000
+ACCEPT_S = 5.0
+HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU), attempt=1)
+ACCEPTED, HEADED = answer_frames.accepted(), answer_frames.head(HEAD)
+ONE, TWO = answer_frames.data(b"data: 1\n\n"), answer_frames.data(b"data: 2\n\n")
+ENDED = answer_frames.ended(
+    EndRequest(RequestId("r-1"), Outcome.COMPLETED, "", 1),
+    RequestSummary(ran_at=HEAD.ran_at, prompt_tokens=3, output_tokens=2),
 )
-HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
-SPEC = peer_spec("eu-1", EU)
+REFUSED = answer_frames.refused(RefusalReason.QUEUE_FULL, "10 wait")
+ANSWER = (ACCEPTED, HEADED, ONE, TWO, ENDED)
+NO_FAILURE = LegFailure(LegResult.FAILED, "the connection broke")
 
 
-@pytest.fixture(params=[True, False], ids=["exchange", "call"])
-async def peer(request: pytest.FixtureRequest) -> AsyncIterator[FakePeer]:
-    """Peer with forwards over exchanges and over calls."""
-    async with serve_fake_peer(exchanges=request.param) as fake:
-        yield fake
+@dataclass
+class Link:
+    """Link of which the leg uses the stream."""
+
+    carrier: OriginStream
+    peering: PeeringConfig = field(default_factory=lambda: PeeringConfig(accept_timeout_ns=int(ACCEPT_S * 10**9)))
+    turns: int = 0
+
+    def turn_over(self) -> None:
+        self.turns += 1
 
 
 class Origin:
-    """Gateway that forwards."""
+    """A leg on a stream of its own, whose messages a test takes and gives."""
 
-    def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
-        self.link = peer_link(peer.config(SPEC), peering)
-        self.accepted = 0
-        self.violations: list[tuple[str, str, RanAt]] = []
-        self.opener = PeerLegOpener(
-            {SPEC.gateway_id: self.link},
-            GatewayId("us-1"),
+    def __init__(self, loop: ManualLoop) -> None:
+        self.loop = loop
+        self.ignored = 0
+        self.stream = OriginStream(
+            None,  # type: ignore[arg-type]  # the call is used by `run` alone
             Clock(),
-            on_violation=lambda *violation: self.violations.append(violation),
+            window_bytes=WINDOW,
+            gap_ns=0,
+            on_ignored=self._ignore,
+            is_shortage=lambda _: False,
         )
+        self.link = Link(self.stream)
+        self.leg = OpenLeg()
 
-    @asynccontextmanager
-    async def open(self, to: StartLeg | None = None) -> AsyncIterator[Leg]:
-        async with self.opener.open(to or forward_order(), OUTBOUND, on_accepted=self._on_accepted) as leg:
-            yield leg
+    def _ignore(self) -> None:
+        self.ignored += 1
 
-    def _on_accepted(self) -> None:
-        self.accepted += 1
+    def begin(self, request: bytes = b"request") -> None:
+        link: Any = self.link
+        leg = PeerLeg(forward_order(), link, self.leg, lambda *_: None)
+        self.leg.handle = leg
+        leg.begin(request)
 
-    async def read(self) -> list[bytes]:
-        async with self.open() as leg:
-            return [chunk async for chunk in leg.chunks()]
+    def sent(self) -> list[pb.OriginFrame]:
+        """Frames of the next message to the peer."""
+        return list(pb.ExchangeRequest.FromString(self.stream._outbox.next_message()).frames)
 
-    async def failure(self) -> LegFailure:
-        with pytest.raises(LegFailure) as caught:
-            await self.read()
-        return caught.value
+    def hears(self, *frames: pb.AnswerFrame) -> None:
+        """Take in one message of the peer, with these frames of the forward."""
+        message = pb.ExchangeResponse(frames=frames)
+        for frame in message.frames:
+            frame.forward = frame.forward or 1
+        self.stream._take_in(message.SerializeToString())
 
+    def pause_at(self, name: str, occurrence: int = 1) -> None:
+        """Pause the leg when it has told this for the given time."""
 
-MakeOrigin = Callable[[PeeringConfig], Origin]
+        def pause(told: str) -> None:
+            if told == name and self.leg.told.count(name) == occurrence:
+                self.leg.handle.pause()
 
-
-@pytest.fixture
-async def make_origin(peer: FakePeer) -> AsyncIterator[MakeOrigin]:
-    made: list[Origin] = []
-
-    def make(peering: PeeringConfig) -> Origin:
-        made.append(Origin(peer, peering))
-        return made[-1]
-
-    yield make
-    for origin in made:
-        await origin.link.close()
+        self.leg.on_told = pause
 
 
 @pytest.fixture
-async def origin(make_origin: MakeOrigin) -> Origin:
-    return make_origin(PeeringConfig())
+def origin() -> Iterator[Origin]:
+    with begun() as made:
+        yield made
 
 
-def says(*messages: pb.ForwardResponse) -> Callable[[pb.ForwardRequest, ForwardContext], Awaitable[None]]:
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        for message in messages:
-            await context.write(message)
-
-    return answer
-
-
-def ended(outcome: Outcome, detail: str = "") -> pb.ForwardResponse:
-    return codec.ended_to_pb(EndRequest(RequestId("r-1"), outcome, detail, 1), RequestSummary(ran_at=HEAD.ran_at))
-
-
-ELSEWHERE = RanAt(ReplicaId("ap-a"), AP)
-"""Place that the stamp of `forward_order` does not allow."""
+@contextmanager
+def begun(request: bytes = b"request") -> Iterator[Origin]:
+    """A leg whose request has gone out. In the end, no timer may be left, and the leg has ended once at most."""
+    with manual_loop() as loop:
+        made = Origin(loop)
+        made.begin(request)
+        made.sent()
+        yield made
+        made.leg.handle.stop()
+        assert made.leg.ends == 1
+        assert loop.timers == 0
 
 
-async def test_an_answer_from_where_the_stamp_forbids_goes_no_further(peer: FakePeer, origin: Origin) -> None:
-    head = codec.head_to_pb(replace(HEAD, ran_at=ELSEWHERE))
-    peer.forwarded = says(codec.accepted_to_pb(), head, codec.data_to_pb(b"data: 1\n\n"), ended(Outcome.COMPLETED))
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert AP.region in failure.detail
-    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
+def cut(joints: tuple[str, ...]) -> list[list[pb.AnswerFrame]]:
+    """The answer's words, as frames in messages: each joint is between two words."""
+    messages = [[pb.AnswerFrame()]]
+    messages[-1][-1].MergeFrom(ANSWER[0])
+    for joint, word in zip(joints, ANSWER[1:], strict=True):
+        if joint == "message":
+            messages.append([pb.AnswerFrame()])
+        elif joint == "frame":
+            messages[-1].append(pb.AnswerFrame())
+        frame = messages[-1][-1]
+        data = frame.data + word.data
+        frame.MergeFrom(word)
+        frame.data = data
+    return messages
 
 
-async def test_an_end_that_tells_of_such_a_place_ends_the_answer(peer: FakePeer, origin: Origin) -> None:
-    last = codec.ended_to_pb(EndRequest(RequestId("r-1"), Outcome.COMPLETED, "", 1), RequestSummary(ran_at=ELSEWHERE))
-    peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"), last)
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
+CUTS = list(product(("together", "frame", "message"), repeat=len(ANSWER) - 1))
 
 
-async def test_an_accepted_forward_streams_its_body_unchanged(peer: FakePeer, origin: Origin) -> None:
-    asked: list[pb.ForwardRequest] = []
+class TestWords:
+    @pytest.mark.parametrize("joints", CUTS, ids="-".join)
+    def test_however_they_are_cut_they_mean_the_same(self, origin: Origin, joints: tuple[str, ...]) -> None:
+        for message in cut(joints):
+            origin.hears(*message)
+        told = origin.leg.told
+        assert [name for name in told if name != "data"] == ["accepted", "head", "end"]
+        assert told[2] == "data"
+        assert origin.leg.head == HEAD
+        assert origin.leg.body == b"data: 1\n\ndata: 2\n\n"
+        assert origin.leg.counted == TokenUsage(3, 2)
+        assert (origin.stream.forwards, origin.ignored, origin.stream._patience.wasted_total) == (0, 0, 0)
 
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        asked.append(request)
-        parts = (codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\nda"), codec.data_to_pb(b"ta: \xff\n\n"))
-        await says(codec.accepted_to_pb(), *parts, ended(Outcome.COMPLETED))(request, context)
-
-    peer.forwarded = answer
-    async with origin.open() as leg:
-        assert leg.head == replace(HEAD, attempt=1)
-        assert [chunk async for chunk in leg.chunks()] == [b"data: 1\n\nda", b"ta: \xff\n\n"]
-    assert origin.accepted == 1
-    (request,) = asked
-    assert (request.body, request.path, request.origin_gateway_id) == (OUTBOUND.body, OUTBOUND.path, "us-1")
-    assert 29_000 < request.deadline_ms <= 30_000
-
-
-async def test_acceptance_is_told_before_the_head_is_there(peer: FakePeer, origin: Origin) -> None:
-    go_on = asyncio.Event()
-
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        await context.write(codec.accepted_to_pb())
-        await go_on.wait()
-        await says(codec.head_to_pb(HEAD), ended(Outcome.COMPLETED))(request, context)
-
-    peer.forwarded = answer
-    accepted = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-
-        async def run() -> None:
-            async with origin.opener.open(forward_order(), OUTBOUND, on_accepted=accepted.set) as leg:
-                assert [chunk async for chunk in leg.chunks()] == []
-
-        tasks.create_task(run())
-        await accepted.wait()
-        go_on.set()
-
-
-async def test_a_client_error_is_an_answer(peer: FakePeer, origin: Origin) -> None:
-    head = replace(HEAD, status=400)
-    peer.forwarded = says(
-        codec.accepted_to_pb(), codec.head_to_pb(head), codec.data_to_pb(b"{}"), ended(Outcome.CLIENT_ERROR)
-    )
-    async with origin.open() as leg:
-        assert leg.head.status == 400
-        assert [chunk async for chunk in leg.chunks()] == [b"{}"]
-
-
-async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origin: Origin) -> None:
-    peer.forwarded = says(codec.refused_to_pb(RefusalReason.QUEUE_FULL, "10 wait"))
-    assert await origin.failure() == LegFailure(LegResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
-    assert origin.accepted == 0
-
-
-@pytest.mark.parametrize(
-    "outcome,refusal",
-    [
-        (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
-        (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
-        (Outcome.REJECTED_RESIDENCY_PROCESSING, RefusalReason.RESIDENCY_STAMP),
-        (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
-        (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
-        (Outcome.REJECTED_UNKNOWN_RESPONSE, RefusalReason.UNKNOWN_RESPONSE),
-        (Outcome.EXPIRED_IN_QUEUE, RefusalReason.BUSY),
-    ],
-)
-async def test_a_change_of_mind_is_a_refusal(
-    peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
-) -> None:
-    peer.forwarded = says(codec.accepted_to_pb(), ended(outcome, "why"))
-    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal, resumes_used=Resumes(0))
-
-
-HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"))
-
-
-@pytest.mark.parametrize(
-    "messages,detail",
-    [
-        ((), "closed the forward without a last word"),
-        ((codec.head_to_pb(HEAD),), "first word was head"),
-        ((pb.ForwardResponse(),), "first word was None"),
-        ((codec.accepted_to_pb(),), "closed the forward without a last word"),
-        ((codec.accepted_to_pb(), codec.data_to_pb(b"x")), "sent data before a head"),
-        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=7))), "7 is not a final HTTP status"),
-        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=204))), "204 has no body to be sent with"),
-        ((codec.accepted_to_pb(), pb.ForwardResponse(head=pb.Head(status=304))), "304 has no body to be sent with"),
-        ((codec.accepted_to_pb(), ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
-        ((codec.accepted_to_pb(), ended(Outcome.COMPLETED)), "ended as completed"),
-        ((pb.ForwardResponse(refused=pb.Refused(reason="")),), "RefusalReason is not an id"),
-        (HEAD_SENT, "closed the forward without a last word"),
-        ((*HEAD_SENT, ended(Outcome.FAILED_MIDSTREAM, "engine died")), "engine died"),
-        ((*HEAD_SENT, ended(Outcome.EXPIRED_RUNNING)), "expired_running"),
-        ((*HEAD_SENT, codec.head_to_pb(HEAD)), "sent head in the middle"),
-        ((*HEAD_SENT, pb.ForwardResponse(ended=pb.Ended(outcome="no word"))), "Outcome is not an id"),
-    ],
-)
-async def test_whatever_is_no_answer_is_a_failure(
-    peer: FakePeer, origin: Origin, messages: tuple[pb.ForwardResponse, ...], detail: str
-) -> None:
-    peer.forwarded = says(*messages)
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert detail in failure.detail
-
-
-async def test_a_grpc_error_is_a_failure(peer: FakePeer, origin: Origin) -> None:
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you")
-
-    peer.forwarded = answer
-    assert await origin.failure() == LegFailure(LegResult.FAILED, "PERMISSION_DENIED: who are you")
-
-
-async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin, unused_tcp_port: int) -> None:
-    peer.port = unused_tcp_port
-    failure = await make_origin(PeeringConfig()).failure()
-    assert failure.result is LegResult.FAILED
-    assert failure.detail.startswith("UNAVAILABLE")
-
-
-async def test_a_peer_that_we_have_just_dropped_has_not_failed(origin: Origin) -> None:
-    with pytest.raises(LegFailure, match="no connection to peer nobody") as caught:
-        async with origin.open(forward_order(to="nobody")):
-            pass
-    assert (caught.value.result, caught.value.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-
-
-class TestErrorsOfOurs:
-    """Internal errors, which do not count against the peer."""
-
-    async def test_a_forward_that_the_peer_finds_malformed_is_tried_elsewhere(
-        self, peer: FakePeer, origin: Origin
+    @pytest.mark.parametrize("joints", CUTS, ids="-".join)
+    @pytest.mark.parametrize("name", ["accepted", "head", "data"])
+    def test_a_leg_without_room_keeps_the_rest_in_order(
+        self, origin: Origin, joints: tuple[str, ...], name: str
     ) -> None:
-        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "header x is too long")
+        origin.pause_at(name)
+        for message in cut(joints):
+            origin.hears(*message)
+        assert origin.leg.told[-1] == name
+        assert not origin.leg.ends
+        origin.leg.handle.resume()
+        assert [name for name in origin.leg.told if name != "data"] == ["accepted", "head", "end"]
+        assert origin.leg.body == b"data: 1\n\ndata: 2\n\n"
 
-        peer.forwarded = answer
-        detail = "INVALID_ARGUMENT: header x is too long"
-        assert await origin.failure() == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
+    def test_one_that_has_room_again_at_once_gets_them_in_order_too(self, origin: Origin) -> None:
+        def pause_and_resume(_: str) -> None:
+            origin.leg.handle.pause()
+            origin.leg.handle.resume()
 
-    async def test_so_is_one_that_is_too_large_for_us_to_send(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
-        failure = await make_origin(PeeringConfig(message_max_bytes=100)).failure()
-        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-        assert "larger than max" in failure.detail
+        origin.leg.on_told = pause_and_resume
+        origin.hears(*ANSWER)
+        assert origin.leg.told == ["accepted", "head", "data", "data", "end"]
+        assert origin.leg.body == b"data: 1\n\ndata: 2\n\n"
 
-    async def test_an_answer_too_large_for_us_is_the_peer_s_failure(
-        self, peer: FakePeer, make_origin: MakeOrigin
+    def test_a_refusal_is_the_only_word(self, origin: Origin) -> None:
+        origin.hears(REFUSED)
+        assert origin.leg.told == ["failed"]
+        assert origin.leg.failure == LegFailure(LegResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
+        assert (origin.sent(), origin.stream.forwards) == ([], 0), "the peer has nothing left to let go of"
+
+    @pytest.mark.parametrize("count", range(len(ANSWER)))
+    def test_a_last_frame_after_any_of_them_ends_the_leg(self, origin: Origin, count: int) -> None:
+        origin.hears(*ANSWER[:count], pb.AnswerFrame(last=True))
+        assert origin.leg.failure == LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
+        assert origin.stream.forwards == 0
+
+    @pytest.mark.parametrize("count,name", [(1, "accepted"), (2, "head"), (3, "data")])
+    def test_a_receiver_s_error_in_a_word_is_no_fault_of_the_peer_or_the_stream(
+        self, origin: Origin, count: int, name: str
     ) -> None:
-        peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"x" * 5000))
-        failure = await make_origin(PeeringConfig(message_max_bytes=2000)).failure()
-        assert failure.result is LegResult.FAILED
-        assert "larger than max" in failure.detail
+        def stumble(told: str) -> None:
+            if told == name:
+                raise ZeroDivisionError("ours")
 
-    async def test_no_descriptor_left_for_a_connection(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
-        peer.forwarded = says(codec.accepted_to_pb(), codec.head_to_pb(HEAD), ended(Outcome.COMPLETED))
-        origin = make_origin(PeeringConfig(reconnect_min_ns=SECOND // 100, reconnect_max_ns=SECOND // 50))
-        with no_descriptor_left():
-            failure = await origin.failure()
-        assert failure.result is LegResult.INTERNAL
-        assert "Too many open files" in failure.detail
-        while True:  # repeats until it has connected again
-            try:
-                assert await origin.read() == []
-                break
-            except LegFailure:
-                continue
+        origin.leg.on_told = stumble
+        origin.hears(ACCEPTED, HEADED, ONE, TWO)
+        assert origin.leg.told == [*["accepted", "head", "data"][:count], "fault"]
+        assert origin.stream.broken is None
+        assert isinstance(origin.leg.fault, ZeroDivisionError)
+        assert [frame.cancel for frame in origin.sent()] == [True]
 
-    async def test_a_peer_that_says_so_has_failed_itself(self, peer: FakePeer, origin: Origin) -> None:
-        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "Too many open files")
 
-        peer.forwarded = answer
-        assert await origin.failure() == LegFailure(LegResult.FAILED, "UNAVAILABLE: Too many open files")
+class TestCredit:
+    def test_none_is_given_for_what_waits_here_and_all_of_it_once_it_was_taken(self, origin: Origin) -> None:
+        origin.pause_at("head")
+        origin.hears(ACCEPTED, HEADED)
+        origin.hears(answer_frames.data(bytes(WINDOW // 2)))
+        origin.hears(answer_frames.data(bytes(WINDOW // 2)))
+        assert origin.sent() == []
+        origin.leg.on_told = lambda _: None
+        origin.leg.handle.resume()
+        assert [frame.credit for frame in origin.sent()] == [WINDOW]
+        assert len(origin.leg.body) == WINDOW
 
-    async def test_what_is_no_wire_message_is_raised_as_it_is(self, origin: Origin) -> None:
-        with pytest.raises(AssertionError, match="the core gives every forward its hops"):
-            async with origin.open(replace(forward_order(), hops=None)):
-                pass
+    def test_half_a_window_is_given_at_a_time(self, origin: Origin) -> None:
+        origin.hears(ACCEPTED, HEADED, answer_frames.data(bytes(WINDOW // 2 - 1)))
+        assert origin.sent() == []
+        origin.hears(answer_frames.data(b"x"))
+        assert [frame.credit for frame in origin.sent()] == [WINDOW // 2]
 
-    async def test_a_channel_that_we_closed_under_a_call_cancels_nobody_s_task(
-        self, peer: FakePeer, origin: Origin
+    def test_a_leg_that_pauses_at_each_piece_takes_one_each_time(self, origin: Origin) -> None:
+        origin.hears(ACCEPTED, HEADED)
+        origin.leg.on_told = lambda _: origin.leg.handle.pause()
+        origin.hears(*[answer_frames.data(b"%d" % number) for number in range(5)])
+        for count in range(1, 5):
+            assert len(origin.leg.pieces) == count
+            origin.leg.handle.resume()
+        assert origin.leg.body == b"01234"
+
+
+class TestStop:
+    @pytest.mark.parametrize("count", range(len(ANSWER)))
+    def test_after_each_word_it_is_one_end_and_a_cancel_until_the_peer_lets_go(
+        self, origin: Origin, count: int
     ) -> None:
-        """The result is a cancellation that was not requested, which the owner recognises as internal, or an internal
-        failure.
-        """
-        arrived = asyncio.Event()
+        if count:
+            origin.hears(*ANSWER[:count])
+        origin.leg.handle.stop()
+        assert origin.leg.failure == STOPPED
+        assert [(frame.forward, frame.cancel, frame.request) for frame in origin.sent()] == [(1, True, b"")]
+        told = list(origin.leg.told)
+        origin.leg.handle.stop()
+        origin.leg.handle.pause()
+        origin.leg.handle.resume()
+        for frame in ANSWER[count:-1]:
+            origin.hears(frame)
+        assert (origin.stream.forwards, origin.sent()) == (1, [])
+        origin.hears(pb.AnswerFrame(last=True))
+        assert (origin.leg.told, origin.ignored, origin.stream.forwards) == (told, 0, 0)
 
-        async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-            arrived.set()
-            await asyncio.Event().wait()
+    @pytest.mark.parametrize("name", ["accepted", "head", "data"])
+    @pytest.mark.parametrize("has_ended", [True, False])
+    def test_with_words_that_wait_here_they_are_dropped(self, origin: Origin, name: str, has_ended: bool) -> None:
+        origin.pause_at(name)
+        origin.hears(*(ANSWER if has_ended else ANSWER[:-1]))
+        told = list(origin.leg.told)
+        origin.leg.handle.stop()
+        origin.leg.handle.resume()
+        assert origin.leg.told == [*told, "failed"]
+        assert origin.leg.failure == STOPPED
+        assert [frame.cancel for frame in origin.sent()] == ([] if has_ended else [True])
 
-        peer.forwarded = answer
-        reading = asyncio.get_running_loop().create_task(origin.read())
-        await arrived.wait()
-        await origin.link.close()
-        with pytest.raises(LegFailure if peer.exchanges else asyncio.CancelledError) as caught:
-            await reading
-        if isinstance(caught.value, LegFailure):
-            assert caught.value.result is LegResult.INTERNAL
-        assert not reading.cancelling()
+    @pytest.mark.parametrize("name", ["accepted", "head", "data"])
+    def test_in_the_middle_of_a_message_nothing_of_it_follows(self, origin: Origin, name: str) -> None:
+        origin.leg.on_told = lambda told: origin.leg.handle.stop() if told == name else None
+        origin.hears(*ANSWER)
+        assert origin.leg.told[-2:] == [name, "failed"]
+        assert origin.leg.failure == STOPPED
+
+    @pytest.mark.parametrize("words", [ANSWER, (REFUSED,)], ids=["ended", "refused"])
+    def test_after_its_end_nothing_is_told_or_sent(self, origin: Origin, words: tuple[pb.AnswerFrame, ...]) -> None:
+        origin.hears(*words)
+        told = list(origin.leg.told)
+        origin.sent()
+        origin.leg.handle.stop()
+        assert (origin.leg.told, origin.sent()) == (told, [])
+
+    def test_before_anything_went_out_the_peer_never_hears_of_it(self) -> None:
+        with manual_loop() as loop:
+            origin = Origin(loop)
+            origin.begin()
+            origin.leg.handle.stop()
+            assert origin.leg.failure == STOPPED
+            assert (origin.sent(), origin.stream.forwards, loop.timers) == ([], 0, 0)
 
 
-async def test_a_peer_that_says_nothing_is_given_up(peer: FakePeer, make_origin: MakeOrigin) -> None:
-    cancelled = asyncio.Event()
+class TestRequest:
+    def test_a_refusal_before_all_of_it_was_sent_stops_the_rest(self) -> None:
+        with begun(bytes(2**20)) as origin:
+            while origin.sent():
+                pass  # up to the window that needs no credit
+            origin.hears(REFUSED)
+            assert origin.leg.told == ["failed"]
+            assert [(frame.cancel, frame.request) for frame in origin.sent()] == [(True, b"")]
+            assert origin.stream.forwards == 0
 
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
+    def test_a_stop_before_all_of_it_was_sent_stops_the_rest(self) -> None:
+        with begun(bytes(2**20)) as origin:
+            origin.leg.handle.stop()
+            origin.hears(pb.AnswerFrame(credit=2**20))
+            assert [(frame.cancel, frame.request) for frame in origin.sent()] == [(True, b"")]
 
-    peer.forwarded = answer
-    failure = await make_origin(PeeringConfig(accept_timeout_ns=SECOND // 20)).failure()
-    assert failure == LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time")
-    await cancelled.wait()
+    def test_a_last_frame_before_all_of_it_was_sent_stops_the_rest(self) -> None:
+        with begun(bytes(2**20)) as origin:
+            origin.hears(pb.AnswerFrame(last=True))
+            assert origin.leg.told == ["failed"]
+            assert [frame.request for frame in origin.sent() if frame.request] == []
+
+    def test_it_goes_as_far_as_credit_allows(self) -> None:
+        with begun(bytes(2**20)) as origin:
+            sent = 128 * 1024
+            while frames := origin.sent():
+                sent += sum(len(frame.request) for frame in frames)
+            assert sent == UNASKED_BYTES_MAX
+            origin.hears(pb.AnswerFrame(credit=2**20 - UNASKED_BYTES_MAX))
+            while frames := origin.sent():
+                sent += sum(len(frame.request) for frame in frames)
+            assert sent == 2**20
 
 
-@pytest.mark.parametrize("with_head", [True, False])
-async def test_leaving_a_leg_early_cancels_the_call(peer: FakePeer, origin: Origin, with_head: bool) -> None:
-    cancelled = asyncio.Event()
+class TestTime:
+    def test_a_peer_that_neither_accepts_nor_refuses_in_time_is_given_up(self, origin: Origin) -> None:
+        origin.loop.pass_time(ACCEPT_S - 0.1)
+        assert origin.leg.told == []
+        origin.loop.pass_time(0.2)
+        assert origin.leg.failure == LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time")
+        assert origin.link.turns == 1, "the core hears of it at once"
+        assert [frame.cancel for frame in origin.sent()] == [True]
+        origin.hears(*ANSWER)
+        assert origin.leg.told == ["failed"]
+        assert (origin.stream.forwards, origin.ignored) == (0, 0)
 
-    async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:
-        try:
-            await context.write(codec.accepted_to_pb())
-            if with_head:
-                await context.write(codec.head_to_pb(HEAD))
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
+    def test_an_acceptance_in_time_is_enough(self, origin: Origin) -> None:
+        origin.hears(ACCEPTED)
+        origin.loop.pass_time(100 * ACCEPT_S)
+        assert origin.leg.told == ["accepted"]
+        origin.hears(*ANSWER[1:])
+        assert origin.leg.told[-1] == "end"
 
-    peer.forwarded = answer
-    accepted = asyncio.Event()
+    @pytest.mark.parametrize("word", [ACCEPTED, REFUSED])
+    def test_so_is_one_that_the_leg_had_no_room_for(self, origin: Origin, word: pb.AnswerFrame) -> None:
+        """A pause may last: it is never the peer's fault."""
+        origin.hears(ACCEPTED)
+        origin.leg.handle.pause()
+        origin.hears(HEADED)
+        origin.loop.pass_time(100 * ACCEPT_S)
+        assert origin.leg.told == ["accepted"]
 
-    async def run() -> None:
-        async with origin.opener.open(forward_order(), OUTBOUND, on_accepted=accepted.set) as leg:
-            async for _ in leg.chunks():
-                pass
 
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(run())
-        await accepted.wait()
-        task.cancel()
-    assert task.cancelled()
-    await cancelled.wait()
+class TestBreak:
+    def test_it_is_told_after_what_waits_here(self, origin: Origin) -> None:
+        origin.pause_at("head")
+        origin.hears(ACCEPTED, HEADED, ONE, TWO)
+        origin.stream._break(NO_FAILURE)
+        assert origin.leg.told == ["accepted", "head"]
+        origin.leg.handle.resume()
+        assert origin.leg.told == ["accepted", "head", "data", "data", "failed"]
+        assert origin.leg.failure == NO_FAILURE
+        assert origin.sent() == []
+
+    def test_an_answer_that_had_come_whole_is_whole(self, origin: Origin) -> None:
+        origin.pause_at("head")
+        origin.hears(*ANSWER)
+        origin.stream._break(NO_FAILURE)
+        origin.leg.handle.resume()
+        assert origin.leg.told == ["accepted", "head", "data", "data", "end"]
+
+    def test_a_leg_that_pauses_again_hears_of_it_last(self, origin: Origin) -> None:
+        """A failure needs no room: it is told with the last piece."""
+        origin.leg.on_told = lambda name: origin.leg.handle.pause() if name == "data" else None
+        origin.hears(ACCEPTED, HEADED, ONE, TWO)
+        origin.stream._break(NO_FAILURE)
+        assert origin.leg.told == ["accepted", "head", "data"]
+        origin.leg.handle.resume()
+        assert origin.leg.told == ["accepted", "head", "data", "data", "failed"]
+        assert origin.leg.failure == NO_FAILURE
+
+    def test_a_leg_that_is_stopped_before_it_has_heard_of_it_is_stopped(self, origin: Origin) -> None:
+        origin.pause_at("head")
+        origin.hears(ACCEPTED, HEADED, ONE)
+        origin.stream._break(NO_FAILURE)
+        origin.leg.handle.stop()
+        assert origin.leg.failure == STOPPED
+        assert origin.sent() == []
+
+    def test_after_a_stop_nobody_hears_of_it(self, origin: Origin) -> None:
+        origin.hears(ACCEPTED)
+        origin.leg.handle.stop()
+        origin.stream._break(NO_FAILURE)
+        assert origin.leg.told == ["accepted", "failed"]
+        assert origin.leg.failure == STOPPED
+
+    @pytest.mark.parametrize("count", range(len(ANSWER)))
+    def test_without_a_pause_it_is_told_at_once(self, origin: Origin, count: int) -> None:
+        if count:
+            origin.hears(*ANSWER[:count])
+        origin.stream._break(NO_FAILURE)
+        assert origin.leg.failure == NO_FAILURE
+
+
+@pytest.mark.parametrize("how", ["ended", "refused", "stopped", "broken", "late"])
+def test_a_leg_that_is_over_is_in_no_cycle(how: str) -> None:
+    def run() -> Origin:
+        with manual_loop() as loop:
+            origin = Origin(loop)
+            origin.begin()
+            origin.sent()
+            match how:
+                case "ended":
+                    origin.hears(*ANSWER)
+                case "refused":
+                    origin.hears(REFUSED)
+                case "stopped":
+                    origin.leg.handle.stop()
+                case "broken":
+                    origin.stream._break(NO_FAILURE)
+                case _:
+                    loop.pass_time(ACCEPT_S)
+            if how in ("stopped", "late"):
+                origin.hears(pb.AnswerFrame(last=True))
+            assert origin.leg.ends == 1
+            del origin.leg.handle  # a request drops it with the leg's end
+            return origin
+
+    assert left_in_cycles(run, PeerLeg, OriginForward) == []

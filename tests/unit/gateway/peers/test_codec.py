@@ -38,9 +38,11 @@ from gateway.request.header_values import from_bytes, from_text, has_control_cha
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from mesh.wire import TEXT_LENGTH_MAX, WireError
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.fakes.other_versions import before_exchange, said_before_exchange
+from tests.fakes import answer_frames
+from tests.fakes.other_versions import frozen, said_by_frozen
 from tests.fakes.spoken import BODY as SPOKEN_BODY
 from tests.fakes.spoken import HEAD as SPOKEN_HEAD
+from tests.fakes.spoken import PROFILE as SPOKEN_PROFILE
 from tests.fakes.spoken import REPORT as SPOKEN_REPORT
 from tests.fakes.spoken import STAMP as SPOKEN_STAMP
 from tests.fakes.spoken import spoken
@@ -279,17 +281,17 @@ def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() ->
         ),
         RanAt(ReplicaId("eu-a"), EU),
     )
-    read = codec.read_head(codec.head_to_pb(head).head)
+    read = codec.read_head(answer_frames.head(head).head)
     assert read == LegHead(200, (("Content-Type", "text/event-stream"),), head.ran_at)
 
 
 def test_an_end_tells_outcome_place_and_tokens() -> None:
     end = EndRequest(PROFILE.request_id, Outcome.COMPLETED, "fine", 1)
     summary = RequestSummary(ran_at=RanAt(ReplicaId("eu-a"), EU), prompt_tokens=5)
-    assert codec.read_ended(codec.ended_to_pb(end, summary).ended) == codec.EndedForward(
+    assert codec.read_ended(answer_frames.ended(end, summary).ended) == codec.EndedForward(
         Outcome.COMPLETED, "fine", RanAt(ReplicaId("eu-a"), EU), 5, None
     )
-    nowhere = codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended)
+    nowhere = codec.read_ended(answer_frames.ended(end, RequestSummary()).ended)
     assert nowhere.ran_at is None
 
 
@@ -306,7 +308,7 @@ def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | 
 def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> None:
     """An answer that came whole and never broke has no used resumes to report."""
     end = EndRequest(PROFILE.request_id, outcome, "", 1, resumes_used=used)
-    message = codec.ended_to_pb(end, RequestSummary()).ended
+    message = answer_frames.ended(end, RequestSummary()).ended
     is_told = outcome is not Outcome.COMPLETED or used.count > 0
     assert message.HasField("resumes_used") is is_told
     assert codec.read_ended(message).resumes_used == (used if is_told else None)
@@ -314,7 +316,7 @@ def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> 
 
 def test_resumes_beyond_all_reason_are_never_told_and_never_believed() -> None:
     end = EndRequest(PROFILE.request_id, Outcome.FAILED_MIDSTREAM, "", 1, resumes_used=Resumes(10**12, 10**12))
-    assert codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended).resumes_used == Resumes(
+    assert codec.read_ended(answer_frames.ended(end, RequestSummary()).ended).resumes_used == Resumes(
         codec.RESUMES_MAX, codec.RESUMES_MAX
     )
     with pytest.raises(WireError, match="resumes"):
@@ -322,7 +324,7 @@ def test_resumes_beyond_all_reason_are_never_told_and_never_believed() -> None:
 
 
 def test_a_refusal_keeps_its_reason() -> None:
-    message = codec.refused_to_pb(RefusalReason.QUEUE_FULL, "x" * 5000)
+    message = answer_frames.refused(RefusalReason.QUEUE_FULL, "x" * 5000)
     assert codec.read_refused(message.refused) == (RefusalReason.QUEUE_FULL, "x" * TEXT_LENGTH_MAX)
 
 
@@ -486,15 +488,15 @@ def test_a_model_keeps_its_slashes() -> None:
     assert codec.read_load(codec.load_to_pb(report, 0))[0] == report
 
 
-# The version before forwards shared a stream, whose codec made the messages of `said_before_exchange`
+# An older version, whose codec made the messages of `said_by_frozen`
 
-BEFORE = said_before_exchange()
+BEFORE = said_by_frozen()
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_we_say_is_to_an_older_version_what_it_would_say_itself(name: str) -> None:
     """The older version passes over unknown fields, and the rest is the same to the byte."""
-    assert before_exchange().reads(spoken()[name]) == BEFORE[name]
+    assert frozen().reads(spoken()[name]) == BEFORE[name]
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -503,7 +505,7 @@ def test_what_an_older_version_says_we_take_for_all_that_it_means(name: str) -> 
     ours = spoken()[name]
     theirs = type(ours).FromString(BEFORE[name])
     assert theirs.SerializeToString(deterministic=True) == BEFORE[name]
-    assert before_exchange().reads(theirs) == before_exchange().reads(ours)
+    assert frozen().reads(theirs) == frozen().reads(ours)
 
 
 def test_an_older_version_s_words_become_our_values() -> None:
@@ -511,8 +513,8 @@ def test_an_older_version_s_words_become_our_values() -> None:
     assert codec.read_load(heartbeat) == (SPOKEN_REPORT, SECOND)
     forward = codec.read_forward(pb.ForwardRequest.FromString(BEFORE["forward"]), now_ns=0)
     assert (forward.event.stamp, forward.request.body) == (SPOKEN_STAMP, SPOKEN_BODY)
-    assert forward.event.profile.connectors == frozenset(), "it knows of no pools that are disaggregated"
-    answers = {name: pb.ForwardResponse.FromString(BEFORE[name]) for name in ("refused", "head", "ended")}
+    assert forward.event.profile.connectors == SPOKEN_PROFILE.connectors
+    answers = {name: pb.AnswerFrame.FromString(BEFORE[name]) for name in ("refused", "head", "ended")}
     assert codec.read_refused(answers["refused"].refused) == (RefusalReason.QUEUE_FULL, "full")
     assert codec.read_head(answers["head"].head) == SPOKEN_HEAD
     assert codec.read_ended(answers["ended"].ended).outcome is Outcome.COMPLETED
@@ -521,5 +523,5 @@ def test_an_older_version_s_words_become_our_values() -> None:
 @pytest.mark.parametrize("word", ["moved_to_another_pool", "rejected_unsupported"])
 def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharmed(word: str) -> None:
     """An outcome is text on the wire: the older codec itself decides what to make of an unknown one."""
-    said = pb.ForwardResponse(ended=pb.Ended(outcome=word))
-    assert pb.ForwardResponse.FromString(before_exchange().reads(said)).ended.outcome == word
+    said = pb.AnswerFrame(ended=pb.Ended(outcome=word))
+    assert pb.AnswerFrame.FromString(frozen().reads(said)).ended.outcome == word

@@ -1,97 +1,79 @@
 from __future__ import annotations
 
-import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
-from gateway.peers.room import WAITING_EACH_MAX, PeerRoom, Place
+import pytest
 
-
-def room(turn_wait_s: float = 60.0) -> PeerRoom:
-    return PeerRoom(1000, 650, message_bytes_max=100, turn_wait_s=turn_wait_s)
+from gateway.config.sections import PeeringConfig
+from gateway.peers.room import PeerRoom, Place
 
 
-async def place(in_room: PeerRoom, peer: str = "a") -> Place:
-    found = await in_room.place_for(peer)
+def room() -> PeerRoom:
+    return PeerRoom(1000, 650)
+
+
+def held(stack: ExitStack, in_room: PeerRoom, peer: str, size: int) -> Place:
+    found = in_room.place_of(peer, size)
     assert found is not None
-    return found
+    return stack.enter_context(closing(found))
 
 
-async def held(stack: ExitStack, in_room: PeerRoom, peer: str, size: int) -> Place:
-    entered = stack.enter_context(await place(in_room, peer))
-    entered.settle(size)
-    return entered
-
-
-async def test_what_is_on_its_way_is_as_large_as_it_may_be_and_then_as_large_as_it_is() -> None:
+def test_a_place_is_as_large_as_was_asked_for_and_gives_all_of_it_back() -> None:
     peers = room()
-    with await place(peers) as coming:
-        assert peers.bytes == 100
-        coming.settle(7)
-        assert peers.bytes == 7
+    with ExitStack() as stack:
+        held(stack, peers, "a", 7)
+        assert (peers.bytes, peers.peers) == (7, 1)
     assert (peers.bytes, peers.peers) == (0, 0)
 
 
-async def test_what_never_comes_leaves_nothing() -> None:
-    peers = room()
-    with await place(peers):
-        pass
-    assert (peers.bytes, peers.peers) == (0, 0)
-
-
-async def test_no_peer_gets_more_than_its_part_and_another_still_gets_one() -> None:
+def test_no_peer_gets_more_than_its_part_and_another_still_gets_one() -> None:
     peers = room()
     with ExitStack() as stack:
         for _ in range(6):
-            await held(stack, peers, "greedy", 99)
-        assert await peers.place_for("greedy") is None
+            held(stack, peers, "greedy", 99)
+        assert peers.place_of("greedy", 99) is None
         for _ in range(4):
-            await held(stack, peers, "other", 100)
-        assert await peers.place_for("other") is None, "all of it together is bounded, too"
+            held(stack, peers, "other", 100)
+        assert peers.place_of("other", 100) is None, "all of it together is bounded, too"
+        held(stack, peers, "other", 6)
     assert (peers.bytes, peers.peers) == (0, 0)
 
 
-async def test_where_only_messages_on_their_way_are_before_it_a_forward_waits_for_its_turn() -> None:
+def test_a_place_that_was_refused_takes_nothing() -> None:
     peers = room()
-    with ExitStack() as stack:
-        coming = [stack.enter_context(await place(peers)) for _ in range(6)]
-        async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(peers.place_for("a"))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            coming[0].settle(1)
-        assert waiting.result() is not None
+    assert peers.place_of("a", 651) is None
+    assert (peers.bytes, peers.fits("a", 650)) == (0, True)
 
 
-async def test_it_does_not_wait_for_requests_that_run() -> None:
+def test_a_place_grows_with_the_answer_that_is_kept_within_the_same_bounds() -> None:
     peers = room()
     with ExitStack() as stack:
-        coming = [stack.enter_context(await place(peers)) for _ in range(6)]
-        async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(peers.place_for("a"))
-            for each in coming:
-                await asyncio.sleep(0)
-                each.settle(100)
-        assert waiting.result() is None
+        kept = held(stack, peers, "a", 100)
+        assert kept.keep(550)
+        assert not kept.keep(1), "it is the peer's last byte"
+        assert peers.bytes == 650
+        assert kept.keep(-300)
+        assert peers.bytes == 350
+        assert kept.keep(0)
+        held(stack, peers, "b", 650)
+        assert not kept.keep(1), "all of it together is bounded, too"
     assert (peers.bytes, peers.peers) == (0, 0)
 
 
-async def test_nor_for_ever() -> None:
-    peers = room(turn_wait_s=0.001)
-    with ExitStack() as stack:
-        for _ in range(6):
-            stack.enter_context(await place(peers))
-        assert await peers.place_for("a") is None
-
-
-async def test_those_that_wait_are_bounded() -> None:
+@pytest.mark.parametrize("closings", [2, 5])
+def test_a_place_that_is_closed_again_gives_nothing_back_again(closings: int) -> None:
     peers = room()
     with ExitStack() as stack:
-        coming = [stack.enter_context(await place(peers)) for _ in range(6)]
-        async with asyncio.TaskGroup() as tasks:
-            waiting = [tasks.create_task(peers.place_for("a")) for _ in range(WAITING_EACH_MAX)]
-            await asyncio.sleep(0)
-            assert await peers.place_for("a") is None
-            for each in coming:
-                each.settle(1)
-        assert None not in [each.result() for each in waiting]
-    assert (peers.bytes, peers.peers) == (0, 0)
+        held(stack, peers, "a", 10)
+        place = held(stack, peers, "a", 20)
+        for _ in range(closings):
+            place.close()
+            assert peers.bytes == 10
+
+
+def test_its_bounds_are_the_configuration_s() -> None:
+    peers = PeerRoom.of(PeeringConfig(forwards_held_max_bytes=20, forwards_held_peer_max_bytes=10))
+    assert (peers.fits("a", 10), peers.fits("a", 11)) == (True, False)
+    assert peers.place_of("a", 10)
+    assert peers.place_of("b", 10)
+    assert peers.place_of("c", 1) is None

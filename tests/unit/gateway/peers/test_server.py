@@ -19,31 +19,26 @@ from gateway.core.vocabulary import (
     LoadReport,
     Place,
     RefusalReason,
-    ReplicaId,
     RequestId,
     ResidencyStamp,
 )
 from gateway.peers import codec
-from gateway.peers.server import SERVICE_NAME, ForwardSink
+from gateway.peers.server import SERVICE_NAME
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
-from gateway.request.legs import LegFailure, LegHead, RanAt, SinkGone
+from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.callee import BODY, CALLER, HEAD, LAST, SIBLING, TOKEN, Callee, serve
 from tests.support.core import AP, EU, SECOND, TENANT, US, rule
 from tests.support.orders import forward_order
 
-
-@pytest.fixture(params=[True, False], ids=["exchange", "call"])
-def peering(request: pytest.FixtureRequest) -> PeeringConfig:
-    """Peering with forwards over exchanges and over calls."""
-    return PeeringConfig(exchange=request.param)
+PEERING = PeeringConfig()
 
 
 @pytest.fixture
-async def callee(peering: PeeringConfig) -> AsyncIterator[Callee]:
-    async with serve(peering) as made:
+async def callee() -> AsyncIterator[Callee]:
+    async with serve(PEERING) as made:
         yield made
 
 
@@ -79,8 +74,8 @@ async def test_what_came_with_an_error_crosses_before_it(callee: Callee) -> None
             await anext(chunks)
 
 
-async def test_a_large_body_travels_in_parts_below_the_message_limit(peering: PeeringConfig) -> None:
-    async with serve(replace(peering, message_max_bytes=512 * 1024)) as callee:
+async def test_a_large_body_travels_in_parts_below_the_message_limit() -> None:
+    async with serve(replace(PEERING, message_max_bytes=512 * 1024)) as callee:
         large = TOKEN.replace(b"x", b"y" * 2**20)
         for chunk in (TOKEN, large, LAST, None):
             callee.engine.chunks.put_nowait(chunk)
@@ -94,8 +89,8 @@ async def test_leaving_cancels_the_request_down_to_the_engine(callee: Callee) ->
     await callee.engine.closed.wait()
 
 
-async def test_the_calls_deadline_ends_the_request(peering: PeeringConfig) -> None:
-    async with serve(peering) as callee:
+async def test_the_calls_deadline_ends_the_request() -> None:
+    async with serve(PEERING) as callee:
         order = replace(forward_order(), deadline_ns=Clock().now_ns() + SECOND // 20)
         failure = await callee.failure(order)
         assert failure.result is LegResult.FAILED
@@ -128,8 +123,8 @@ async def test_the_same_request_twice_is_refused(callee: Callee) -> None:
         assert (await callee.failure()).refusal is RefusalReason.DUPLICATE
 
 
-async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go(peering: PeeringConfig) -> None:
-    async with serve(replace(peering, forwards_max=1)) as callee:
+async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go() -> None:
+    async with serve(replace(PEERING, forwards_max=1)) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
             assert await anext(leg.chunks()) == TOKEN
@@ -140,12 +135,9 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go(peering:
         assert await callee.read(forward_order("r-3")) == [TOKEN + LAST]
 
 
-async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go(peering: PeeringConfig) -> None:
-    """One running forward leaves no room for another. On an exchange a forward counts with its stated size; in a call
-    of its own, with the largest size of a message.
-    """
-    size = 300 if peering.exchange else 2**16
-    bounds = replace(peering, message_max_bytes=2**16, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
+async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go() -> None:
+    """One running forward leaves no room for another: each counts with its stated size."""
+    bounds = replace(PEERING, message_max_bytes=2**16, forwards_held_max_bytes=300, forwards_held_peer_max_bytes=300)
     async with serve(bounds) as callee:
         callee.engine.chunks.put_nowait(TOKEN)
         async with callee.forward() as leg:
@@ -324,24 +316,6 @@ async def test_a_gateway_that_must_take_nothing_says_why(callee: Callee) -> None
     failure = await callee.failure()
     assert (failure.refusal, failure.detail) == (RefusalReason.BUSY, "the audit record cannot be written")
     assert callee.engine.asked == []
-
-
-@pytest.mark.parametrize("how", [grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError])
-async def test_a_call_that_is_over_is_a_gateway_that_has_gone(how: type[Exception]) -> None:
-    """A call that is over is no internal error."""
-
-    class Over:
-        async def write(self, _: pb.ForwardResponse) -> None:
-            raise how("the call is over")
-
-    sink = ForwardSink(Over())  # type: ignore[arg-type]
-    with pytest.raises(SinkGone):
-        await sink.accepted()
-    with pytest.raises(SinkGone):
-        await sink.start(LegHead(200, (), RanAt(ReplicaId("a"), US)))
-    sink.put(b"x")
-    with pytest.raises(SinkGone):
-        await sink.drain()
 
 
 @pytest.mark.parametrize("method", ["Ping", "Explain", "Ownership", "Subscribe"])

@@ -1,12 +1,10 @@
-"""Additions of a gateway's driver to the pump: it publishes load, and holds a mailbox for each open request."""
+"""Additions of a gateway's driver to the pump: it publishes load, and is the port of its open requests."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
-
-import pytest
 
 from gateway.core.events import Event
 from gateway.core.features.disaggregated.events import DecodeProgress, ProgressSampled
@@ -15,7 +13,6 @@ from gateway.core.kernel.effects import (
     Effect,
     EndRequest,
     PublishLoad,
-    RefuseForward,
     SampleProgress,
     StartLeg,
 )
@@ -34,15 +31,15 @@ from gateway.core.vocabulary import (
     LoadReport,
     Outcome,
     PoolName,
-    RefusalReason,
     ReplicaId,
     replica_target,
 )
 from gateway.request.driver import Driver, GatewaySubscriptions
+from gateway.request.port import Order
 from mesh.clock import Clock
 from mesh.pump import Step
 from tests.support.core import US, policy, profile
-from tests.support.orders import R1, end, forward_from_eu, start
+from tests.support.orders import R1, end, start
 
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
 
@@ -77,8 +74,25 @@ class ScriptedCore:
         return [event for event in self.told if isinstance(event, kind)]
 
 
-def arrive(driver: Driver) -> None:
-    driver.submit(RequestArrived(profile(R1), 10**18))
+class Opened:
+    """Request that records what it is told, and does what the test says."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.orders: list[Order] = []
+        self.reports = 0
+        self._driver = driver
+
+    def begin(self) -> None:
+        self._driver.begin(self, RequestArrived(profile(R1), 10**18))
+
+    def on_effect(self, effect: Order) -> None:
+        self.orders.append(effect)
+
+    def end_leg(self) -> None:
+        self._driver.post(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+
+    def report(self) -> None:
+        self.reports += 1
 
 
 def make(**answers: Answer) -> tuple[ScriptedCore, Driver]:
@@ -114,7 +128,7 @@ async def test_a_pool_that_asks_is_told_of_its_own_alone() -> None:
     ]
 
 
-async def test_an_owner_acts_on_a_step_before_anybody_is_told_of_it() -> None:
+async def test_a_request_acts_on_a_step_before_observers_are_told_of_it() -> None:
     seen: list[Event] = []
 
     class Watcher:
@@ -122,13 +136,12 @@ async def test_an_owner_acts_on_a_step_before_anybody_is_told_of_it() -> None:
 
     core = ScriptedCore(RequestArrived=lambda _: [start()], LegEnded=lambda _: [end()])
     driver = Driver(core, Clock(), observers=[Watcher()])
-    with driver.open_mailbox(R1) as mailbox:
-        arrive(driver)
-        assert await mailbox.next() == start()
-        assert seen == [], "the owner waits for nothing"
-        await asyncio.sleep(0)
-        assert [type(event) for event in seen] == [RequestArrived]
-        mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
+    request = Opened(driver)
+    request.begin()
+    assert request.orders == [start()]
+    assert seen == [], "the request waits for nothing"
+    await asyncio.sleep(0)
+    assert [type(event) for event in seen] == [RequestArrived]
 
 
 async def test_the_core_asks_for_the_time_by_its_own_event() -> None:
@@ -146,31 +159,17 @@ async def test_the_core_asks_for_the_time_by_its_own_event() -> None:
     assert core.told == [DrainRequested(), TimePassed()]
 
 
-async def test_of_two_records_with_one_id_the_later_is_kept_until_its_owner_is_done() -> None:
+async def test_of_two_records_with_one_id_the_later_is_kept_until_its_request_is_reported() -> None:
     core, driver = make()
-    arrivals = [RequestArrived(profile(R1), 10**18) for _ in range(2)]
-    records: list[RequestRecord | None] = []
-    for arrival in arrivals:
-        core.arrived = RequestRecord(arrival, policy(US), 0)
-        records.append(driver.begin(arrival))
-    first, second = records
-    assert first is not None
-    assert second is not None
+    first, second = (RequestRecord(RequestArrived(profile(R1), 10**18), policy(US), 0) for _ in range(2))
+    for record in (first, second):
+        core.arrived = record
+        assert driver.arrived() is record
+        driver.keep(record)
     driver.done(first)
     assert driver.requests == {R1: second}
     driver.done(second)
     assert driver.requests == {}
-
-
-async def test_the_record_of_a_refused_forward_takes_no_other_s_place() -> None:
-    core, driver = make()
-    running = core.arrived = RequestRecord(RequestArrived(profile(R1), 10**18), policy(US), 0)
-    driver.begin(RequestArrived(profile(R1), 10**18))
-    double = forward_from_eu(profile(R1), 10**18)
-    core.arrived = RequestRecord(double, policy(US), 0)
-    core.arrived.refusal = RefuseForward(R1, RefusalReason.DUPLICATE, "")
-    assert driver.begin(double) is core.arrived
-    assert driver.requests == {R1: running}
 
 
 async def test_observers_find_the_record_of_each_step_s_request() -> None:
@@ -191,40 +190,109 @@ async def test_observers_find_the_record_of_each_step_s_request() -> None:
     for number, arrival in enumerate(arrivals):
         expected[id(arrival)] = number
         core.arrived = RequestRecord(arrival, policy(US), number)
-        driver.begin(arrival)
+        driver.begin(Opened(driver), arrival)
+        driver.keep(core.arrived)
     driver.tell_observers()
     assert found == [True] * len(arrivals)
 
 
-class TestMailboxes:
-    async def test_one_owner_per_request(self) -> None:
-        _, driver = make()
-        with driver.open_mailbox(R1), pytest.raises(AssertionError):
-            driver.open_mailbox(R1)
-
-    async def test_orders_reach_the_owner_and_its_answers_the_core(self) -> None:
+class TestPort:
+    async def test_effects_reach_the_request_and_its_events_the_core(self) -> None:
         core, driver = make(RequestArrived=lambda _: [AcceptForward(R1), start()], LegEnded=lambda _: [end()])
-        with driver.open_mailbox(R1) as mailbox:
-            arrive(driver)
-            assert [await mailbox.next(), await mailbox.next()] == [AcceptForward(R1), start()]
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.COMPLETED))
-            assert await mailbox.next() == end()
-        assert driver.open_requests == 0
+        request = Opened(driver)
+        request.begin()
+        assert request.orders == [AcceptForward(R1), start()]
+        request.end_leg()
+        assert request.orders[2:] == []
+        driver.run()
+        assert request.orders[2:] == [end()]
         assert core.told_of(RequestAbandoned) == []
 
-    async def test_what_the_core_says_of_a_request_that_is_left_is_still_heard(self) -> None:
-        core, driver = make(RequestArrived=lambda _: [start()], RequestAbandoned=lambda _: [end(Outcome.ABANDONED)])
-        with driver.open_mailbox(R1) as mailbox:
-            arrive(driver)
-        assert [type(event) for event in core.told] == [RequestArrived, LegEnded, RequestAbandoned]
-        assert mailbox.end == end(Outcome.ABANDONED)
+    async def test_what_is_posted_waits_until_the_input_is_over(self) -> None:
+        core, driver = make(RequestArrived=lambda _: [start()], LegEnded=lambda _: [start(2)])
+        request = Opened(driver)
+        request.begin()
+        for number in (1, 2):
+            driver.post(FirstToken(R1, 1, number))
+            assert core.told_of(FirstToken) == []
+        driver.run()
+        assert core.told_of(FirstToken) == [FirstToken(R1, 1, 1), FirstToken(R1, 1, 2)]
 
-    async def test_a_start_for_an_owner_that_has_gone_is_answered_at_once(self) -> None:
-        core, driver = make(RequestAbandoned=lambda _: [], DrainRequested=lambda _: [start(7), end()])
-        with driver.open_mailbox(R1):
-            pass
+    async def test_an_event_that_is_posted_while_an_effect_is_performed_waits_for_the_next_step(self) -> None:
+        class Fails(Opened):
+            def on_effect(self, effect: Order) -> None:
+                super().on_effect(effect)
+                if isinstance(effect, StartLeg):
+                    driver.post(LegEnded(R1, effect.attempt, 1, LegResult.FAILED))
+                    driver.run()
+                    assert core.is_busy is False
+                    assert len(core.told_of(LegEnded)) == len(self.orders) - 1, "it waits its turn"
+
+        core, driver = make(
+            RequestArrived=lambda _: [start(1)],
+            LegEnded=lambda ended: [start(ended.attempt + 1)] if ended.attempt < 3 else [end()],
+        )
+        request = Fails(driver)
+        request.begin()
+        assert request.orders == [start(1), start(2), start(3), end()]
+
+    async def test_one_request_per_id_is_open(self) -> None:
+        _, driver = make()
+        assert not driver.is_open(R1)
+        request = Opened(driver)
+        request.begin()
+        assert driver.is_open(R1)
+        driver.over(R1, Opened(driver))
+        assert driver.is_open(R1), "another request of this id was over"
+        driver.over(R1, request)
+        assert not driver.is_open(R1)
+        await asyncio.sleep(0)
+
+    async def test_a_request_is_reported_once_observers_have_seen_all_its_steps(self) -> None:
+        seen: list[Event] = []
+
+        class Watcher:
+            subscriptions: GatewaySubscriptions = {Step: lambda step, _: seen.append(step.event)}  # noqa: RUF012 - a test's
+
+        class Reported(Opened):
+            def on_effect(self, effect: Order) -> None:
+                super().on_effect(effect)
+                driver.over(R1, self)
+
+            def report(self) -> None:
+                super().report()
+                assert [type(event) for event in seen] == [RequestArrived]
+
+        core = ScriptedCore(RequestArrived=lambda _: [end()])
+        driver = Driver(core, Clock(), observers=[Watcher()])
+        request = Reported(driver)
+        request.begin()
+        assert (request.reports, driver.open_requests) == (0, 1), "not within its last step"
+        await asyncio.sleep(0)
+        assert (request.reports, driver.open_requests) == (1, 0)
+
+    async def test_a_start_for_a_request_that_has_gone_is_answered_at_once(self) -> None:
+        core, driver = make(DrainRequested=lambda _: [start(7), end()])
+        request = Opened(driver)
+        request.begin()
+        driver.over(R1, request)
         driver.submit(DrainRequested())
         assert [(each.attempt, each.result) for each in core.told_of(LegEnded)] == [(7, LegResult.CANCELLED)]
+
+    async def test_what_a_timer_posts_is_handled_when_it_has_acted(self) -> None:
+        core, driver = make()
+        acted = asyncio.Event()
+
+        def act() -> None:
+            driver.post(FirstToken(R1, 1, 1))
+            assert core.told == []
+            acted.set()
+
+        driver.after(0.0, act)
+        cancelled = driver.after(0.0, lambda: driver.post(FirstToken(R1, 1, 2)))
+        cancelled.cancel()
+        await acted.wait()
+        assert core.told == [FirstToken(R1, 1, 1)]
 
 
 class TestFailing:
@@ -234,23 +302,24 @@ class TestFailing:
 
         return make(RequestArrived=lambda _: [start()], DrainRequested=fail)
 
-    async def test_nobody_is_left_hanging_and_nothing_more_is_taken_in(self) -> None:
+    async def test_every_request_is_ended_and_nothing_more_is_taken_in(self) -> None:
         core, driver = self.failing()
-        with driver.open_mailbox(R1) as mailbox:
-            arrive(driver)
-            order = await mailbox.next()
-            assert isinstance(order, StartLeg)
-            driver.submit(DrainRequested())
-            assert mailbox.scope_of(order).is_stopped
-            mailbox.end_leg(LegEnded(R1, 1, 1, LegResult.CANCELLED))
-            last = await mailbox.next()
+        request = Opened(driver)
+        request.begin()
+        driver.submit(DrainRequested())
+        assert request.orders[0] == start()
+        (last,) = request.orders[1:]
         assert isinstance(last, EndRequest)
         assert last.outcome is Outcome.FAILED_BEFORE_FIRST_BYTE
+        request.end_leg()
+        driver.run()
         assert core.told[-1] == DrainRequested()
 
-    async def test_whoever_comes_later_is_told_at_once(self) -> None:
+    async def test_a_later_request_is_ended_at_once(self) -> None:
         _, driver = self.failing()
         driver.submit(DrainRequested())
-        with driver.open_mailbox(R1) as mailbox:
-            arrive(driver)
-            assert isinstance(await mailbox.next(), EndRequest)
+        request = Opened(driver)
+        request.begin()
+        assert driver.arrived() is None
+        (last,) = request.orders
+        assert isinstance(last, EndRequest)

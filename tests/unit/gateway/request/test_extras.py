@@ -23,7 +23,7 @@ from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.tokens import continuation
 from loadgen.engine.vocabulary import Endpoint, FinishReason
 from tests.fakes.engine import DONE, ROLE, STOP, USAGE, token
-from tests.support.owning import FAILED, Reply, Scene
+from tests.support.proxied import FAILED, Reply, Scene
 
 ALL = (Extra.USAGE, Extra.TOKEN_IDS)
 RECORDINGS = Path(__file__).parents[3] / "recordings" / "vllm-0.32.0"
@@ -167,34 +167,34 @@ def test_only_one_event_is_taken_out() -> None:
 
 
 class TestRelayed:
-    """Relay by a request's owner, whose client asked for nothing."""
+    """Relay by a request whose client asked for nothing."""
 
-    async def test_the_core_hears_what_the_client_does_not(self) -> None:
+    def test_the_core_hears_what_the_client_does_not(self) -> None:
         scene = Scene()
         reply = Reply((ROLE, token("a"), STOP, USAGE, DONE), extras=(Extra.USAGE,))
-        assert await scene.play(reply) is Outcome.COMPLETED
+        assert scene.play(reply) is Outcome.COMPLETED
         assert scene.sink.body == ROLE + token("a") + STOP + DONE
-        (ended,) = scene.attempts_ended
+        (ended,) = scene.legs_ended
         assert (ended.prompt_tokens, ended.output_tokens) == (22, 6)
 
-    async def test_an_answer_of_a_single_event_waits_for_the_next_one_and_no_longer(self) -> None:
+    def test_an_answer_of_a_single_event_waits_for_the_next_one_and_no_longer(self) -> None:
         scene = Scene()
-        assert await scene.play(Reply((STOP, USAGE, DONE), extras=(Extra.USAGE,))) is Outcome.COMPLETED
+        assert scene.play(Reply((STOP, USAGE, DONE), extras=(Extra.USAGE,))) is Outcome.COMPLETED
         assert scene.sink.body == STOP + DONE
 
-    async def test_without_a_usage_after_all_the_end_still_comes(self) -> None:
+    def test_without_a_usage_after_all_the_end_still_comes(self) -> None:
         scene = Scene()
-        assert await scene.play(Reply((ROLE, token("a"), STOP), extras=(Extra.USAGE,))) is Outcome.COMPLETED
+        assert scene.play(Reply((ROLE, token("a"), STOP), extras=(Extra.USAGE,))) is Outcome.COMPLETED
         assert scene.sink.body == ROLE + token("a") + STOP
 
-    async def test_what_came_before_a_fault_is_the_clients(self) -> None:
+    def test_what_came_before_a_fault_is_the_clients(self) -> None:
         scene = Scene()
         fault = b'data: {"error":{"message":"x"}}\n\n'
         reply = Reply((ROLE, token("a"), STOP, fault), extras=(Extra.USAGE,))
-        assert await scene.play(reply) is Outcome.FAILED_MIDSTREAM
+        assert scene.play(reply) is Outcome.FAILED_MIDSTREAM
         assert scene.sink.body == ROLE + token("a") + STOP
 
-    async def test_another_leg_may_withhold_other_things(self) -> None:
+    def test_another_leg_may_withhold_other_things(self) -> None:
         scene = Scene()
-        assert await scene.play(FAILED, Reply((ROLE, token("a"), STOP, USAGE, DONE))) is Outcome.COMPLETED
+        assert scene.play(FAILED, Reply((ROLE, token("a"), STOP, USAGE, DONE))) is Outcome.COMPLETED
         assert scene.sink.body == ROLE + token("a") + STOP + USAGE + DONE

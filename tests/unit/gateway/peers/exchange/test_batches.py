@@ -132,19 +132,38 @@ def test_what_is_dropped_is_never_said() -> None:
     assert not out.has_begun
 
 
-async def test_a_writer_waits_for_room_and_for_no_more() -> None:
-    box = outbox()
+def test_a_writer_is_told_of_room_once_and_not_before() -> None:
+    box, told = outbox(), []
     out = Outgoing(box, 1, 10)
     out.put(bytes(30))
-    async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(out.until_unsent(15))
-        await asyncio.sleep(0)
-        box.next_message()
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        out.give_credit(5)
-        box.next_message()
-    assert out.unsent_bytes == 15
+    out.when_unsent(15, lambda: told.append(out.unsent_bytes))
+    box.next_message()
+    assert told == []
+    out.give_credit(5)
+    box.next_message()
+    assert told == [15]
+    out.give_credit(15)
+    box.next_message()
+    assert told == [15]
+
+
+def test_a_writer_that_asks_again_waits_for_its_last_wish_and_one_that_dropped_all_for_none() -> None:
+    box, told = outbox(), []
+    out = Outgoing(box, 1, 10)
+    out.put(bytes(30))
+    out.when_unsent(20, lambda: told.append("room"))
+    out.when_unsent(0, lambda: told.append("all is sent"))
+    box.next_message()
+    assert told == []
+    out.give_credit(20)
+    box.next_message()
+    assert told == ["all is sent"]
+    out.put(bytes(30))
+    out.when_unsent(0, lambda: told.append("never"))
+    out.drop()
+    out.frame.last = True
+    box.next_message()
+    assert told == ["all is sent"]
 
 
 async def test_a_turn_of_the_loop_is_one_message_whatever_is_being_written() -> None:

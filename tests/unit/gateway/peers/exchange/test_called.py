@@ -1,222 +1,292 @@
-"""A real gateway's end of an exchange, with another gateway's connection to it: sharing a stream, moving to a new one,
-and breaking off.
+"""A forward at its serving end, without sockets, tasks or time of its own: what its origin hears, what its engine's leg
+is told, and what it holds here.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.kernel.effects import StartLeg
-from gateway.core.vocabulary import LegResult, RefusalReason
-from gateway.request.legs import Leg, LegFailure, OutboundRequest
-from tests.support.callee import BODY, HEAD, LAST, TOKEN, Callee, serve
-from tests.support.core import MS, SECOND
-from tests.support.gateways import until
-from tests.support.legs import Pouring
-from tests.support.orders import forward_order
+from gateway.core.vocabulary import Outcome, RequestId
+from gateway.peers.exchange.called import _UNREAD_BYTES_MAX, _UNREAD_GRACE_S, CalledForward, StreamFault
+from gateway.request.proxied import ProxiedRequest
+from mesh.wire import WireError
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.engine import ROLE, token
+from tests.support.called_forwards import DEADLINE_S, LAST, PIECE, Called, request_of
+from tests.support.cycles import left_in_cycles
+from tests.support.manual_loop import manual_loop
 
-PIECE = TOKEN.replace(b'"x"', b'"' + b"y" * 4000 + b'"')
-
-
-class Script(Pouring):
-    """An engine's answer: a token, `pieces` further pieces once the gate opens, and the end."""
-
-    def __init__(self, gate: asyncio.Event | None, pieces: int) -> None:
-        self.head = HEAD
-        self._gate = gate
-        self._pieces = pieces
-        self._source = self._written()
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self._source
-
-    async def _written(self) -> AsyncIterator[bytes]:
-        yield TOKEN
-        if self._gate is not None:
-            await self._gate.wait()
-        for _ in range(self._pieces):
-            yield PIECE
-            await asyncio.sleep(0)
-        yield LAST
+R1 = RequestId("r-1")
+PEERING = PeeringConfig(forwards_max=2)
+ACCEPT_S = PEERING.accept_timeout_ns / 10**9
+LARGE = request_of(1, 2**19)
 
 
-class Engines:
-    """Engines in place of the scripted one: they take every request at once, each with an answer of its own."""
-
-    def __init__(self, gate: asyncio.Event | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
-        self.open_legs = 0
-        self.opened = 0
-        self._gate = gate
-        self._pieces = pieces
-
-    @asynccontextmanager
-    async def open(
-        self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
-    ) -> AsyncIterator[Leg]:
-        self.open_legs += 1
-        self.opened += 1
-        try:
-            on_accepted()
-            yield Script(self._gate, self._pieces(request.profile.request_id))
-        finally:
-            self.open_legs -= 1
+@contextmanager
+def serving(peering: PeeringConfig = PEERING) -> Iterator[Called]:
+    """A stream. In the end, nothing may be held and no timer left."""
+    with manual_loop() as loop:
+        made = Called(loop, peering)
+        yield made
+        made.leave()
+        for request_id in list(made.core.open):
+            made.core.end(request_id, Outcome.ABANDONED)
+        assert made.held == (0, 0, 0)
+        assert made.open == {}
+        assert loop.timers == 0
+        assert made.faults == []
 
 
-async def whole(callee: Callee, number: int) -> bytes:
-    return b"".join(await callee.read(forward_order(f"r-{number}")))
+@pytest.fixture
+def called() -> Iterator[Called]:
+    with serving() as made:
+        yield made
 
 
-async def until_at_rest(callee: Callee, engines: Engines) -> None:
-    reception, room = callee.server._service.reception, callee.server._service.room
-    await until(lambda: not (callee.driver.open_requests or engines.open_legs or reception.forwards or room.peers))
+def test_it_is_accepted_at_once_and_its_answer_crosses_unchanged(called: Called) -> None:
+    request = request_of(1)
+    called.begin(1, request)
+    assert called.held == (1, len(request), 1)
+    (accepted,) = called.sends()
+    assert accepted.HasField("accepted")
+    leg = called.core.legs[R1]
+    leg.says(ROLE + token("x"))
+    leg.says(LAST)
+    leg.ends()
+    called.core.end(R1)
+    called.sends_all()
+    assert called.data(1) == ROLE + token("x") + LAST
+    assert called.last_words(1) == ["ended"]
+    assert called.held == (0, 0, 0)
 
 
-async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_no_count_slot_or_byte() -> None:
-    engines = Engines(gate=asyncio.Event())
-    async with serve(PeeringConfig(), engines) as callee:
-        failures: list[LegFailure] = []
+class TestWaysToEnd:
+    """Each gives the place and the memory back, and says one last word."""
 
-        async def client(number: int) -> None:
-            order = forward_order(f"r-{number}")
-            order.deadline_ns += 170 * SECOND  # a slow machine takes its time to begin so many
-            try:
-                async with callee.forward(order) as leg:
-                    begun.append(number)
-                    async for _ in leg.chunks():
-                        pass
-            except LegFailure as failure:
-                failures.append(failure)
+    def test_refused_by_the_core(self, called: Called) -> None:
+        called.core.refuses = True
+        called.begin(1, request_of(1))
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
 
-        begun: list[int] = []
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(500):
-                tasks.create_task(client(number))
-            await until(lambda: len(begun) + len(failures) == 500)
-            assert failures == []
-            assert callee.server._service.callers.streams == 1
-            await callee.server.stop(0)
-        assert len(failures) == 500
-        assert {failure.result for failure in failures} == {LegResult.FAILED}
-        await until_at_rest(callee, engines)
-        assert engines.opened == 500
-        assert callee.server._service.callers.streams == 0
+    def test_a_request_of_this_id_is_here(self, called: Called) -> None:
+        called.begin(1, request_of(1))
+        called.begin(2, request_of(1))
+        called.sends_all()
+        assert (called.last_words(2), called.held[0]) == (["refused"], 1)
 
+    @pytest.mark.parametrize("request_", [b"\xff\xff\xff", request_of(1, deadline_ms=0), request_of(1, body=b"[]")])
+    def test_malformed(self, called: Called, request_: bytes) -> None:
+        called.begin(1, request_)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
+        assert called.said[1][0].refused.detail.startswith("INVALID_ARGUMENT: ")
 
-async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> None:
-    """The 199 streams beside a leg that reads nothing end, and the bytes held for that leg are bounded."""
-    sizes = {"r-0": 1000}
-    engines = Engines(pieces=lambda request_id: sizes.get(request_id, 3))
-    async with serve(PeeringConfig(), engines) as callee, callee.forward(forward_order("r-0")) as stalled:
-        async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(whole(callee, number)) for number in range(1, 200)]
-        assert {task.result() for task in others} == {TOKEN + 3 * PIECE + LAST}
-        assert engines.open_legs == 1
-        assert b"".join([each async for each in stalled.chunks()]) == TOKEN + 1000 * PIECE + LAST
-    await until_at_rest(callee, engines)
+    def test_another_s_claim_ends_the_stream(self, called: Called) -> None:
+        called.claim_fault = "you are ap-1"
+        with pytest.raises(StreamFault, match="you are ap-1"):
+            called.begin(1, request_of(1))
 
+    def test_no_room(self, called: Called) -> None:
+        for number in (1, 2, 3):
+            called.begin(number, request_of(number))
+        called.sends_all()
+        assert (called.last_words(3), called.held[0]) == (["refused"], 2)
 
-async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_is_lost() -> None:
-    """Runs under load; an old stream ends with its last forward, and a long forward keeps its own."""
-    aged = PeeringConfig(connection_age_ns=200 * MS)
-    gate = asyncio.Event()
-    engines = Engines(pieces=lambda _: 2)
-    async with serve(aged, engines) as callee:
-        seen: set[object] = set()
-        callers = callee.server._service.callers
-        engines._gate = gate
-        async with asyncio.TaskGroup() as tasks:
-            long = tasks.create_task(whole(callee, 0))
-            await until(lambda: engines.open_legs == 1)
-            engines._gate = None
-            number = 0
-            while len(seen) < 6:
-                number += 10
-                batch = [tasks.create_task(whole(callee, number + each)) for each in range(10)]
-                await asyncio.wait(batch)
-                assert {task.result() for task in batch} == {TOKEN + 2 * PIECE + LAST}
-                seen |= {stream for each in callers._callers.values() for stream in each.streams}
-            gate.set()
-        assert long.result() == TOKEN + 2 * PIECE + LAST
-        await until(lambda: callers.streams <= 1)
-        await until_at_rest(callee, engines)
+    def test_not_in_time(self, called: Called) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), request=LARGE[:5000], credit=1000))
+        assert called.held == (1, len(LARGE), 1)
+        (credit,) = called.sends()
+        assert credit.credit == len(LARGE) - 2**18
+        called.loop.pass_time(ACCEPT_S + 1)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
+        called.hears(pb.OriginFrame(forward=1, request=LARGE[5000:]))
+        assert (called.open, called.ignored) == ({}, 0)
 
+    def test_cancelled_before_its_request_is_whole(self, called: Called) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), request=LARGE[:5000], credit=1000))
+        called.hears(pb.OriginFrame(forward=1, cancel=True))
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
 
-async def test_a_gateway_that_stops_lets_what_runs_end_and_takes_nothing_new_on_the_stream() -> None:
-    gate = asyncio.Event()
-    engines = Engines(gate=gate)
-    async with serve(PeeringConfig(), engines) as callee:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(whole(callee, 1))
-            await until(lambda: engines.open_legs == 1)
-            stopping = tasks.create_task(callee.server.stop(30.0))
-            await until(lambda: callee.link.carrier._stream is None or callee.link.carrier._stream.is_retiring)
-            assert not stopping.done()
-            gate.set()
-        assert running.result() == TOKEN + LAST
+    @pytest.mark.parametrize("is_told", [True, False])
+    def test_cancelled_when_it_is_refused_before_its_request_is_whole(self, called: Called, is_told: bool) -> None:
+        for number in (1, 2):
+            called.begin(number, request_of(number))
+        called.hears(pb.OriginFrame(forward=3, request_bytes=len(LARGE), request=LARGE[:5000], credit=1000))
+        if is_told:
+            called.sends_all()
+        called.hears(pb.OriginFrame(forward=3, cancel=True))
+        called.sends_all()
+        assert called.last_words(3) == ["refused"], "its origin waits for one last word"
 
+    def test_cancelled_while_it_waits_for_a_leg(self, called: Called) -> None:
+        called.core.starts = False
+        called.begin(1, request_of(1))
+        called.hears(pb.OriginFrame(forward=1, cancel=True))
+        assert called.core.abandoned == [R1]
+        assert called.held[0] == 1, "until the core has let go of it"
+        called.core.end(R1, Outcome.ABANDONED)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
 
-async def test_a_body_of_8_mib_comes_in_pieces_beside_chats_that_overtake_it() -> None:
-    engines = Engines()
-    async with serve(PeeringConfig(), engines) as callee:
-        await whole(callee, 0)
-        ended: list[str] = []
+    def test_cancelled_in_the_middle(self, called: Called) -> None:
+        called.begin(1, request_of(1))
+        called.core.legs[R1].says(token("x"))
+        called.hears(pb.OriginFrame(forward=1, cancel=True))
+        assert called.core.legs[R1].is_over
+        assert called.core.legs_ended[R1] == 1
+        called.core.end(R1, Outcome.ABANDONED)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
 
-        async def ask(number: int, body: bytes) -> None:
-            callee.body = body
-            assert await whole(callee, number) == TOKEN + LAST
-            ended.append("large" if len(body) > 2**20 else "chat")
+    def test_cancelled_after_its_end_while_the_answer_waits_for_credit(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=1)
+        leg = called.core.legs[R1]
+        leg.says(PIECE + LAST)
+        leg.ends()
+        called.core.end(R1)
+        called.sends_all()
+        assert (called.last_words(1), called.held[0]) == ([], 1)
+        called.hears(pb.OriginFrame(forward=1, cancel=True))
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
+        assert called.core.abandoned == [], "its client has its answer"
 
-        async with asyncio.TaskGroup() as tasks:
-            large = BODY.replace(b"hello", b"h" * (8 << 20))
-            tasks.create_task(ask(1, large))
-            await asyncio.sleep(0)
-            for number in range(2, 22):
-                tasks.create_task(ask(number, BODY))
-        assert ended == ["chat"] * 20 + ["large"]
+    def test_failed_at_its_engine(self, called: Called) -> None:
+        called.begin(1, request_of(1))
+        called.core.legs[R1].fails()
+        called.core.end(R1, Outcome.FAILED_BEFORE_FIRST_BYTE)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["ended"], (0, 0, 0))
 
 
-async def test_a_request_for_which_there_is_no_room_is_refused_before_it_is_sent() -> None:
-    small = PeeringConfig(message_max_bytes=2**21, forwards_held_max_bytes=2**20, forwards_held_peer_max_bytes=2**20)
-    async with serve(small, Engines()) as callee:
-        callee.body = BODY.replace(b"hello", b"h" * (3 << 19))
-        failure = await callee.failure()
-        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-        assert failure.detail == "too much is held for other gateways"
-        callee.body = BODY
-        assert await whole(callee, 2) == TOKEN + LAST
+class TestSlowOrigins:
+    def test_one_pauses_its_engine_and_resumes_it_as_it_reads(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=1)
+        leg = called.core.legs[R1]
+        while not leg.is_paused:
+            leg.says(PIECE)
+        assert 5 * len(PIECE) < _UNREAD_BYTES_MAX < 8 * len(PIECE)
+        called.sends_all()
+        assert leg.is_paused, "what had credit is not enough"
+        called.hears(pb.OriginFrame(forward=1, credit=30_000))
+        called.sends_all()
+        assert not leg.is_paused
+        while not leg.is_paused:
+            leg.says(PIECE)
+        assert leg.pauses == 2
+        called.hears(pb.OriginFrame(forward=1, credit=2**20))
+        called.sends_all()
+        leg.says(LAST)
+        leg.ends()
+        called.core.end(R1)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["ended"], (0, 0, 0))
+
+    def test_one_that_reads_a_little_each_time_is_never_given_up(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=1)
+        leg = called.core.legs[R1]
+        for _ in range(10):
+            while not leg.is_paused:
+                leg.says(PIECE)
+            called.loop.pass_time(DEADLINE_S)
+            called.hears(pb.OriginFrame(forward=1, credit=2 * len(PIECE)))
+            called.sends_all()
+            assert not leg.is_paused
+        assert called.core.abandoned == []
+
+    def test_one_that_never_reads_is_given_up_after_the_deadline_and_a_grace(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=0)
+        leg = called.core.legs[R1]
+        while not leg.is_paused:
+            leg.says(PIECE)
+        called.loop.pass_time(DEADLINE_S + _UNREAD_GRACE_S - 1)
+        assert not leg.is_over
+        called.loop.pass_time(2)
+        assert (leg.is_over, called.core.abandoned) == (True, [R1])
+        called.core.end(R1, Outcome.ABANDONED)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
+
+    def test_so_is_one_that_never_reads_the_rest_of_a_whole_answer(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=0)
+        leg = called.core.legs[R1]
+        leg.says(PIECE + LAST)
+        leg.ends()
+        called.core.end(R1)
+        called.loop.pass_time(DEADLINE_S + _UNREAD_GRACE_S - 1)
+        assert called.held[0] == 1
+        called.loop.pass_time(2)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
+
+    def test_one_that_reads_the_rest_in_time_has_it(self, called: Called) -> None:
+        called.begin(1, request_of(1), credit=1)
+        leg = called.core.legs[R1]
+        leg.says(PIECE + LAST)
+        leg.ends()
+        called.core.end(R1)
+        called.loop.pass_time(DEADLINE_S)
+        called.hears(pb.OriginFrame(forward=1, credit=2**20))
+        called.sends_all()
+        assert called.data(1) == PIECE + LAST
+        assert (called.last_words(1), called.held) == (["ended"], (0, 0, 0))
 
 
-async def test_an_error_of_ours_ends_one_forward_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serve(PeeringConfig(), Engines()) as callee:
-        reception = callee.server._service.reception
-        run = reception.run
-        told: list[BaseException] = []
-        monkeypatch.setattr(reception, "note_fault", told.append)
+class TestStream:
+    def test_an_origin_that_leaves_has_left_all_its_requests(self, called: Called) -> None:
+        called.begin(1, request_of(1))
+        called.hears(pb.OriginFrame(forward=2, request_bytes=len(LARGE), request=LARGE[:5000]))
+        called.leave()
+        assert called.core.legs[R1].is_over
+        assert called.core.abandoned == [R1]
+        assert called.held == (1, len(request_of(1)), 1)
 
-        async def stumble(*_: object) -> None:
-            raise ZeroDivisionError("ours")
+    def test_more_of_a_request_than_was_announced_breaks_it(self, called: Called) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=10, request=b"12345"))
+        with pytest.raises(WireError, match="than was announced"):
+            called.hears(pb.OriginFrame(forward=1, request=b"678901"))
 
-        monkeypatch.setattr(reception, "run", stumble)
-        failure = await callee.failure(forward_order("r-1"))
-        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-        assert [type(each) for each in told] == [ZeroDivisionError]
-        monkeypatch.setattr(reception, "run", run)
-        assert await whole(callee, 2) == TOKEN + LAST
-        assert callee.server._service.callers.streams == 1
+    def test_the_answer_that_is_kept_for_resuming_counts_and_is_given_back(self) -> None:
+        request = request_of(1)
+        most = len(request) + 100
+        with serving(PeeringConfig(forwards_held_max_bytes=most, forwards_held_peer_max_bytes=most)) as called:
+            called.begin(1, request)
+            forward = called.open[1]
+            assert forward._held is not None
+            assert forward._held.keep(100)
+            assert not forward._held.keep(1)
+            assert called.held == (1, most, 1)
+            called.hears(pb.OriginFrame(forward=1, cancel=True))
+            called.core.end(R1, Outcome.ABANDONED)
+            assert called.held == (0, 0, 0)
 
 
-async def test_an_answer_that_nobody_takes_is_dropped_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.peers.exchange.called._UNREAD_GRACE_S", 0.05)
-    engines = Engines(pieces=lambda _: 200)
-    async with serve(PeeringConfig(), engines) as callee:
-        order = replace(forward_order("r-1"), deadline_ns=forward_order().deadline_ns - 30 * SECOND + 200 * MS)
-        async with callee.forward(order) as leg:
-            assert leg.head.status == 200
-            await until(lambda: engines.open_legs == 0)
-            await until_at_rest(callee, engines)
+@pytest.mark.parametrize("how", ["ended", "refused", "cancelled", "unread"])
+def test_a_forward_that_is_over_is_in_no_cycle(how: str) -> None:
+    def run() -> Called:
+        with manual_loop() as loop:
+            called = Called(loop, PEERING)
+            called.core.refuses = how == "refused"
+            called.begin(1, request_of(1), credit=0 if how == "unread" else 2**20)
+            if how != "refused":
+                leg = called.core.legs.pop(R1)
+                leg.says(PIECE + LAST)
+                leg.ends()
+                if how == "cancelled":
+                    called.hears(pb.OriginFrame(forward=1, cancel=True))
+                called.core.end(R1)
+                if how == "unread":
+                    loop.pass_time(DEADLINE_S + _UNREAD_GRACE_S + 1)
+            called.sends_all()
+            assert called.held == (0, 0, 0)
+            called.core.open.clear()
+            return called
+
+    assert left_in_cycles(run, CalledForward, ProxiedRequest) == []

@@ -9,16 +9,17 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import LegResult
-from gateway.peers import codec
 from gateway.peers.exchange.carrier import Carrier
-from gateway.peers.exchange.origin import OriginForward, Unserved
 from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes import answer_frames
+from tests.fakes.exchanging import FrameContext
 from tests.fakes.liar import answered_with
-from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
+from tests.fakes.peer import FakePeer, serve_fake_peer
 from tests.support.clock import StillClock
 from tests.support.core import EU, MS, SECOND, peer_spec
+from tests.support.exchanges import Taken, opened
 from tests.support.gateways import until
 from tests.support.links import peer_link
 
@@ -29,9 +30,9 @@ AGED = PeeringConfig(connection_age_ns=200 * MS)
 
 @asynccontextmanager
 async def carrying(
-    peering: PeeringConfig = DEFAULTS, *, exchanges: bool = True, clock: Clock | None = None
+    peering: PeeringConfig = DEFAULTS, *, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Carrier, FakePeer]]:
-    async with serve_fake_peer(exchanges=exchanges) as fake:
+    async with serve_fake_peer() as fake:
         link = peer_link(fake.config(peer_spec("eu-1", EU)), peering, clock=clock)
         try:
             yield link.carrier, fake
@@ -39,29 +40,25 @@ async def carrying(
             await link.close()
 
 
-def opened(carrier: Carrier) -> OriginForward:
-    forward = carrier.open(REQUEST)
-    assert forward is not None
-    return forward
+async def outcome(forward: Taken) -> str:
+    """Outcome of a forward, or why it broke off."""
+    await until(lambda: forward.failure is not None or "ended" in forward.kinds)
+    if forward.failure is not None:
+        return forward.failure.detail
+    forward.leave()
+    return str(forward.words[-1].said.outcome)
 
 
-async def outcome(forward: OriginForward) -> str:
-    try:
-        while (word := await forward.next()).kind != "ended":
-            pass
-    except LegFailure as failure:
-        return failure.detail
-    finally:
-        forward.leave()
-    return str(word.said.outcome)
+async def until_accepted(forward: Taken) -> None:
+    await until(lambda: forward.kinds == ["accepted"])
 
 
-async def serves(_: pb.ForwardRequest, context: ForwardContext) -> None:
-    for message in (codec.accepted_to_pb(), *answered_with(b"x")):
+async def serves(_: pb.ForwardRequest, context: FrameContext) -> None:
+    for message in (answer_frames.accepted(), *answered_with(b"x")):
         await context.write(message)
 
 
-async def breaks(_: pb.ForwardRequest, context: ForwardContext) -> None:
+async def breaks(_: pb.ForwardRequest, context: FrameContext) -> None:
     await context.abort(grpc.StatusCode.INTERNAL, "broken")
 
 
@@ -69,18 +66,18 @@ async def test_forwards_share_one_stream() -> None:
     async with carrying() as (carrier, fake):
         fake.forwarded = serves
         for _ in range(5):
-            assert await outcome(opened(carrier)) == "completed"
+            assert await outcome(opened(carrier, REQUEST)) == "completed"
         assert fake.streams == 1
 
 
 async def test_one_break_is_forgiven_and_a_second_in_a_row_is_left_alone_for_a_while() -> None:
     async with carrying(PeeringConfig(reconnect_min_ns=SECOND, reconnect_max_ns=SECOND)) as (carrier, fake):
         fake.forwarded = breaks
-        assert await outcome(opened(carrier)) == "INTERNAL: broken"
-        assert await outcome(opened(carrier)) == "INTERNAL: broken"
+        assert await outcome(opened(carrier, REQUEST)) == "INTERNAL: broken"
+        assert await outcome(opened(carrier, REQUEST)) == "INTERNAL: broken"
         await asyncio.sleep(0)
         with pytest.raises(LegFailure, match="left alone for a while, since: INTERNAL: broken") as caught:
-            carrier.open(REQUEST)
+            opened(carrier, REQUEST)
         assert caught.value.result is LegResult.FAILED
         assert fake.streams == 2
 
@@ -89,21 +86,21 @@ async def test_who_has_served_in_between_has_not_broken_twice_in_a_row() -> None
     async with carrying() as (carrier, fake):
         for _ in range(4):
             fake.forwarded = serves
-            assert await outcome(opened(carrier)) == "completed"
+            assert await outcome(opened(carrier, REQUEST)) == "completed"
             fake.forwarded = breaks
-            assert await outcome(opened(carrier)) == "INTERNAL: broken"
+            assert await outcome(opened(carrier, REQUEST)) == "INTERNAL: broken"
 
 
 async def test_a_connection_that_is_lost_is_tried_at_once() -> None:
     """The connection is restored by gRPC, and the carrier adds no delay of its own."""
     async with carrying() as (carrier, fake):
 
-        async def lost(_: pb.ForwardRequest, context: ForwardContext) -> None:
+        async def lost(_: pb.ForwardRequest, context: FrameContext) -> None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
         fake.forwarded = lost
         for _ in range(5):
-            assert await outcome(opened(carrier)) == "UNAVAILABLE: gone"
+            assert await outcome(opened(carrier, REQUEST)) == "UNAVAILABLE: gone"
         assert fake.streams == 5
 
 
@@ -112,42 +109,23 @@ async def test_an_old_stream_takes_no_new_forward_and_ends_behind_its_last() -> 
     async with carrying(AGED, clock=clock) as (carrier, fake):
         go_on = asyncio.Event()
 
-        async def waits(request: pb.ForwardRequest, context: ForwardContext) -> None:
-            await context.write(codec.accepted_to_pb())
+        async def waits(request: pb.ForwardRequest, context: FrameContext) -> None:
+            await context.write(answer_frames.accepted())
             await go_on.wait()
             for message in answered_with(b"x"):
                 await context.write(message)
 
         fake.forwarded = waits
-        first = opened(carrier)
-        assert (await first.next()).kind == "accepted"
+        first = opened(carrier, REQUEST)
+        await until_accepted(first)
         old = carrier._stream
         assert old is not None
         clock.now += 101 * MS
-        second = opened(carrier)
-        assert (await second.next()).kind == "accepted"
+        second = opened(carrier, REQUEST)
+        await until_accepted(second)
         assert fake.streams == 2
         assert old.broken is None
         go_on.set()
         assert [await outcome(first), await outcome(second)] == ["completed"] * 2
         await until(lambda: old.broken is not None)
         assert old.has_closed
-
-
-async def test_a_peer_of_the_version_before_is_not_asked_again_at_each_forward_but_now_and_then() -> None:
-    clock = StillClock(SECOND)
-    async with carrying(AGED, exchanges=False, clock=clock) as (carrier, fake):
-        forward = opened(carrier)
-        with pytest.raises(Unserved):
-            await forward.next()
-        await until(lambda: carrier._stream is None)
-        assert carrier.open(REQUEST) is None
-        fake.exchanges, fake.forwarded = True, serves
-        clock.now += 200 * MS
-        assert await outcome(opened(carrier)) == "completed"
-
-
-async def test_turned_off_it_carries_nothing() -> None:
-    async with carrying(PeeringConfig(exchange=False)) as (carrier, fake):
-        assert carrier.open(REQUEST) is None
-        assert fake.streams == 0

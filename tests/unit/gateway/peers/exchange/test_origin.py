@@ -7,22 +7,23 @@ import pytest
 
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
-from gateway.peers.exchange.origin import OriginForward
 from gateway.peers.exchange.patience import WASTED_MAX
 from gateway.peers.words import Word
 from gateway.request.legs import LegFailure
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.support.exchanges import PipedCall, Turns, begun, piped, turning_while
+from tests.support.exchanges import PipedCall, Taken, Turns, begun, opened, piped, turning_while
 
 CHUNK = b"data: x\n\n"
 
 
-async def failure_of(forward: OriginForward) -> LegFailure:
-    try:
-        while True:
-            await forward.next()
-    except LegFailure as failure:
-        return failure
+async def failure_of(forward: Taken) -> LegFailure:
+    await turning_while(lambda: forward.failure is None)
+    assert forward.failure is not None
+    return forward.failure
+
+
+async def until_said(forward: Taken, count: int) -> None:
+    await turning_while(lambda: len(forward.words) < count)
 
 
 async def until_broken(call: PipedCall) -> None:
@@ -35,10 +36,11 @@ async def test_ids_grow_and_each_forward_hears_its_own_words() -> None:
         peer.out[2].put(b"two")
         peer.ends(2)
         peer.out[1].put(b"one")
-        assert await one.next() == Word("data", b"one")
-        assert await other.next() == Word("data", b"two")
-        assert (await other.next()).kind == "ended"
-        third = stream.open(b"x")
+        await until_said(one, 1)
+        await until_said(other, 2)
+        assert one.words == [Word("data", b"one")]
+        assert other.words == [Word("data", b"two"), Word("ended", pb.Ended(outcome="completed"))]
+        third = opened(stream, b"x")
         await turning_while(lambda: 3 not in peer.requests)
         assert stream.forwards == 2
         one.leave()
@@ -48,7 +50,7 @@ async def test_ids_grow_and_each_forward_hears_its_own_words() -> None:
 async def test_a_large_request_goes_in_pieces_and_no_further_than_its_credit() -> None:
     async with piped() as (stream, peer, call):
         request = bytes(range(256)) * 4096
-        forward = stream.open(request)
+        forward = opened(stream, request)
         await turning_while(lambda: len(peer.requests.get(1, b"")) < UNASKED_BYTES_MAX)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -64,8 +66,10 @@ async def test_credit_is_given_half_a_window_at_a_time_as_a_leg_takes_in_what_ca
     async with piped(window_bytes=1000) as (stream, peer, call):
         (forward,) = await begun(stream, peer, 1)
         peer.out[1].put(bytes(1600))
-        assert [len((await forward.next()).said), peer.out[1].unsent_bytes] == [1000, 600]
-        assert len((await forward.next()).said) == 600
+        await until_said(forward, 1)
+        assert [len(forward.data), peer.out[1].unsent_bytes] == [1000, 600]
+        await until_said(forward, 2)
+        assert len(forward.data) == 1600
         credits = [frame.credit for raw in call.to_peer.written for frame in pb.ExchangeRequest.FromString(raw).frames]
         assert credits == [1000, 1000]
         forward.leave()
@@ -78,71 +82,40 @@ async def test_a_stalled_reader_among_200_streams_delays_no_other_by_more_than_t
     streams = 200
     async with piped(window_bytes=16_384) as (stream, peer, _):
         forwards = await begun(stream, peer, streams)
-        arrived: dict[int, int] = {}
+        stalled, others = forwards[0], forwards[1:]
+        stalled.pauses_after = 1
         with Turns() as turns:
-
-            def take(number: int, data: bytes) -> bool:
-                arrived[number] = turns.now
-                return number != 1
-
-            async with asyncio.TaskGroup() as tasks:
-                pouring = [
-                    tasks.create_task(forward.pour(lambda data, number=number: take(number, data)))  # type: ignore[misc]
-                    for number, forward in enumerate(forwards, 1)
-                ]
-                await asyncio.sleep(0)
-                for _ in range(200):
-                    arrived.clear()
-                    put_at = turns.now
-                    for number in range(1, streams + 1):
-                        peer.out[number].put(CHUNK * 100)
-                    await turning_while(lambda: len(arrived.keys() - {1}) < streams - 1)
-                    assert max(arrived.values()) - put_at <= 2
-                assert peer.out[1].unsent_bytes > 100_000, "the stalled one has had no more than its window"
+            for _ in range(200):
+                put_at = turns.now
                 for number in range(1, streams + 1):
-                    peer.out[number].drop()
-                    peer.says(forward=number, ended=pb.Ended(outcome="completed"))
-        assert pouring[0].result() is None
-        assert {task.result().kind for task in pouring[1:]} == {"ended"}  # type: ignore[union-attr]
+                    peer.out[number].put(CHUNK * 100)
+                await turning_while(lambda: not all(each.words for each in others))
+                assert turns.now - put_at <= 2
+                for each in others:
+                    each.words.clear()
+            assert len(stalled.words) == 1
+            assert peer.out[1].unsent_bytes > 100_000, "the stalled one has had no more than its window"
+            for number in range(2, streams + 1):
+                peer.says(forward=number, ended=pb.Ended(outcome="completed"))
+            await turning_while(lambda: not all(each.words for each in others))
+            assert {tuple(each.kinds) for each in others} == {("ended",)}
+            stalled.leave()
 
 
 async def test_who_has_had_enough_gets_no_more_until_it_asks_again() -> None:
     """Neither gathered chunks nor new ones are handed out; later they come in order."""
     async with piped() as (stream, peer, _):
         (forward,) = await begun(stream, peer, 1)
+        forward.pauses_after = 1
         for piece in (b"one", b"two"):
             peer.says(forward=1, data=piece)
         peer.says(forward=1, data=b"three", ended=pb.Ended(outcome="completed"))
         await turning_while(lambda: stream.forwards)
-        taken: list[bytes] = []
-
-        def take_one(data: bytes) -> bool:
-            taken.append(data)
-            return False
-
-        for count in (1, 2, 3):
-            assert await forward.pour(take_one) is None
-            assert len(taken) == count
-        assert taken == [b"one", b"two", b"three"]
-        word = await forward.pour(take_one)
-        assert word is not None
-        assert word.kind == "ended"
-
-
-async def test_a_leg_that_fails_in_taking_a_piece_hears_of_it_itself() -> None:
-    async with piped() as (stream, peer, _):
-        one, other = await begun(stream, peer, 2)
-
-        def stumble(_: bytes) -> bool:
-            raise ZeroDivisionError("ours")
-
-        asyncio.get_running_loop().call_soon(peer.out[1].put, CHUNK)
-        with pytest.raises(ZeroDivisionError):
-            await one.pour(stumble)
-        peer.out[2].put(CHUNK)
-        assert await other.next() == Word("data", CHUNK)
-        one.leave()
-        other.leave()
+        assert forward.kinds == ["data"]
+        for _ in range(3):
+            forward.forward.resume()
+        assert [word.said for word in forward.words[:3]] == [b"one", b"two", b"three"]
+        assert forward.kinds[3:] == ["ended"]
 
 
 async def test_leaving_cancels_and_what_is_still_on_its_way_is_expected_until_the_peer_lets_go() -> None:
@@ -165,8 +138,8 @@ async def test_leaving_cancels_and_what_is_still_on_its_way_is_expected_until_th
 
 async def test_one_that_was_left_before_it_went_out_is_never_heard_of() -> None:
     async with piped() as (stream, peer, _):
-        stream.open(b"request").leave()
-        forward = stream.open(b"other")
+        opened(stream, b"request").leave()
+        forward = opened(stream, b"other")
         await turning_while(lambda: not peer.requests)
         assert (list(peer.requests), stream.forwards) == ([2], 1)
         forward.leave()
@@ -175,9 +148,11 @@ async def test_one_that_was_left_before_it_went_out_is_never_heard_of() -> None:
 async def test_a_refusal_before_the_request_was_all_sent_is_answered_with_a_cancel() -> None:
     """The cancel says that no more of the request follows."""
     async with piped() as (stream, peer, _):
-        forward = stream.open(bytes(2**20))
+        forward = opened(stream, bytes(2**20))
+        await turning_while(lambda: not peer.requests)
         peer.says(forward=1, refused=pb.Refused(reason="busy"))
-        assert (await forward.next()).kind == "refused"
+        await until_said(forward, 1)
+        assert forward.kinds == ["refused"]
         forward.leave()
         await turning_while(lambda: not peer.cancelled)
         assert stream.forwards == 0
@@ -234,7 +209,7 @@ async def test_each_forward_of_a_killed_stream_ends_once() -> None:
 async def test_a_peer_that_closes_has_refused_what_it_has_said_nothing_of() -> None:
     async with piped() as (stream, peer, call):
         (answered,) = await begun(stream, peer, 1)
-        crossed = stream.open(b"request")
+        crossed = opened(stream, b"request")
         call.from_peer.put(pb.ExchangeResponse(closing=True).SerializeToString())
         await turning_while(lambda: not stream.is_retiring)
         call.from_peer.put(None)
@@ -249,7 +224,8 @@ async def test_a_stream_that_retires_lets_its_forwards_end_and_closes_behind_the
         stream.retire()
         peer.out[1].put(CHUNK)
         peer.ends(1)
-        assert [(await forward.next()).kind, (await forward.next()).kind] == ["data", "ended"]
+        await until_said(forward, 2)
+        assert forward.kinds == ["data", "ended"]
         await turning_while(lambda: not call.is_half_closed)
         await until_broken(call)
         assert stream.has_closed

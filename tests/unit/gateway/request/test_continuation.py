@@ -1,0 +1,147 @@
+"""Broken answers that another target goes on with: what is kept of them, what is asked for, what the client gets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.kernel.events import AssignmentApplied, LegEnded
+from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
+from gateway.request.continuation import Continuation
+from gateway.request.engine_api import CHAT_PATH
+from gateway.request.legs import LegHead, OutboundRequest, RanAt
+from gateway.request.transcript import Unsound
+from tests.fakes.engine import DONE, ROLE, STOP, USAGE, error_event, token
+from tests.support.core import US, profile, replica_spec
+from tests.support.orders import start
+from tests.support.proxied import EVENT_STREAM, FAILED, JSON, SILENCE, Reply, Scene, Script
+
+BODY = b'{"model":"llama","messages":[{"role":"user","content":"hello"}],"stream":true}'
+BROKEN = Reply((ROLE + token("a"), FAILED))
+REST = Reply((ROLE, token("b"), STOP, USAGE, DONE))
+
+
+class Room:
+    """Budget in which a body is counted."""
+
+    def __init__(self, room_bytes: int = 1 << 20) -> None:
+        self.room_bytes = room_bytes
+        self.held = 0
+
+    def hold(self, more: int) -> bool:
+        fits = self.held + more <= self.room_bytes
+        self.held += more if fits else 0
+        return fits
+
+
+def continuation(room: Room) -> Continuation:
+    outbound = OutboundRequest(profile("r1"), CHAT_PATH, (), BODY)
+    return Continuation(outbound, room.hold, lambda _: True, prefix_blocks_max=100)
+
+
+def text_of(body: bytes) -> str:
+    payloads = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
+    choices = [choice for payload in payloads for choice in json.loads(payload)["choices"]]
+    return "".join(choice["delta"].get("content", "") for choice in choices)
+
+
+def play(scene: Scene, *scripts: Script) -> Outcome:
+    return scene.play(*scripts, body=BODY, hold=Room().hold)
+
+
+class TestRests:
+    @pytest.mark.parametrize("room_bytes", [16 * 1024, 17 * 1024])
+    def test_the_rest_is_counted_with_the_body_that_it_is_made_of(self, room_bytes: int) -> None:
+        """The rest is another body as large as the client's. Without room for it, no target is asked."""
+        room = Room(room_bytes)
+        kept = continuation(room)
+        kept.keep(ROLE + token("a"))
+        if room_bytes == 16 * 1024:
+            with pytest.raises(Unsound, match="room"):
+                kept.break_off()
+            assert kept.is_dropped
+            return
+        kept.break_off()
+        assert (kept.is_dropped, kept.said_tokens) == (False, 1)
+        kept.keep(token("b"))
+        rest = kept.break_off()
+        assert kept.outbound is rest
+        assert kept.said_tokens == 2
+        assert room.held == 16 * 1024 + len(rest.body), "the first one is gone"
+
+    def test_the_client_is_told_where_its_answer_went_on(self) -> None:
+        kept = continuation(Room())
+        kept.keep(ROLE + token("a"))
+        kept.break_off()
+        head = LegHead(200, EVENT_STREAM, RanAt(ReplicaId("b"), US))
+        rewriter = kept.rewriter(replace(start(), resume=2), head)
+        told = rewriter.rewrite(b"".join(piece for piece in REST.pieces if isinstance(piece, bytes)))
+        assert b": nightside: went on elsewhere, resume 2, in us-east-1\n\n" in told
+
+
+class TestResuming:
+    def test_another_target_goes_on_where_the_answer_broke(self) -> None:
+        scene = Scene()
+        assert play(scene, BROKEN, REST) is Outcome.COMPLETED
+        assert text_of(scene.sink.body) == "ab"
+        assert scene.sink.body.startswith(ROLE + token("a"))
+        assert scene.sink.body.count(DONE) == 1
+        assert (scene.summary.resumes, scene.summary.why_unresumed) == (1, "")
+        first, second = scene.legs_ended
+        assert (first.rest is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
+
+    def test_it_is_asked_for_the_rest_alone(self) -> None:
+        scene = Scene()
+        play(scene, BROKEN, REST)
+        asked = json.loads(scene.leg.outbound.body)
+        assert asked["messages"][-1] == {"role": "assistant", "content": "a"}
+        assert scene.opener.legs[0].outbound.body == BODY
+
+    def test_a_rest_may_break_too(self) -> None:
+        scene = Scene()
+        scene.port.submit(AssignmentApplied(2, tuple(replica_spec(name) for name in "abc"), ()))
+        scene.probe("a", "b", "c")
+        again = Reply((ROLE, token("b"), FAILED))
+        assert play(scene, BROKEN, again, Reply((ROLE, token("c"), STOP, DONE))) is Outcome.COMPLETED
+        assert text_of(scene.sink.body) == "abc"
+        assert scene.summary.resumes == 2
+
+    def test_an_answer_that_breaks_after_a_silence_is_resumed_too(self) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((ROLE + token("a"), SILENCE)), REST, body=BODY, hold=Room().hold)
+        scene.port.give(lambda: scene.leg.listener.on_failed(FAILED))
+        scene.opener.legs[0].is_over, scene.opener.legs[0].terminals = True, 1
+        scene.finish(request)
+        scene.check()
+        assert text_of(scene.sink.body) == "ab"
+
+    @pytest.mark.parametrize("refusal", [Reply((b'{"error":{}}',), 400, JSON), Reply((error_event(400), DONE))])
+    def test_an_engine_that_refuses_the_rest_is_not_the_clients_news(self, refusal: Reply) -> None:
+        """The client has the beginning of an answer already; another engine may accept the rest."""
+        scene = Scene()
+        play(scene, BROKEN, refusal, REST, FAILED)
+        assert scene.results[:2] == [LegResult.FAILED, LegResult.CLIENT_ERROR]
+        assert scene.sink.body.startswith(ROLE + token("a"))
+        assert b"error" not in scene.sink.body
+
+    def test_an_answer_that_was_not_kept_is_not_resumed(self) -> None:
+        scene = Scene()
+        assert scene.play(BROKEN, REST, body=BODY) is Outcome.FAILED_MIDSTREAM
+        assert scene.summary.why_unresumed == "nothing was kept of it"
+        assert scene.opener.opened == 1
+
+    def test_without_room_it_is_dropped_and_says_so(self) -> None:
+        scene = Scene()
+        outcome = scene.play(BROKEN, REST, body=BODY, hold=Room(16 * 1024).hold)
+        assert outcome is Outcome.FAILED_MIDSTREAM
+        assert scene.summary.transcript_dropped
+        assert "room" in scene.summary.why_unresumed
+
+    def test_an_answer_that_broke_by_the_requests_own_fault_is_not_resumed(self) -> None:
+        scene = Scene()
+        assert play(scene, Reply((ROLE + token("a"), error_event(400), DONE)), REST) is Outcome.FAILED_MIDSTREAM
+        (ended,) = scene.legs_ended
+        assert isinstance(ended, LegEnded)
+        assert ended.rest is None
