@@ -142,6 +142,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
         try:
             while inbox:
                 self._step(inbox.popleft())
+                if self.crash is not None:
+                    inbox.clear()  # posted by requests as they stopped: no core takes it
         finally:
             self._pumping = False
 

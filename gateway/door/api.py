@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from urllib.parse import unquote
 
@@ -24,7 +24,14 @@ from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.health import Readiness, live_page, ready_page
 from gateway.door.lost import where_it_went_wrong
 from gateway.door.models import model_entry, models_page
-from gateway.door.parse import Caller, control_profile, engine_headers, read_request, unread_profile
+from gateway.door.parse import (
+    Caller,
+    control_profile,
+    engine_headers,
+    fresh_request_id,
+    read_request,
+    unread_profile,
+)
 from gateway.door.room import Room, holders_of
 from gateway.door.settings import HttpSettings
 from gateway.door.shapes import shape_of
@@ -336,6 +343,8 @@ class Api:
     def _begin_post(self, call: ClientCall, body: bytes) -> None:
         exchange, caller = call.exchange, call.caller
         assert caller is not None, "it was let in"
+        if self._context.port.is_open(caller.request_id):  # another one began while this body arrived
+            caller = call.caller = replace(caller, request_id=fresh_request_id())
         headers: Headers = engine_headers(exchange.headers, caller.request_id)
         parsed = read_request(
             call.path,

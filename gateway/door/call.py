@@ -234,6 +234,7 @@ class ClientCall:
         pass
 
     def refused(self, refusal: RefuseForward) -> None:  # noqa: ARG002 - of a sink
+        self.fail()
         raise AssertionError("only forwards are refused")
 
     def start(self, head: LegHead) -> None:

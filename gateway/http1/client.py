@@ -26,6 +26,8 @@ _HEAD_BYTES_MAX = 64 * 1024
 _BARE_BYTES_MAX = 2 * _HEAD_BYTES_MAX
 """Bytes without any of the body that may arrive in a row: interim answers, a head, or chunks' and trailers' lines."""
 _HEADERS_MAX = 256
+_RACE_S = 1.0
+"""Seconds after sending within which a connection that was idle counts as closed before the request came."""
 _LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The only accepted value of each header that names a coding of the body."""
@@ -325,6 +327,7 @@ class ClientExchange:
         "_is_paused",
         "_origin",
         "_pool",
+        "_sent_s",
         "take",
         "taker",
     )
@@ -344,6 +347,7 @@ class ClientExchange:
         self._is_on_idle = False
         self._is_over = False
         self._is_paused = False
+        self._sent_s = 0.0
 
     def begin(self, idle: ClientConnection | None) -> None:
         """Send on an idle connection, or connect first."""
@@ -390,7 +394,8 @@ class ClientExchange:
 
     def broken(self, error: Exception) -> None:
         connection, self._connection = self._connection, None
-        if self._is_on_idle and connection is not None and not connection.has_answered:
+        is_race = asyncio.get_running_loop().time() < self._sent_s + _RACE_S
+        if self._is_on_idle and is_race and connection is not None and not connection.has_answered:
             self._is_on_idle = False
             self.begin(None)
             return
@@ -401,6 +406,7 @@ class ClientExchange:
 
     def _send_on(self, connection: ClientConnection) -> None:
         self._connection = connection
+        self._sent_s = asyncio.get_running_loop().time()
         connection.send(self, self._head, self._body)
         if self._is_paused:
             connection.pause_reading()

@@ -410,7 +410,8 @@ class ServerConnection:
         self.is_full = False
         if self._current is not None:
             self._current.on_writable()
-            self.server.on_turn()
+        self._advance()
+        self.server.on_turn()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the event loop's own signature
         self._transport = None
@@ -585,7 +586,7 @@ class ServerConnection:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._parser = httptools.HttpRequestParser(self)
-            if self._upgrading is not None:
+            if self._upgrading is not None and self._fault is None:
                 self._parser.feed_data(_framing_of(self._upgrading.headers))
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
@@ -615,6 +616,9 @@ class ServerConnection:
         current = self._current
         if current is not None:
             return self._hand_on(current)
+        if self.is_full:
+            self._bound_queue()  # the next answer waits until the client has read
+            return False
         if self._queue:
             self._current = exchange = self._queue.popleft()
             self._ahead_bytes -= exchange.head_bytes + exchange.body_bytes
@@ -625,11 +629,15 @@ class ServerConnection:
             self._refuse(self._fault)
         return False
 
-    def _hand_on(self, current: Exchange) -> bool:
-        if len(self._queue) > _AHEAD_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX:
+    def _bound_queue(self) -> bool:
+        """Cut the connection if more requests wait than may. True: it was cut."""
+        is_too_much = len(self._queue) > _AHEAD_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX
+        if is_too_much:
             self.abort()
-            return False
-        if not current.has_news:
+        return is_too_much
+
+    def _hand_on(self, current: Exchange) -> bool:
+        if self._bound_queue() or not current.has_news:
             return False
         current.has_news = False
         current.on_body()

@@ -280,8 +280,7 @@ class EventBody(AnswerBody):
         rest = self._close()
         scanner = self._scanner
         if scanner.fault is not None:
-            if rest:
-                self._put(rest)
+            self._put_before_fault(rest)
             self._raise(scanner.fault)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
@@ -419,10 +418,14 @@ class EventBody(AnswerBody):
 
     def _break_off(self, fault: Fault) -> None:
         """End a stream at an event that is at fault."""
-        rest = self._close()
+        self._put_before_fault(self._close())
+        self._raise(fault)
+
+    def _put_before_fault(self, rest: bytes) -> None:
+        if rest and self._rewriter is not None:
+            rest = self._rewriter.rewrite(rest)
         if rest:
             self._put(rest)
-        self._raise(fault)
 
     def _raise(self, fault: Fault) -> None:
         """Raise the failure for a fault in the middle of an answer. An answer that an engine gave up to make room is

@@ -308,7 +308,8 @@ class LegAnswer:
 
     def _over(self, ended: LegEnded) -> None:
         self._body = None  # breaks a reference cycle
-        self._on_over(self, ended)
+        on_over, self._on_over = self._on_over, _ignore
+        on_over(self, ended)
 
     def _ended_early(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> LegEnded:
         """Result of a leg whose connection ended before its response, or whose client left. If the client already had
@@ -335,6 +336,10 @@ class LegAnswer:
             answer.summary.why_unresumed = str(why)
             return ended
         return replace(ended, rest=rest.profile, output_tokens=answer.continuation.said_tokens)
+
+
+def _ignore(leg: LegAnswer, ended: LegEnded) -> None:
+    """Take the place of a leg's listener once it has been told the end."""
 
 
 def leg_ended(order: StartLeg, result: LegResult, detail: str) -> LegEnded:

@@ -31,6 +31,8 @@ from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
+_REFUSED_MAX = 8192
+"""Refused forwards whose request is still to come, above which the stream ends."""
 _UNREAD_BYTES_MAX = 64 * 1024
 """Bytes of one answer that may wait here for credit or for their turn; more makes the relay wait before it reads on
 from the engine."""
@@ -81,6 +83,8 @@ class CalledStream:
         self._claim: Claim | None = None
         self._outbox = Outbox(pb.AnswerFrame, "data", gap_ns=peering.batch_gap_ns)
         self._forwards: dict[int, CalledForward] = {}
+        self._refused: set[int] = set()
+        """Forwards that were refused before all of their request had come."""
         self._last_id = 0
         self._is_closing = False
         self._ending = asyncio.Event()
@@ -220,6 +224,14 @@ class CalledStream:
 
     def is_over(self, forward: int) -> None:
         self._forwards.pop(forward, None)
+        self._refused.discard(forward)
+        self._end_if_done()
+
+    def is_refused_early(self, forward: int) -> None:
+        """Note a refused forward whose request is still to come; too many of them end the stream."""
+        self._refused.add(forward)
+        if len(self._refused) > _REFUSED_MAX:
+            self.fail(StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many refused requests are left unfinished"))
         self._end_if_done()
 
     def _fail(self, fault: StreamFault) -> None:
@@ -227,7 +239,7 @@ class CalledStream:
             self._fault = fault
 
     def _end_if_done(self) -> None:
-        if self._is_closing and not self._forwards:
+        if self._is_closing and len(self._forwards) == len(self._refused):
             self._ending.set()
 
     def _cancel_all(self) -> None:
@@ -394,7 +406,9 @@ class CalledForward:
             held.close()
 
     def _leave_if_refused(self) -> None:
-        if not self._missing:
+        if self._missing:
+            self._stream.is_refused_early(self.out.forward)
+        else:
             self._stream.is_over(self.out.forward)
 
     def _cancel(self) -> None:

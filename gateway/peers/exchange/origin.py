@@ -34,6 +34,8 @@ from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 METHOD = "/nightside.mesh.v1.PeerService/Exchange"
+_WORDS_WAITING_MAX = 8
+"""Words other than data that may wait for one answer's reader: a peer that keeps the order has three at most."""
 _LEFT_MAX = 8192
 """Forwards that this gateway has left and whose end the peer has not confirmed yet; one more breaks the stream."""
 _CLOSE_WAIT_S = 5.0
@@ -246,6 +248,7 @@ class OriginForward:
         "_stream",
         "_taker",
         "_waiting",
+        "_words_waiting",
         "has_spoken",
         "is_left",
         "is_over",
@@ -257,6 +260,8 @@ class OriginForward:
         self._taker = taker
         self._waiting: deque[Word | bytes] = deque()
         """Words and bytes that have arrived since the taker has no room; credit bounds the bytes."""
+        self._words_waiting = 0
+        """Number of words among them."""
         self._is_paused = False
         self._allowed = stream.window_bytes
         """Bytes that the peer may still send."""
@@ -326,6 +331,9 @@ class OriginForward:
             self._passed_over = False
             self.has_spoken = True
             self._waiting.extend(words)
+            self._words_waiting += len(words) - bool(data)
+            if self._words_waiting > _WORDS_WAITING_MAX:
+                raise WireError(f"more than {_WORDS_WAITING_MAX} words that are not data wait for one answer's reader")
         if is_last and not ends_itself:
             self.has_spoken = True
             self._broken = closed_without_a_word(after_unknown=self._passed_over)
@@ -365,6 +373,7 @@ class OriginForward:
                 self._taker.on_data(word)
                 self._note_consumed(len(word))
             else:
+                self._words_waiting -= 1
                 self._taker.on_word(word)
         if self._broken is not None and not waiting and not self.is_left:
             self.is_left = True

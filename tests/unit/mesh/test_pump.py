@@ -232,6 +232,19 @@ class TestTimer:
         await passed.wait()
         assert core.told == ["a", "time passed"]
 
+    async def test_what_is_posted_while_it_stops_reaches_no_core(self) -> None:
+        class Ending(Line):
+            def stopped(self) -> None:
+                super().stopped()
+                self.post("leg ended")
+
+        core = Echo()
+        line = Ending(core)
+        line.submit("fail")
+        line.submit("late")
+        assert core.told == ["fail"]
+        assert line.performed == []
+
     async def test_a_timer_that_fires_early_only_arms_the_next(self) -> None:
         core = Echo()
         line = Line(core)

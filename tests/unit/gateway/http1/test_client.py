@@ -16,6 +16,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.http1 import client as client_module
 from gateway.http1.client import (
     ClientConnection,
     ClientExchange,
@@ -449,6 +450,18 @@ class TestConnections:
         exchange.resume()
         second.say(OK)
         assert reader.has_ended
+
+    async def test_one_that_closes_long_after_the_request_is_not_tried_again(
+        self, pool: LinePool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server may have worked on the request."""
+        monkeypatch.setattr(client_module, "_RACE_S", 0.0)
+        _, first = await read(pool, [OK])
+        reader = Reader()
+        pool.request("POST", HERE, "/", [], b"", taker=reader)
+        first.lose()
+        assert reader.told == ["broken"]
+        assert len(pool.lines) == 1
 
     async def test_it_is_tried_again_once_only(self, pool: LinePool) -> None:
         _, first = await read(pool, [OK])
