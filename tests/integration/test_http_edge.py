@@ -288,6 +288,30 @@ class TestRelaying:
         assert second[0].headers["x-request-id"] != "same"
         assert first.result()[0].headers["x-request-id"] == "same"
 
+    async def test_an_id_that_another_request_took_during_an_upload_is_not_used_twice(
+        self, edge: Edge, client: aiohttp.ClientSession
+    ) -> None:
+        gate = asyncio.Event()
+        edge.plays(stream_until(gate, (ROLE, token("x")), GOOD_STREAM[2:]), stream(*GOOD_STREAM))
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-request-id: same\r\nexpect: 100-continue\r\n"
+            f"connection: close\r\ncontent-length: {len(BODY)}\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_connection(*edge.address)
+        writer.write(head.encode())
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.TaskGroup() as tasks:
+            taker = tasks.create_task(ask(client, edge, x_request_id="same"))
+            await edge.arrives_at_an_engine()
+            writer.write(BODY)
+            answered = await reader.read()
+            gate.set()
+        writer.close()
+        await writer.wait_closed()
+        assert answered.startswith(b"HTTP/1.1 200 ")
+        assert b"x-request-id: same" not in answered
+        assert taker.result()[0].headers["x-request-id"] == "same"
+
 
 class TestSdk:
     @asynccontextmanager

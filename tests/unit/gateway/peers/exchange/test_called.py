@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import Outcome, RequestId
+from gateway.peers.exchange import called as called_module
 from gateway.peers.exchange.called import _UNREAD_BYTES_MAX, _UNREAD_GRACE_S, CalledForward, StreamFault
 from gateway.request.proxied import ProxiedRequest
 from mesh.wire import WireError
@@ -290,3 +291,22 @@ def test_a_forward_that_is_over_is_in_no_cycle(how: str) -> None:
             return called
 
     assert left_in_cycles(run, CalledForward, ProxiedRequest) == []
+
+
+def test_refused_forwards_whose_requests_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(called_module, "_REFUSED_MAX", 3)
+    with serving(PeeringConfig(message_max_bytes=2**20)) as called:
+        for number in range(1, 4):
+            called.hears(pb.OriginFrame(forward=number, request_bytes=2**21, request=bytes(1000)))
+        assert len(called.open) == 3
+        assert called.stream._fault is None
+        called.hears(pb.OriginFrame(forward=4, request_bytes=2**21, request=bytes(1000)))
+        assert called.stream._fault is not None
+        assert "left unfinished" in str(called.stream._fault)
+
+
+def test_a_stream_that_closes_does_not_wait_for_requests_that_it_refused() -> None:
+    with serving(PeeringConfig(message_max_bytes=2**20)) as called:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=2**21, request=bytes(1000)))
+        called.stream.close()
+        assert called.stream._ending.is_set()

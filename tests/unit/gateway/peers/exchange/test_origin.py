@@ -229,3 +229,18 @@ async def test_a_stream_that_retires_lets_its_forwards_end_and_closes_behind_the
         await turning_while(lambda: not call.is_half_closed)
         await until_broken(call)
         assert stream.has_closed
+
+
+async def test_words_that_wait_for_a_reader_are_bounded() -> None:
+    """Credit bounds the bytes of an answer, and not its heads."""
+    async with piped() as (stream, peer, _):
+        (forward,) = await begun(stream, peer, 1)
+        forward.pauses_after = 1
+        peer.says(forward=1, data=b"x")
+        for _ in range(8):
+            peer.says(forward=1, head=pb.Head(status=200))
+        await turning_while(lambda: len(forward.forward._waiting) < 8)
+        assert stream.forwards
+        peer.says(forward=1, head=pb.Head(status=200))
+        await turning_while(lambda: stream.forwards)
+        forward.leave()
