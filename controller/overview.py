@@ -166,6 +166,8 @@ class Overview:
         """Health as the controller finds it, and as the gateway itself reports it where it does."""
         found = self._desk.core.health.get(registered.gateway_id)
         health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
+        if health is Health.WELL and link is None:
+            return Health.DEGRADED
         if health is not Health.WELL or link is None or link.load is None:
             return Health.CLOSED if registered.is_drained and health is Health.WELL else health
         load = link.load

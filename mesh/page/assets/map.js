@@ -119,14 +119,14 @@ export function rateOf(forward) {
 }
 
 function inShort(row) {
-  if (!row.replicas) return row.waiting ? `${count(row.waiting)} wait` : row.health;
-  return `${count(row.free)}/${count(row.replicas)} free${row.waiting ? ` · ${count(row.waiting)} wait` : ""}`;
+  if (!row.replicas) return row.waiting ? `${count(row.waiting)} queued` : row.health;
+  return `${count(row.free)}/${count(row.replicas)} available${row.waiting ? ` · ${count(row.waiting)} queued` : ""}`;
 }
 
 function legend() {
   const signs = ["well", "busy", "degraded", "closed", "down", "unknown"];
   return h("p", { class: "legend" }, signs.map((each) => h("span", { class: "health", "data-health": each }, each)),
-    h("span", { class: "muted" }, "ring: replicas that are full · arrow: forwards a minute · shade: night"));
+    h("span", { class: "muted" }, "ring: share of replicas without capacity · arrow: forwards per minute · shade: night"));
 }
 
 // All of the world, or on small screens what has regions: pixels for degrees.
