@@ -1,5 +1,6 @@
-"""Makes the runbook that gateways and controllers serve themselves, `mesh/page/assets/runbook.html`, from the sections on
-alerts in the documentation: an operator needs it most where nothing else can be reached. `make runbook-page` writes it.
+"""Makes the runbook that gateways and controllers serve themselves, `mesh/page/assets/runbook.html`, from the sections
+on alerts in the documentation: an operator needs it most where nothing else can be reached. `make runbook-page` writes
+it.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ def page_of(sections: dict[str, str], sources: Iterable[str]) -> str:
     def linked(found: re.Match[str]) -> str:
         return found[0] if found[1] in known else f"<cite>{found[2]}</cite>"
 
+    bodies = {name: _LINK.sub(linked, markdown.render(body)) for name, body in sections.items()}
     parts = [
-        f'<section class="panel"><h2 id="{name.lower()}">{name}</h2>\n{_LINK.sub(linked, markdown.render(body))}</section>'
-        for name, body in sections.items()
+        f'<section class="panel"><h2 id="{name.lower()}">{name}</h2>\n{body}</section>' for name, body in bodies.items()
     ]
-    introduction = f"Each heading is an alert. The same text, with links to further pages, is in {' and '.join(sources)}."
+    where = " and ".join(sources)
+    introduction = f"Each heading is an alert. The same text, with links to further pages, is in {where}."
     return _FRAME.format(introduction=introduction, sections="\n".join(parts))
 
 

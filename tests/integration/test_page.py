@@ -152,7 +152,7 @@ def hostile(shown: Any, text: str, name: str = "") -> Any:
     """Replace every text by this one, and the names of details too; keywords that the page looks up stay."""
     if isinstance(shown, dict):
         if name == "hour":
-            return {"times_ms": [1.0e12, 1.0e12 + 15_000], "regions": {text: dict.fromkeys(SERIES, [1.0, None])}}
+            return {"times_ms": [1.0e12, 1.0e12 + 15_000], "regions": {text: {key: [1.0, None] for key in SERIES}}}
         more = {text: {text: [text]}} if name == "details" else {}
         return {key: hostile(each, text, key) for key, each in shown.items()} | more
     if isinstance(shown, list):
@@ -364,6 +364,9 @@ async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request
             assert link is not None
             await until(lambda: bool(link.forwards) and link.forwards[0].per_minute > 0 and link.load == GatewayLoad())
             assert link.forwards[0].gateway_id == "eu-1"
+            await until(lambda: link.totals is not None and (link.totals.requests, link.totals.forwards) == (1, 1))
+            assert link.totals is not None
+            assert (link.totals.errors, sum(link.totals.first_tokens)) == (0, 1), "a stream that was forwarded"
 
             async def decided() -> list[dict[str, object]]:
                 async with session.get(f"{controller.admin_url}/admin/overview") as response:

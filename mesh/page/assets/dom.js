@@ -90,7 +90,7 @@ export class Table {
     this.heads = columns.map((each) => h("th", { scope: "col", role: "columnheader", class: each.kind }, each.isAction ? each.name : this.button(each)));
     const head = h("tr", { role: "row" }, this.heads);
     this.table = h("table", { role: "table" }, h("caption", { class: "hidden" }, caption), h("thead", { role: "rowgroup" }, head), this.body);
-    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table, this.empty);
+    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${caption}, table` }, this.table, this.empty);
     this.element = h("div", { class: "held" }, this.tools, this.scroll, this.more);
   }
 
@@ -200,12 +200,12 @@ export function percent(part) {
   return part === null || part === undefined ? "" : `${Math.round(part * 100)} %`;
 }
 
-const SHORT = { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false, timeZone: "UTC" };
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 // Day and time of day in UTC, as logs have them; columns of them name the zone.
 export function clock(time) {
   const at = new Date(time);
-  return Number.isNaN(at.getTime()) ? String(time) : at.toLocaleString("en-GB", SHORT).replace(",", "");
+  return Number.isNaN(at.getTime()) ? String(time) : `${at.getUTCDate()} ${MONTHS[at.getUTCMonth()]} ${at.toISOString().slice(11, 19)}`;
 }
 
 // The whole time with its date and zone.

@@ -70,7 +70,7 @@ export class WorldMap {
       s("circle", { class: "busy", cx: 15, cy: 15, r: 11, transform: "rotate(-90 15 15)" }),
       s("circle", { class: "heart", cx: 15, cy: 15, r: 6 }),
       s("text", { x: 15, y: 15, class: "sign" }));
-    const label = h("span", { class: "label" }, h("b"), h("span"));
+    const label = h("span", { class: "label" }, h("b"), " ", h("span"));
     const button = h("button", { type: "button", class: "spot" }, ring, label);
     button.addEventListener("click", () => this.onChosen(button.parentElement.dataset.region));
     return h("li", null, button);
@@ -88,7 +88,7 @@ export class WorldMap {
     say(ring.children[4], SIGNS.get(row.health) ?? "?");
     say(label.children[0], row.region);
     say(label.children[1], inShort(row));
-    button.setAttribute("aria-label", plain(`${row.region}: ${row.health}, ${inShort(row)}`));
+    button.setAttribute("aria-label", plain(`${row.region} ${inShort(row)}, ${row.health}`));
   }
 
   drawArrows(points, boxes) {
