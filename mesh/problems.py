@@ -16,7 +16,8 @@ _MILLISECOND_NS = 1_000_000
 
 
 class Runbook(StrEnum):
-    """Headings of the runbook that say what to do, each named after the alert on the same state."""
+    """Headings of the runbook that say what to do, each named after the alert on the same state. Optional features have
+    further ones."""
 
     NOT_READY = "NightsideNotReady"
     REPLICA_DOWN = "NightsideReplicaDown"
@@ -24,14 +25,10 @@ class Runbook(StrEnum):
     REPLICA_FAILS = "NightsideReplicaFails"
     PEER_UNUSABLE = "NightsidePeerUnusable"
     POLICY_CLOSED = "NightsidePolicyClosed"
-    LOCKDOWN = "NightsideLockdown"
     CERTIFICATE_EXPIRES = "NightsideCertificateExpires"
     CERTIFICATE_EXPIRES_SOON = "NightsideCertificateExpiresSoon"
     JOURNAL_STOPPED = "NightsideJournalStopped"
     AUDIT_FAILING = "NightsideAuditFailing"
-    PRICES_REFUSED = "NightsidePricesRefused"
-    PRICES_OUT_OF_DATE = "NightsidePricesOutOfDate"
-    REPLICAS_MISSING = "NightsideReplicasMissing"
     NO_CONTROLLER = "NightsideNoController"
     SNAPSHOT_REJECTED = "NightsideSnapshotRejected"
     SNAPSHOT_NOT_KEPT = "NightsideSnapshotNotKept"
@@ -51,8 +48,8 @@ class Problem(msgspec.Struct, frozen=True):
     """Stable name of the problem in snake_case. Problems of one kind differ by their subject."""
     subject: str = ""
     """Replica, peer or gateway that has the problem; empty for the process itself."""
-    runbook: Runbook | None = None
-    """Heading that says what to do; None where no alert exists for the state."""
+    runbook: str = ""
+    """Heading of the runbook that says what to do; empty where no alert exists for the state."""
 
 
 class ProblemWatch:
@@ -83,7 +80,7 @@ class ProblemWatch:
                 "text": each.text,
                 "kind": each.kind,
                 "subject": each.subject,
-                "runbook": "" if each.runbook is None else each.runbook,
+                "runbook": each.runbook,
                 "since_ms": began_ms + since_ns // _MILLISECOND_NS,
             }
             for each, since_ns in self._found.values()

@@ -15,7 +15,7 @@ class Totals:
     requests: int = 0
     """Requests that have ended."""
     errors: int = 0
-    """Of these, the ones that failed, expired or were rejected."""
+    """Requests that failed, expired or were rejected, counted in `requests` too."""
     forwards: int = 0
     """Requests sent to other gateways."""
     first_tokens: tuple[int, ...] = (0,) * (len(FIRST_TOKEN_BOUNDS_S) + 1)

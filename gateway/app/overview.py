@@ -240,8 +240,10 @@ class Overview:
             row.gateways.append(peer.spec.gateway_id)
             row.waiting += sum(peer.queue_lengths.values())
             row.why = row.why or peer.detail
-            healths.setdefault(row.region, []).append(_health_of(peer))
-            for place, replicas, free, load in _groups(() if peer.report is None else peer.report.capacities):
+            health = _health_of(peer)
+            healths.setdefault(row.region, []).append(health)
+            report = None if health is Health.DOWN else peer.report
+            for place, replicas, free, load in _groups(() if report is None else report.capacities):
                 _row(shown, place).add(replicas=replicas, free=free, running=load)
         healths.setdefault(here.region, []).append(self._health_here(here))
         for row in shown.values():

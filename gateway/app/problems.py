@@ -118,7 +118,7 @@ def read_status(state: bytes) -> Status:
 def problems(seen: Status) -> Iterator[Problem]:
     """Problems that an operator should solve, worst first."""
     if seen.not_ready_reason:
-        runbook = None if seen.draining else Runbook.NOT_READY
+        runbook = "" if seen.draining else Runbook.NOT_READY
         yield Problem(f"not ready: {seen.not_ready_reason}", "not_ready", runbook=runbook)
     yield from _of_replicas(seen.replicas)
     for view in seen.views:

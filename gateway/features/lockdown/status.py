@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.features.status import StatusView, because
-from mesh.problems import Problem, Runbook
+from mesh.problems import Problem
 
 
 class LockdownView(StatusView, frozen=True):
@@ -18,4 +18,4 @@ class LockdownView(StatusView, frozen=True):
     def grave_problems(self) -> Iterator[Problem]:
         if self.active:
             text = f"lockdown since {self.since}{because(self.reason or 'no reason given')}"
-            yield Problem(text, "lockdown", runbook=Runbook.LOCKDOWN)
+            yield Problem(text, "lockdown", runbook="NightsideLockdown")

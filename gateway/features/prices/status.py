@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.features.status import StatusView
-from mesh.problems import Problem, Runbook
+from mesh.problems import Problem
 
 _DAY_S = 86_400
 
@@ -25,10 +25,10 @@ class PricesView(StatusView, frozen=True):
     def problems(self) -> Iterator[Problem]:
         if self.fault:
             text = f"a price list was refused, and the one before is in force: {self.fault}"
-            yield Problem(text, "price_list_refused", runbook=Runbook.PRICES_REFUSED)
+            yield Problem(text, "price_list_refused", runbook="NightsidePricesRefused")
         if self.valid_s is not None and self.valid_s < 0:
             text = f"the price list was to be looked at again {-self.valid_s / _DAY_S:.0f} days ago (valid_until)"
-            yield Problem(text, "price_list_out_of_date", runbook=Runbook.PRICES_OUT_OF_DATE)
+            yield Problem(text, "price_list_out_of_date", runbook="NightsidePricesOutOfDate")
 
     def headlines(self) -> Iterator[str]:
         if not self.digest:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from loadgen.pages.runbook import PAGE, current, page_of, sections_of
+from loadgen.pages.runbook import PAGE, ROOT, current, page_of, sections_of
 from mesh.problems import Runbook
 
 FIRST = """# Alerts
@@ -31,7 +31,10 @@ def test_the_page_is_the_one_that_belongs_to_the_documentation() -> None:
 
 def test_every_problem_that_has_a_runbook_leads_to_a_heading() -> None:
     headings = set(re.findall(r'<h2 id="(\w+)">', PAGE.read_text()))
-    assert {each.lower() for each in Runbook} <= headings
+    views = (ROOT / "gateway/features").rglob("status.py")
+    of_features = {name for view in views for name in re.findall(r'"(Nightside\w+)"', view.read_text())}
+    assert {"NightsideLockdown", "NightsidePricesRefused"} <= of_features
+    assert {each.lower() for each in (*Runbook, *of_features)} <= headings
 
 
 def test_sections_are_the_headings_of_alerts_and_two_texts_on_one_are_both_kept() -> None:
