@@ -96,7 +96,7 @@ def _with_problems(file: Path) -> Iterator[Picture]:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--after", default=90.0, show_default=True, help="Seconds of load before it is taken.")
+@click.option("--after", default=200.0, show_default=True, help="Seconds of load before it is taken.")
 @click.option(
     "--all",
     "all_of_them",
