@@ -104,7 +104,8 @@ function build(kind) {
     : [panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
   const found = [...top, ...side, ...rest];
   const elements = (some) => some.map((each) => each.element);
-  by("panels").replaceChildren(...elements(top), h("div", { class: "side" }, elements(side)), ...elements(rest));
+  const [first, ...others] = elements(top);
+  by("panels").replaceChildren(first, by("notes"), ...others, h("div", { class: "side" }, elements(side)), ...elements(rest));
   mark(by("panels"), "kind", kind);
   return [...found.filter((each) => each.show), { on: ["who", "state", "totals"], show: (sections) => orders.show(sections) }];
 }

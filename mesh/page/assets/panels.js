@@ -94,7 +94,7 @@ export function replicas() {
 
 // With the first thing that stands against it.
 function standing(cell, row) {
-  health(cell, row.health, row.detail, row.health === "well" ? "" : row.standing.replaceAll("_", " "));
+  health(cell, row.health, row.detail, row.health === "well" || row.standing === row.health ? "" : row.standing.replaceAll("_", " "));
 }
 
 function meter(cell, row) {
