@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests compiled relays clean demo test check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession metrics-page log-events-page errors-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession metrics-page log-events-page errors-page runbook-page page-picture protos lock
 
 ##@ Setup
 
@@ -158,6 +158,9 @@ log-events-page: setup ## Write docs/reference/log_events.md: every log event, a
 
 errors-page: setup ## Write docs/reference/errors.md: every error of clients, and what to do.
 	$(BIN)/nightside gateway errors -o docs/reference/errors.md
+
+runbook-page: setup ## Write the runbook that the page links to, from docs/alerts.md and docs/controller.md.
+	$(BIN)/python -m loadgen.pages.runbook
 
 page-picture: setup setup-tests ## Take the picture of docs/page.md in a real Chromium.
 	mkdir -p docs/pictures

@@ -192,9 +192,7 @@ async def serve_controller(
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         operations = Operations(desk, history, clock, on_order=metrics.ordered)
-        admin = _admin_app(
-            handle, operations, history, clock, operators=shown.operators, recent=recent, start=loops.start
-        )
+        admin = _admin_app(handle, operations, history, clock, operators=shown.operators, recent=recent, loops=loops)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
 
@@ -433,9 +431,16 @@ def _admin_app(
     *,
     operators: Operators,
     recent: Recent,
-    start: Callable[[Coroutine[None, None, None]], object],
+    loops: Supervisor,
 ) -> web.Application:
     desk = handle.desk
+
+    def state() -> dict[str, object]:
+        state = state_of(desk, handle.links, clock.now_ns(), handle.file.controller)
+        publisher = handle.publisher
+        published = {} if publisher is None else {"published_records": publisher.state()}
+        return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
+
     overview = Overview(
         handle.file.controller,
         desk,
@@ -443,18 +448,15 @@ def _admin_app(
         lease=handle.lead.lease,
         recent=recent,
         history=history,
-        decisions=LatestDecisions(handle.questions, clock, start),
+        decisions=LatestDecisions(handle.questions, clock, loops.start),
+        clock=clock,
+        state=state,
     )
+    loops.run("overview", overview.run)
 
     def metrics_page() -> bytes:
         desk.driver.tell_observers()
         return handle.metrics.render()
-
-    def state() -> dict[str, object]:
-        state = state_of(desk, handle.links, clock.now_ns(), handle.file.controller)
-        publisher = handle.publisher
-        published = {} if publisher is None else {"published_records": publisher.state()}
-        return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     sources = AdminSources(
         metrics_page,

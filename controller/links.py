@@ -7,6 +7,7 @@ from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected, Wanted
+from mesh.totals import Totals
 
 ASKED_MAX = 8
 
@@ -25,6 +26,8 @@ class Link:
         self.load: GatewayLoad | None = None
         """Load as last reported; None: never reported."""
         self.forwards: tuple[ForwardsTo, ...] = ()
+        self.totals: Totals | None = None
+        """Counts since the gateway's process started, as last reported; None: never reported."""
         self.wanted: tuple[Wanted, ...] = ()
         """Replicas wanted in its region, as last reported."""
         self.is_registered = False

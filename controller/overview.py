@@ -1,12 +1,16 @@
 """Content of a controller's page: the whole mesh, the owners of replicas, the records, and the decisions and orders.
 
-It is computed at most twice a second and only while the page is watched, and changes nothing.
+It changes nothing. Problems and the last hour are sampled every few seconds; the rest is computed at most twice a
+second and only while the page is watched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+import msgspec
 
 from controller.core.vocabulary import Condition
 from controller.desk import Desk
@@ -14,15 +18,23 @@ from controller.history import History
 from controller.lease import Lease
 from controller.links import Link, Links
 from controller.logs import Recent
+from controller.problems import State, problems
 from controller.questions import LatestDecisions
 from controller.registry import Registered
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences
-from mesh.page.shown import ROWS_MAX, Health, Note, RegionShown, forwards_of, health_of, some_of
+from mesh.clock import Clock
+from mesh.page.last_hour import LastHour
+from mesh.page.shown import ROWS_MAX, Health, RegionShown, forwards_of, health_of, some_of
+from mesh.problems import Problem, ProblemWatch
+from mesh.totals import Totals
 
 _ORDERS_SHOWN = 40
+_MILLISECOND_NS = 1_000_000
+_LOOK_EVERY_S = 1.0
+"""Seconds between two looks at whether a sample is due."""
 _NAMES_SHOWN = 12
 """Replicas of a row that are named."""
 _CONDITIONS = {
@@ -44,7 +56,10 @@ class Overview:
         recent: Recent,
         history: History,
         decisions: LatestDecisions,
+        clock: Clock,
+        state: Callable[[], Mapping[str, object]],
     ) -> None:
+        """`state` is the content of `/admin/state`."""
         self._name = name
         self._decisions = decisions
         self._desk = desk
@@ -52,7 +67,38 @@ class Overview:
         self._lease = lease
         self._recent = recent
         self._history = history
+        self._clock = clock
+        self._began_ms = (clock.wall_ns() - clock.now_ns()) // _MILLISECOND_NS
+        """Wall-clock time of the monotonic clock's zero, in ms; read once, so that the times shown do not jump."""
+        self._state_now = state
+        self._problems = ProblemWatch(self._find_problems)
+        self._hour = LastHour()
         self._worded: tuple[dict[RegionName, ResidencyPolicy], list[dict[str, object]]] | None = None
+
+    async def run(self) -> None:
+        """Follow the problems and the last hour, with or without watchers."""
+        while True:
+            self.look(self._clock.now_ns())
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def look(self, now_ns: int) -> None:
+        """Take the samples that are due."""
+        self._problems.look(now_ns)
+        if self._hour.is_due(now_ns):
+            self._hour.look(self._counted(), now_ns)
+
+    def _counted(self) -> dict[str, dict[str, Totals]]:
+        counted: dict[str, dict[str, Totals]] = {}
+        for each in self._desk.registry.gateways.values():
+            link = self._links.get(each.gateway_id)
+            if link is not None and link.totals is not None:
+                counted.setdefault(each.place.region, {})[each.gateway_id] = link.totals
+        return counted
+
+    def _find_problems(self) -> Iterator[Problem]:
+        """Problems in the state. They need no list of the replicas, of which a mesh has thousands."""
+        state = {**self._state_now(), "replicas": []}
+        return problems(msgspec.json.decode(msgspec.json.encode(state), type=State))
 
     def sections(self, readiness: Callable[[], str]) -> dict[str, object]:
         desk = self._desk
@@ -62,6 +108,8 @@ class Overview:
         return {
             "who": {"kind": "controller", "name": self._name, "region": "", "jurisdiction": ""},
             "state": self._state(readiness()),
+            "problems": self._problems.shown(self._began_ms),
+            "hour": self._hour.shown(self._began_ms),
             "totals": _totals(regions, rows, self._links),
             "regions": regions,
             "forwards": list(forwards_of(self._flows(rows))),
@@ -80,7 +128,7 @@ class Overview:
     def _state(self, not_ready: str) -> dict[str, object]:
         version, core = self._desk.keeper.version, self._desk.core
         return {
-            "notes": list(self._notes(not_ready)),
+            "notes": [],
             "frozen": core.frozen,
             "freeze_ordered": self._desk.registry.freeze is not None,
             "not_ready_reason": not_ready,
@@ -88,21 +136,6 @@ class Overview:
             "term": version.term,
             "version": version.version,
         }
-
-    def _notes(self, not_ready: str) -> Iterator[Note]:
-        desk = self._desk
-        if not_ready:
-            yield Note("bad", f"Not ready: {not_ready}.")
-        if desk.core.frozen:
-            yield Note("bad", f"Frozen: automatic failover and reassignment are suspended. {desk.core.frozen}")
-        for home, (count, why) in sorted(desk.core.orphans.items()):
-            yield Note("bad", f"No gateway may serve {count} replicas of {home}: {why}.")
-        if desk.keeper.fault:
-            yield Note("bad", f"The store cannot be written: {desk.keeper.fault}")
-        if self._history.fault:
-            yield Note("warn", f"The record of orders is not kept: {self._history.fault}")
-        yield from (Note("bad", f"Refused: {each}.") for each in desk.places_refused.values())
-        yield from (Note("warn", each) for each in desk.registry.faults[:ROWS_MAX])
 
     def _gateway(self, registered: Registered, link: Link | None) -> dict[str, object]:
         health = self._desk.core.health.get(registered.gateway_id)
@@ -122,6 +155,9 @@ class Overview:
             "replicas": 0 if load is None else load.replicas,
             "free": 0 if load is None else load.available,
             "waiting": 0 if load is None else load.waiting,
+            "slots": 0 if load is None else load.slots,
+            "slots_used": 0 if load is None else load.slots_used,
+            "kv": round(load.kv_usage, 2) if load is not None and load.replicas else None,
             "addresses": registered.announcement.client_addresses,
             "rejected": "" if link is None or link.rejected is None else link.rejected.reason,
         }
@@ -130,6 +166,8 @@ class Overview:
         """Health as the controller finds it, and as the gateway itself reports it where it does."""
         found = self._desk.core.health.get(registered.gateway_id)
         health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
+        if health is Health.WELL and link is None:
+            return Health.DEGRADED
         if health is not Health.WELL or link is None or link.load is None:
             return Health.CLOSED if registered.is_drained and health is Health.WELL else health
         load = link.load
@@ -143,6 +181,7 @@ class Overview:
         """Rows of the regions. Replicas are counted by the gateway that serves them: adopted ones in its region."""
         shown: dict[str, RegionShown] = {}
         healths: dict[str, list[Health]] = {}
+        kv_usages: dict[str, list[tuple[float, int]]] = {}
         for registered, link in rows:
             place, said = registered.place, registered.announcement
             row = shown.setdefault(place.region, RegionShown(place.region, place.jurisdiction))
@@ -154,11 +193,16 @@ class Overview:
             if load is not None:
                 row.add(replicas=load.replicas, free=load.available, down=load.down, running=load.running)
                 row.waiting += load.waiting
+                row.slots += load.slots
+                row.slots_used += load.slots_used
+                if load.replicas > load.down:
+                    kv_usages.setdefault(row.region, []).append((load.kv_usage, load.replicas - load.down))
             health = self._desk.core.health.get(registered.gateway_id)
             if health is not None and health.condition is not Condition.UP:
                 row.why = row.why or f"{registered.gateway_id}: {health.detail}"
         for row in shown.values():
             row.health = health_of(healths[row.region])
+            row.kv = _mean(kv_usages.get(row.region, []))
         return list(shown.values())
 
     def _flows(self, rows: list[tuple[Registered, Link | None]]) -> Iterator[tuple[str, str, float, int]]:
@@ -228,8 +272,11 @@ def _in_words(policies: dict[RegionName, ResidencyPolicy]) -> Iterator[dict[str,
         }
 
 
-def _totals(regions: list[RegionShown], rows: list[tuple[Registered, Link | None]], links: Links) -> dict[str, int]:
+def _totals(regions: list[RegionShown], rows: list[tuple[Registered, Link | None]], links: Links) -> dict[str, object]:
     return {
+        "slots": sum(each.slots for each in regions),
+        "slots_used": sum(each.slots_used for each in regions),
+        "kv": _mean([(each.kv, each.replicas - each.down) for each in regions if each.kv is not None]),
         "requests": sum(link.open_requests for _, link in rows if link is not None),
         "waiting": sum(each.waiting for each in regions),
         "replicas": sum(each.replicas for each in regions),
@@ -237,3 +284,9 @@ def _totals(regions: list[RegionShown], rows: list[tuple[Registered, Link | None
         "gateways": len(rows),
         "gateways_up": sum(each.gateway_id in links for each, _ in rows),
     }
+
+
+def _mean(shares: list[tuple[float, int]]) -> float | None:
+    """Mean of shares, each with the replicas that it is of; None where there are none."""
+    replicas = sum(count for _, count in shares)
+    return round(sum(share * count for share, count in shares) / replicas, 2) if replicas else None

@@ -13,11 +13,13 @@ from controller.links import Links
 from gateway.core.vocabulary import GatewayId
 from mesh.clock import Clock
 from mesh.control.vocabulary import Answer, Question
-from mesh.page.shown import DECISIONS_SHOWN, DecisionShown, SideShown, shown_at
+from mesh.page.shown import DecisionShown, SideShown, chosen, joined, shown_at
 from mesh.wire import TEXT_LENGTH_MAX
 
 OPEN_MAX = 16
 _LATEST_EVERY_NS = 2_000_000_000
+_ROWS_TAKEN_MAX = 100
+"""Most decisions taken from one gateway's answer."""
 _ANSWER_S = 2.0
 """Time after which a gateway counts as having no answer; one of an older version never answers."""
 
@@ -56,10 +58,11 @@ class Questions:
         return {"here": here.request, "there": told, "words": words}
 
     async def latest(self) -> list[DecisionShown]:
-        """Return the latest decisions of all gateways, the newest first. Raises TooManyQuestions."""
+        """Return the latest decisions of all gateways, the newest first, with both ends of a forward in one row. Raises
+        TooManyQuestions."""
         found = await self._ask("")
         rows = [row for gateway, text in found.items() for row in _rows(gateway, text)]
-        return sorted(rows, key=lambda each: each.age_ms)[:DECISIONS_SHOWN]
+        return chosen(sorted(joined(rows), key=lambda each: each.age_ms))
 
     def answered(self, gateway_id: GatewayId, answer: Answer) -> None:
         """Take in an answer; one that comes too late, or to no open question, is ignored."""
@@ -148,4 +151,4 @@ def _rows(gateway: GatewayId, text: bytes) -> list[DecisionShown]:
         rows = msgspec.json.decode(text, type=list[DecisionShown])
     except (msgspec.DecodeError, UnicodeError):
         return []
-    return [each for each in rows[:DECISIONS_SHOWN] if each.gateway == gateway]
+    return [each for each in rows[:_ROWS_TAKEN_MAX] if each.gateway == gateway]

@@ -226,7 +226,7 @@ class ControlService:
         if not link.is_registered or (link.report_ns is not None and now_ns < link.report_ns + _REPORTS_APART_NS):
             return
         link.report_ns, link.open_requests = now_ns, report.open_requests
-        link.load, link.forwards = report.load, report.forwards
+        link.load, link.forwards, link.totals = report.load, report.forwards, report.totals
         link.wanted = report.wanted
         peers = tuple(
             HeardPeer(

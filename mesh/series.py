@@ -118,13 +118,14 @@ class _Observed:
 class Distribution(Collector):
     """Histogram over fixed buckets: how many values were at most each bound, and their sum."""
 
-    __slots__ = ("_bounds", "_labels", "_name", "_series", "_words")
+    __slots__ = ("_bounds", "_labels", "_name", "_nothing", "_series", "_words")
 
     def __init__(self, name: str, words: str, bounds: tuple[float, ...], labels: Labels) -> None:
         self._name = name
         self._words = words
         self._labels = labels
         self._bounds = bounds
+        self._nothing = (0,) * (len(bounds) + 1)
         self._series: dict[Labels, _Observed] = {} if labels else {(): _Observed(len(bounds))}
 
     def observe(self, value: float, *values: str) -> None:
@@ -134,6 +135,10 @@ class Distribution(Collector):
             observed = self._series[values] = _Observed(len(self._bounds))
         observed.counts[bisect_left(self._bounds, value)] += 1
         observed.total += value
+
+    def summed(self) -> tuple[int, ...]:
+        """Counts by bucket over all series, not cumulative; the last bucket has no bound."""
+        return tuple(map(sum, zip(*(each.counts for each in self._series.values()), strict=True))) or self._nothing
 
     def describe(self) -> Iterable[Metric]:
         return (HistogramMetricFamily(self._name, self._words, labels=self._labels),)

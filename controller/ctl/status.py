@@ -14,84 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from controller.core.vocabulary import Condition
 from controller.ctl.client import ExitCode, NotAsked, admin_options, ask
+from controller.problems import GatewayView, ReplicaView, State, problems
 from mesh.admin_client import Admin
 
 PLAIN_WIDTH = 120
 """Width in columns where the output is no terminal."""
-
-
-class WantedView(msgspec.Struct, frozen=True):
-    model: str
-    pool: str
-    replicas: int
-    ready: int
-    reason: str
-
-
-class GatewayView(msgspec.Struct, frozen=True):
-    id: str
-    region: str
-    jurisdiction: str
-    condition: str
-    detail: str
-    drained: bool
-    attached: bool
-    replicas_owned: int
-    taken: tuple[int, int] | None = None
-    pushed: tuple[int, int] | None = None
-    rejected: str = ""
-    open_requests: int = 0
-    wanted: list[WantedView] = []
-    """Replicas wanted in its region, where the gateway says how many."""
-
-
-class ReplicaView(msgspec.Struct, frozen=True):
-    id: str
-    home: str
-    owner: str
-    pinned_to: str
-    drained: bool
-    removed: bool
-
-
-class OrphansView(msgspec.Struct, frozen=True):
-    home: str
-    replicas: int
-    reason: str
-
-
-class NameView(msgspec.Struct, frozen=True):
-    region: str
-    gateways: list[str]
-    why: str
-
-
-class RecordsView(msgspec.Struct, frozen=True):
-    version: int
-    fault: str
-    settle_fault: str
-
-
-class State(msgspec.Struct, frozen=True):
-    """The part of `/admin/state` that is shown."""
-
-    controller: str
-    term: int
-    version: int
-    not_ready_reason: str
-    frozen: str
-    store_fault: str
-    history_fault: str
-    gateways: list[GatewayView]
-    replicas: list[ReplicaView]
-    orphans: list[OrphansView]
-    narrowings: dict[str, str]
-    names: list[NameView]
-    faults: list[str]
-    published_records: RecordsView | None = None
-    """State of published records, where the controller publishes them."""
 
 
 @click.command()
@@ -108,7 +36,7 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
         seen = msgspec.json.decode(answer.body, type=State)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise NotAsked(f"{admin.url} does not answer as a controller of this version does: {error}") from error
-    wrong = list(complaints(seen))
+    wrong = [each.text for each in problems(seen)]
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.json.decode(answer.body), "wrong": wrong}))
     else:
@@ -116,33 +44,6 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
         console = console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
         print_status(seen, wrong, console, with_replicas=with_replicas)
     raise SystemExit(ExitCode.SOMETHING_WRONG if wrong else ExitCode.WELL)
-
-
-def complaints(seen: State) -> Iterator[str]:
-    """Problems that need an operator, worst first."""
-    if seen.not_ready_reason:
-        yield f"not ready: {seen.not_ready_reason}"
-    if seen.store_fault:
-        yield f"the store cannot be written, and nothing new is assigned: {seen.store_fault}"
-    if seen.frozen:
-        yield f"frozen, automatic failover and reassignment are suspended: {seen.frozen}"
-    if seen.published_records is not None:
-        yield from _complaints_of_records(seen.published_records)
-    for orphans in seen.orphans:
-        yield f"no gateway may serve {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
-    for gateway in seen.gateways:
-        if gateway.condition != Condition.UP:
-            yield f"gateway {gateway.id} is {gateway.condition}{_because(gateway.detail)}"
-        elif not gateway.attached:
-            yield f"gateway {gateway.id} is not attached{_because(gateway.detail)}"
-        if gateway.rejected:
-            yield f"gateway {gateway.id} rejected what it was told: {gateway.rejected}"
-    for name in seen.names:
-        if name.why:
-            yield f"the name leads nowhere for {name.region}: {name.why}"
-    yield from seen.faults
-    if seen.history_fault:
-        yield f"the record of orders: {seen.history_fault}"
 
 
 def print_status(seen: State, wrong: list[str], console: Console, *, with_replicas: bool = False) -> None:
@@ -214,14 +115,3 @@ def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
 def _plain(cell: object) -> Text:
     """Return the text without markup: an id may look like markup."""
     return Text(str(cell))
-
-
-def _complaints_of_records(records: RecordsView) -> Iterator[str]:
-    if records.fault:
-        yield f"the newest records are not published: {records.fault}"
-    if records.settle_fault:
-        yield f"the published records are not as they should be: {records.settle_fault}"
-
-
-def _because(detail: str) -> str:
-    return f": {detail}" if detail else ""

@@ -35,6 +35,7 @@ from mesh.control.vocabulary import (
 )
 from mesh.faults import ConfigError
 from mesh.supervisor import Supervisor, Tenure
+from mesh.totals import Totals
 from mesh.transport import Transport
 from mesh.values import Address
 
@@ -50,6 +51,7 @@ class Surroundings:
     open_requests: Callable[[], int]
     load: Callable[[], GatewayLoad]
     forwards: Callable[[], tuple[ForwardsTo, ...]]
+    totals: Callable[[], Totals]
     told: Callable[[str], bytes]
     """JSON about a request or a decision, or about the latest decisions; empty where none is known."""
     left_out: Callable[[], dict[str, str]]
@@ -146,6 +148,7 @@ class Control:
             load=around.load(),
             forwards=around.forwards(),
             wanted=self._wanted(),
+            totals=around.totals(),
         )
 
     def tell_wanted(self, wanted: Callable[[], tuple[Wanted, ...]]) -> None:

@@ -13,27 +13,28 @@ from gateway.app.wording import headline, of_other_side, sentence
 from gateway.core.vocabulary import ModelName, TargetKind
 from gateway.records.decisions import ExplainedRequest, OtherSide
 from mesh.control.codec import ANSWER_BYTES_MAX
-from mesh.page.shown import DecisionShown, SideShown
+from mesh.page.shown import DecisionShown, Mark, SideShown
 
 _TOLD_MAX = 20
 """Decisions told to a controller that asks for the latest."""
+_MARKED_TOLD_MAX = 8
+"""Decisions of each mark told beyond them."""
 _MILLISECOND_NS = 1_000_000
 
 
-def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
-    """Requests that ended last, sorted by arrival with the newest first; each with its arrival by this gateway's clock,
-    in ms."""
-    now_ns = desk.clock.now_ns()
-    found = desk.decisions.latest(count, now_ns)
-    found.sort(key=lambda each: -each[0])
-    return [(arrived_ns // _MILLISECOND_NS, _row(_tellable(desk, each))) for arrived_ns, each in found]
+def latest(desk: Desk, count: int, marked_max: int) -> list[tuple[int, DecisionShown]]:
+    """Requests that ended last, and of each mark up to `marked_max` before them, sorted by arrival with the newest
+    first; each with its arrival by this gateway's clock, in ms. Requests refused at admission are among them."""
+    found = desk.decisions.latest(count, desk.clock.now_ns(), marked_max) + desk.refusals.latest(marked_max)
+    found.sort(key=lambda each: -each.arrived_ns)
+    return [(each.arrived_ns // _MILLISECOND_NS, _row(_tellable(desk, each.request), each.marks)) for each in found]
 
 
 def told(desk: Desk, wanted: str) -> bytes:
     """Answer to a controller: about one request, or with an empty name the latest decisions."""
     desk.driver.tell_observers()
     if not wanted:
-        return _bounded([each for _, each in latest(desk, _TOLD_MAX)])
+        return _bounded([each for _, each in latest(desk, _TOLD_MAX, _MARKED_TOLD_MAX)])
     found = desk.decisions.explain(wanted, desk.clock.now_ns()) or desk.refusals.explain(wanted)
     return b"" if found is None else _bounded(_side(_tellable(desk, found)))
 
@@ -53,8 +54,9 @@ def _side(request: ExplainedRequest) -> SideShown:
     return SideShown(record, headline(request), sentence(request), of_other_side(OtherSide(request.gateway, request)))
 
 
-def _row(request: ExplainedRequest) -> DecisionShown:
+def _row(request: ExplainedRequest, marks: list[Mark]) -> DecisionShown:
     last = request.placements[-1] if request.placements else None
+    is_forwarded = last is not None and last.kind == TargetKind.PEER
     return DecisionShown(
         gateway=request.gateway,
         request=request.request_id,
@@ -63,7 +65,9 @@ def _row(request: ExplainedRequest) -> DecisionShown:
         origin=request.origin,
         outcome=request.outcome,
         region=request.ran_in or ("" if last is None else last.region),
-        forwarded=last is not None and last.kind == TargetKind.PEER,
+        forwarded=is_forwarded,
+        target=last.target if last is not None and is_forwarded else "",
+        marks=marks,
         waited_ms=None if last is None else round(last.waited_ms, 1),
         first_token_ms=None if request.first_token_ms is None else round(request.first_token_ms, 1),
         words=sentence(request),

@@ -244,7 +244,7 @@ async def serve_gateway(
             await begin()
         _add_parts(handle.reloader, desk, accounts, certificates, loops, region=region, control=control)
 
-        parts = _described(
+        described = _described(
             certificates=certificates,
             control=control,
             tracing=tracing,
@@ -252,6 +252,9 @@ async def serve_gateway(
             issuers=accounts.identities,
             taken_over_from=succession,
         )
+        state = partial(_state, desk, described)
+        overview = Overview(config, desk, names, state)
+        loops.run("overview", overview.run)
         await _open_doors(
             stack,
             handle,
@@ -261,11 +264,11 @@ async def serve_gateway(
                     config,
                     desk,
                     roster,
-                    parts,
+                    state,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     undrain=partial(_end_drain, desk, peer_server),
-                    overview=Overview(config, desk, names),
+                    overview=overview,
                     notes=lambda: {**desk.notes(), **accounts.usage.notes()},
                 )
             ),
@@ -546,11 +549,17 @@ async def _end_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[
     return {"draining": False, "drained_by_controller": desk.is_drained}
 
 
+def _state(desk: Desk, described: Mapping[str, Describes]) -> dict[str, object]:
+    """Content of `/admin/state`."""
+    told = {name: each.describe() for name, each in described.items()}
+    return {**desk.state(), **{name: part for name, part in told.items() if part is not None}}
+
+
 def _admin_app(
     config: GatewayConfig,
     desk: Desk,
     roster: PeerRoster,
-    described: Mapping[str, Describes],
+    state: Callable[[], dict[str, object]],
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
@@ -559,10 +568,6 @@ def _admin_app(
     notes: Notes,
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
-
-    def state() -> dict[str, object]:
-        told = {name: each.describe() for name, each in described.items()}
-        return {**desk.state(), **{name: part for name, part in told.items() if part is not None}}
 
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()

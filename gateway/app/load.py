@@ -4,7 +4,11 @@ depends on them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gateway.core.kernel.description import ReplicaCondition, condition_of
+from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.state import GatewayState
 from gateway.records.forward_rates import ForwardRates, Way
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad
@@ -14,6 +18,7 @@ FORWARDS_TOLD_MAX = 64
 
 
 def load_of(core: GatewayState) -> GatewayLoad:
+    use = engine_use(core.replicas)
     return GatewayLoad(
         replicas=len(core.replicas),
         available=core.replicas.available.bit_count(),
@@ -22,7 +27,29 @@ def load_of(core: GatewayState) -> GatewayLoad:
         waiting=len(core.waiting),
         is_draining=core.draining,
         is_locked_down=core.forwarding_stop is not None,
+        slots=use.slots,
+        slots_used=use.slots_used,
+        kv_usage=use.kv_usage,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    """Use of several replicas' engines, as their last probes found it."""
+
+    slots: int
+    """Requests that they run at once, of those for which that is known."""
+    slots_used: int
+    kv_usage: float
+    """Mean share of the KV cache in use, from 0 to 1; 0 where none answers."""
+
+
+def engine_use(replicas: Iterable[ReplicaState]) -> EngineUse:
+    """Use of the replicas that answer their probes."""
+    answering = [each for each in replicas if condition_of(each) is not ReplicaCondition.DOWN]
+    slots = [(each.slots.total, min(each.running, each.slots.total)) for each in answering]
+    kv_usage = sum(each.kv_usage for each in answering) / len(answering) if answering else 0.0
+    return EngineUse(sum(total for total, _ in slots), sum(used for _, used in slots), kv_usage)
 
 
 def forwards_told(core: GatewayState, rates: ForwardRates, now_ns: int) -> tuple[ForwardsTo, ...]:

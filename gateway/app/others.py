@@ -44,6 +44,7 @@ def make_control(
         open_requests=lambda: desk.driver.open_requests,
         load=lambda: load_of(desk.core),
         forwards=lambda: forwards_told(desk.core, desk.forward_rates, desk.clock.now_ns()),
+        totals=desk.metrics.totals,
         told=partial(told, desk),
         left_out=left_out,
     )

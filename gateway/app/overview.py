@@ -1,24 +1,36 @@
-"""Contents of a gateway's page: the gateway, its replicas and queues, peers by their heartbeats, and recent decisions.
-It reads state, at most twice a second and only while a page is open, and changes nothing.
+"""Contents of a gateway's page: the gateway and its problems, its replicas and queues, peers by their heartbeats, the
+latest decisions and the last hour.
+
+It changes nothing. Problems and the last hour are sampled every few seconds; the rest is computed at most twice a
+second and only while a page is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
 
 from gateway.app.decided import latest
 from gateway.app.desk import DRAINED, Desk
+from gateway.app.load import engine_use
+from gateway.app.problems import problems, read_status
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.description import ReplicaCondition, condition_of
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import Phase
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ModelCapacity, Place, Standing
 from gateway.policy.words import sentences_seen_from
 from gateway.records.forward_rates import Way
 from mesh.naming.service import NameService
+from mesh.page.last_hour import LastHour
 from mesh.page.shown import (
     DECISIONS_SHOWN,
+    MARKED_SHOWN,
     Health,
     Note,
     RegionShown,
@@ -27,9 +39,12 @@ from mesh.page.shown import (
     shown_at,
     some_of,
 )
+from mesh.problems import Problem, ProblemWatch
 
 _QUEUES_MAX = 50
 _MILLISECOND_NS = 1_000_000
+_LOOK_EVERY_S = 1.0
+"""Seconds between two looks at whether a sample is due."""
 _PEERS: dict[Standing, Health] = {
     Standing.LOST: Health.DOWN,
     Standing.STALE: Health.DOWN,
@@ -50,14 +65,37 @@ _REPLICAS: dict[ReplicaCondition, Health] = {
 
 
 class Overview:
-    def __init__(self, config: GatewayConfig, desk: Desk, names: NameService) -> None:
+    def __init__(
+        self, config: GatewayConfig, desk: Desk, names: NameService, state: Callable[[], Mapping[str, object]]
+    ) -> None:
+        """`state` is the content of `/admin/state`."""
         self._desk = desk
         self._core = desk.core
         self._names = names
         self._location = config.control.latitude, config.control.longitude
         self._began_ms = (desk.clock.wall_ns() - desk.clock.now_ns()) // _MILLISECOND_NS
         """Wall-clock time of the monotonic clock's zero, in ms; read once, so that the times shown do not jump."""
+        self._state_now = state
+        self._problems = ProblemWatch(self._find_problems)
+        self._hour = LastHour()
         self._worded: tuple[ResidencyPolicy, tuple[Place, ...], list[str]] | None = None
+
+    async def run(self) -> None:
+        """Follow the problems and the last hour, with or without watchers."""
+        while True:
+            self.look(self._desk.clock.now_ns())
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def look(self, now_ns: int) -> None:
+        """Take the samples that are due."""
+        self._problems.look(now_ns)
+        if self._hour.is_due(now_ns):
+            self._desk.driver.tell_observers()
+            core = self._core
+            self._hour.look({core.place.region: {core.gateway_id: self._desk.metrics.totals()}}, now_ns)
+
+    def _find_problems(self) -> Iterator[Problem]:
+        return problems(read_status(msgspec.json.encode(self._state_now())))
 
     def sections(self) -> dict[str, object]:
         self._desk.driver.tell_observers()
@@ -70,10 +108,13 @@ class Overview:
                 "jurisdiction": core.place.jurisdiction,
             },
             "state": self._state(),
+            "problems": self._problems.shown(self._began_ms),
+            "hour": self._hour.shown(self._began_ms),
             "totals": self._totals(),
             "regions": self._regions(),
             "forwards": self._forwards(now_ns),
             "queue": sorted(core.waiting.lengths().items(), key=lambda each: -each[1])[:_QUEUES_MAX],
+            "tenants": some_of(self._tenants()),
             "replicas": some_of([self._replica(each) for each in core.replicas]),
             "peers": some_of([self._peer(each) for each in core.peers]),
             "names": self._said(),
@@ -101,19 +142,17 @@ class Overview:
             yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
         elif desk.is_drained:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
-        elif reason := desk.readiness():
-            yield Note("bad", f"Not ready: {reason}.")
-        if core.forwarding_stop is not None:
-            yield Note("bad", f"Locked down: nothing is forwarded, in or out. {desk.lockdown.state.reason}".strip())
-        if core.policy.closed_reason:
-            yield Note("warn", f"Closed: nothing leaves this region. {core.policy.closed_reason}")
         for name, text in desk.notes().items():
             if name != "lockdown":
                 yield Note("warn", f"{name}: {text}")
 
-    def _totals(self) -> dict[str, int]:
+    def _totals(self) -> dict[str, object]:
         core = self._core
+        use = engine_use(core.replicas)
         return {
+            "slots": use.slots,
+            "slots_used": use.slots_used,
+            "kv": round(use.kv_usage, 2) if len(core.replicas) else None,
             "requests": len(core.requests),
             "waiting": len(core.waiting),
             "replicas": len(core.replicas),
@@ -135,8 +174,33 @@ class Overview:
             "running": state.running,
             "pending": state.waiting,
             "in_flight": state.in_flight,
+            "slots": state.slots.total,
             "kv": round(state.kv_usage, 2),
         }
+
+    def _tenants(self) -> list[dict[str, object]]:
+        """Open requests by tenant and service class, most waiting first. Tenants that logs may not name are one."""
+        running: Counter[tuple[str, str]] = Counter()
+        waiting: Counter[tuple[str, str]] = Counter()
+        oldest_ns: dict[tuple[str, str], int] = {}
+        for each in self._core.requests.values():
+            key = self._desk.metrics.tenant_label(each.profile.tenant), each.request_class.service_class
+            if each.phase is Phase.WAITING:
+                waiting[key] += 1
+                oldest_ns[key] = min(oldest_ns.get(key, each.arrived_ns), each.arrived_ns)
+            else:
+                running[key] += 1
+        keys = dict.fromkeys([key for key, _ in (*waiting.most_common(), *running.most_common())])
+        return [
+            {
+                "tenant": key[0],
+                "class": key[1],
+                "waiting": waiting[key],
+                "running": running[key],
+                "oldest_ms": self._began_ms + oldest_ns[key] // _MILLISECOND_NS if key in oldest_ns else None,
+            }
+            for key in keys
+        ]
 
     # Peers and regions
 
@@ -168,13 +232,18 @@ class Overview:
             is_down = condition_of(replica) is ReplicaCondition.DOWN
             running = replica.running + replica.waiting
             _row(shown, replica.spec.place).add(replicas=1, free=is_free, down=is_down, running=running)
+        if len(core.replicas):
+            use = engine_use(core.replicas)
+            here.slots, here.slots_used, here.kv = use.slots, use.slots_used, round(use.kv_usage, 2)
         for peer in core.peers:
             row = _row(shown, peer.spec.place)
             row.gateways.append(peer.spec.gateway_id)
             row.waiting += sum(peer.queue_lengths.values())
             row.why = row.why or peer.detail
-            healths.setdefault(row.region, []).append(_health_of(peer))
-            for place, replicas, free, load in _groups(() if peer.report is None else peer.report.capacities):
+            health = _health_of(peer)
+            healths.setdefault(row.region, []).append(health)
+            report = None if health is Health.DOWN else peer.report
+            for place, replicas, free, load in _groups(() if report is None else report.capacities):
                 _row(shown, place).add(replicas=replicas, free=free, running=load)
         healths.setdefault(here.region, []).append(self._health_here(here))
         for row in shown.values():
@@ -229,7 +298,7 @@ class Overview:
 
     def _decisions(self) -> list[dict[str, object]]:
         """Decisions with their time of day; an age would differ at each look."""
-        rows = latest(self._desk, DECISIONS_SHOWN)
+        rows = latest(self._desk, DECISIONS_SHOWN, MARKED_SHOWN)
         return [shown_at(each, self._began_ms + arrived_ms) for arrived_ms, each in rows]
 
 

@@ -9,16 +9,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from mesh.problems import Problem
+
 
 class StatusView(msgspec.Struct, frozen=True):
     """Part of a gateway's state that belongs to one feature, as far as it is shown. Every hook adds nothing unless a
     feature overrides it."""
 
-    def grave_complaints(self) -> Iterator[str]:
+    def grave_problems(self) -> Iterator[Problem]:
         """Problems that keep requests from being forwarded."""
         yield from ()
 
-    def complaints(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         """Problems that an operator should solve, worst first."""
         yield from ()
 
@@ -47,5 +49,5 @@ def plain(cell: object) -> Text:
 
 
 def because(detail: str) -> str:
-    """Detail as it is added to a complaint."""
+    """Detail as it is added to the text of a problem."""
     return f": {detail}" if detail else ""

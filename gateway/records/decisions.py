@@ -4,6 +4,7 @@ and numbers of requests, never their tenant or text, and no decision depends on 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,6 +24,7 @@ from gateway.core.vocabulary import (
     Figure,
     GatewayId,
     ModelName,
+    Outcome,
     Place,
     PoolChoice,
     RegionName,
@@ -34,6 +36,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RanAt, RequestSummary
+from mesh.page.shown import SLOW_MS, Mark
 from mesh.values import ID_PATTERN
 
 REFUSED = "refused"
@@ -43,6 +46,10 @@ REFUSALS_MAX = 8
 SHADOWED_PAIRS_MAX = 1024
 """Maximum of pairs of peer and model for which shadow overflow is counted; further ones are counted as `other`."""
 
+_MARKED_AMONG = 1_000
+"""Latest requests among which marked ones are looked for, each time that an operator's page asks."""
+_FAILURES = frozenset(outcome for outcome in Outcome if outcome.startswith(("failed_", "expired_")))
+_REJECTIONS = frozenset(outcome for outcome in Outcome if outcome.startswith("rejected_"))
 _MILLISECOND_NS = 1_000_000
 _SHADOW_LINE_EVERY_NS = 1_000_000_000
 _RECORD_BYTES = 1_000
@@ -243,6 +250,15 @@ class _Remembered:
     """Refusals of this forward by this gateway, the earlier ones too, as far as they are remembered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Finished request, for a list of the latest ones."""
+
+    arrived_ns: int
+    request: ExplainedRequest
+    marks: list[Mark]
+
+
 class DecisionLog:
     """Latest finished requests and refused forwards of this gateway by request id; of two with the same id, the later
     one. Requests that are not finished are looked up among the driver's. It observes the driver for shadow decisions.
@@ -298,10 +314,16 @@ class DecisionLog:
         found = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
         return None if found is None else self._explained(found, now_ns)
 
-    def latest(self, count: int, now_ns: int) -> list[tuple[int, ExplainedRequest]]:
-        """Latest finished requests, newest first, each with its time of arrival."""
-        latest = islice(reversed(self._remembered.values()), count)
-        return [(each.record.arrived_ns, self._explained(each, now_ns)) for each in latest]
+    def latest(self, count: int, now_ns: int, marked_max: int = 0) -> list[Latest]:
+        """Latest finished requests, newest first, and up to `marked_max` of each mark among those before them."""
+        found: list[Latest] = []
+        counts: Counter[Mark] = Counter()
+        for index, entry in enumerate(islice(reversed(self._remembered.values()), max(count, _MARKED_AMONG))):
+            marks = _marks_of(entry.record)
+            if index < count or any(counts[mark] < marked_max for mark in marks):
+                counts.update(marks)
+                found.append(Latest(entry.record.arrived_ns, self._explained(entry, now_ns), marks))
+        return found
 
     def explain_to(self, peer: GatewayId, request_id: RequestId, now_ns: int) -> ExplainedRequest | None:
         """Explanation for a peer, only of a request that this peer forwarded here; else None."""
@@ -510,6 +532,42 @@ def _shadow_row(peer: str, model: ModelName, count: _ShadowCount) -> dict[str, o
         "placed_here_since": count.placed,
         "waited_on_mean_ms": waited_on_ms,
     }
+
+
+def _marks_of(record: RequestRecord) -> list[Mark]:
+    """Properties that operators filter decisions by."""
+    return [mark for mark, has_it in _MARKS.items() if has_it(record)]
+
+
+def _is_failed(record: RequestRecord) -> bool:
+    return record.end is not None and record.end.outcome in _FAILURES
+
+
+def _is_refused(record: RequestRecord) -> bool:
+    return record.refusal is not None or (record.end is not None and record.end.outcome in _REJECTIONS)
+
+
+def _is_slow(record: RequestRecord) -> bool:
+    waited_ns = record.legs[0].decision.waited_ns if record.legs else 0
+    first_token_ns = 0 if record.first_token_ns is None else record.first_token_ns - record.arrived_ns
+    return max(waited_ns, first_token_ns) > SLOW_MS * _MILLISECOND_NS
+
+
+def _is_resumed(record: RequestRecord) -> bool:
+    return any(leg.resume for leg in record.legs)
+
+
+def _is_forwarded(record: RequestRecord) -> bool:
+    return record.origin is not None or any(leg.target.kind is TargetKind.PEER for leg in record.legs)
+
+
+_MARKS: dict[Mark, Callable[[RequestRecord], bool]] = {
+    Mark.FAILED: _is_failed,
+    Mark.SLOW: _is_slow,
+    Mark.REFUSED: _is_refused,
+    Mark.RESUMED: _is_resumed,
+    Mark.FORWARDED: _is_forwarded,
+}
 
 
 def _origin_of(record: RequestRecord) -> GatewayId | str:

@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegRole,
     ModelName,
+    Outcome,
     ReplicaId,
     RequestId,
     RequestProfile,
@@ -38,15 +39,18 @@ from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
-from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
+from gateway.records.usage_metrics import SHARE, UsageMetrics, ran
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RequestSummary
 from mesh.series import Described, Distribution, Level, Tally, described
+from mesh.totals import FIRST_TOKEN_BOUNDS_S, Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECOND_NS = 1_000_000_000
 _WAIT_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
+_NO_ERRORS = frozenset({Outcome.COMPLETED, Outcome.CLIENT_ERROR, Outcome.ABANDONED})
+"""Outcomes for which this mesh is not to blame."""
 _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
@@ -110,6 +114,17 @@ class Metrics:
         sent = {(peer, Way.OUT): int(count) for (peer,), count in self._sent.counts()}
         taken = (each for each in self._received.counts() if each[0][1] == "accepted")
         return sent | {(peer, Way.IN): int(count) for (peer, _), count in taken}
+
+    def totals(self) -> Totals:
+        """Counts since the start of requests that clients sent here, from the counters of the metrics page."""
+        ended = [(outcome, int(count)) for (_, outcome), count in self._ended.counts()]
+        return Totals(
+            requests=sum(count for _, count in ended),
+            errors=sum(count for outcome, count in ended if outcome not in _NO_ERRORS),
+            forwards=sum(int(count) for _, count in self._sent.counts()),
+            first_tokens=self._first_token.summed(),
+            waiting=len(self._core.waiting),
+        )
 
     def forward_malformed(self, origin: GatewayId) -> None:
         """Count a forward that no gateway may send or that cannot be read."""
@@ -228,7 +243,7 @@ class Metrics:
         self._first_token = self._histogram(
             "first_token_seconds",
             "From the arrival of a client's request to the first token of its stream.",
-            FIRST_TOKEN_S,
+            FIRST_TOKEN_BOUNDS_S,
             "model",
             "ran",
         )

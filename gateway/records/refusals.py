@@ -4,15 +4,17 @@ id for explanations. It holds nothing that a client wrote except the request's i
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.kernel.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
-from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest
+from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest, Latest
 from gateway.request.callers import KeyId
 from mesh.clock import Clock
+from mesh.page.shown import Mark
 
 REMEMBERED_MAX = 1024
 """Maximum of remembered refusals. They are kept apart from decisions, so that clients without a key cannot push
@@ -74,6 +76,11 @@ class Refusals:
             self._latest[refusal.request_id] = refusal, now_ns
             if len(self._latest) > REMEMBERED_MAX:
                 del self._latest[next(iter(self._latest))]
+
+    def latest(self, count: int) -> list[Latest]:
+        """Latest refused requests, newest first."""
+        found = [(self._latest[each][1], self.explain(each)) for each in islice(reversed(self._latest), count)]
+        return [Latest(at_ns, each, [Mark.REFUSED]) for at_ns, each in found if each is not None]
 
     def explain(self, wanted: str) -> ExplainedRequest | None:
         """Explanation of a refused request; None if it was not refused, or is forgotten."""

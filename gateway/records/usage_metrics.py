@@ -17,8 +17,8 @@ from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
 from mesh.series import Distribution, Tally
+from mesh.totals import FIRST_TOKEN_BOUNDS_S
 
-FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 LENGTHS = tuple(float(2**power) for power in range(5, 21))
@@ -146,7 +146,7 @@ class UsageMetrics:
         self._forwards_first_token = self._histogram(
             "forwards_first_token_seconds",
             "From a forward's arrival here to the first token of its stream, where a replica here ran it.",
-            FIRST_TOKEN_S,
+            FIRST_TOKEN_BOUNDS_S,
             "model",
         )
         self._forwards_per_token = self._histogram(

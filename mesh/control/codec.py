@@ -36,6 +36,7 @@ from mesh.control.vocabulary import (
     Taken,
     Wanted,
 )
+from mesh.totals import Totals
 from mesh.values import URL_LENGTH_MAX, parse_address
 from mesh.wire import (
     KEY_LENGTH_MAX,
@@ -69,6 +70,8 @@ DOCUMENT_LENGTH_MAX = 64 * 1024
 TENANTS_MAX = 4096
 ANSWER_BYTES_MAX = 256 * 1024
 """Most bytes of an answer to one question."""
+BUCKETS_MAX = 64
+"""Most buckets of a histogram in a report."""
 WANTED_MAX = 64
 """Most pools for which a gateway reports how many replicas are wanted."""
 
@@ -228,7 +231,23 @@ def _report_to_pb(report: Report) -> pb.Report:
             pb.Wanted(model=each.model, pool=each.pool, replicas=each.replicas, ready=each.ready, reason=each.reason)
             for each in report.wanted[:WANTED_MAX]
         ],
+        totals=None if report.totals is None else _totals_to_pb(report.totals),
     )
+
+
+def _totals_to_pb(totals: Totals) -> pb.Totals:
+    return pb.Totals(
+        requests=totals.requests,
+        errors=totals.errors,
+        forwards=totals.forwards,
+        first_tokens=totals.first_tokens,
+    )
+
+
+def _totals(message: pb.Report) -> Totals:
+    counts = message.totals
+    require(len(counts.first_tokens) <= BUCKETS_MAX, "report.totals.first_tokens are too many")
+    return Totals(counts.requests, counts.errors, counts.forwards, tuple(counts.first_tokens), message.load.waiting)
 
 
 def _load_to_pb(load: GatewayLoad) -> pb.GatewayLoad:
@@ -240,6 +259,9 @@ def _load_to_pb(load: GatewayLoad) -> pb.GatewayLoad:
         waiting=load.waiting,
         is_draining=load.is_draining,
         is_locked_down=load.is_locked_down,
+        slots=load.slots,
+        slots_used=load.slots_used,
+        kv_usage=load.kv_usage,
     )
 
 
@@ -252,6 +274,9 @@ def _load(message: pb.GatewayLoad) -> GatewayLoad:
         message.waiting,
         message.is_draining,
         message.is_locked_down,
+        message.slots,
+        message.slots_used,
+        message.kv_usage if 0 <= message.kv_usage <= 1 else 0.0,
     )
 
 
@@ -280,6 +305,7 @@ def _report(message: pb.Report) -> Report:
         _load(message.load) if message.HasField("load") else None,
         tuple(_forwards(each, f"report.forwards[{index}]") for index, each in enumerate(message.forwards)),
         tuple(_wanted(each) for each in message.wanted),
+        _totals(message) if message.HasField("totals") else None,
     )
 
 

@@ -8,6 +8,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
 from mesh.naming.tree import RecordTree
+from mesh.totals import Totals
 
 
 @value
@@ -75,6 +76,11 @@ class GatewayLoad:
     """Requests in the gateway's queues."""
     is_draining: bool = False
     is_locked_down: bool = False
+    slots: int = 0
+    """Requests that the engines run at once, of the replicas for which that is known."""
+    slots_used: int = 0
+    kv_usage: float = 0.0
+    """Mean share of the KV cache in use, of the replicas that answer."""
 
 
 @value
@@ -94,6 +100,8 @@ class Report:
     """Load of the gateway; None from a gateway that does not report it."""
     forwards: tuple[ForwardsTo, ...] = ()
     wanted: tuple[Wanted, ...] = ()
+    totals: Totals | None = None
+    """Counts since the process started; None from a gateway that does not report them. `waiting` is that of `load`."""
 
 
 @value

@@ -4,6 +4,7 @@ program that fills them in knows what they mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -13,6 +14,10 @@ import msgspec
 ROWS_MAX = 500
 """Most rows of a table; beyond them the page says how many are left out."""
 DECISIONS_SHOWN = 40
+MARKED_SHOWN = 20
+"""Decisions shown of each mark beyond the latest ones."""
+SLOW_MS = 2_000
+"""Milliseconds to the first token, or to the first placement, beyond which a request counts as slow."""
 
 _Row = TypeVar("_Row")
 
@@ -27,6 +32,18 @@ class Health(StrEnum):
     """Accepting no requests: drained, locked down or not ready."""
     DOWN = "down"
     UNKNOWN = "unknown"
+
+
+class Mark(StrEnum):
+    """Property of a decision that operators filter by."""
+
+    FAILED = "failed"
+    """Failed or expired."""
+    SLOW = "slow"
+    REFUSED = "refused"
+    """Rejected by a gateway, at admission or later."""
+    RESUMED = "resumed"
+    FORWARDED = "forwarded"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -50,6 +67,11 @@ class RegionShown(msgspec.Struct):
     free: int = 0
     """Replicas that would accept a request at once."""
     down: int = 0
+    slots: int = 0
+    """Requests that the engines run at once, of the replicas for which that is known."""
+    slots_used: int = 0
+    kv: float | None = None
+    """Mean share of the KV cache in use; None where it is not known."""
     running: int = 0
     """Requests on the region's replicas, begun or not."""
     waiting: int = 0
@@ -85,16 +107,53 @@ class DecisionShown(msgspec.Struct, frozen=True):
     region: str = ""
     """Region where the request ran, or was sent last."""
     forwarded: bool = False
+    target: str = ""
+    """Gateway that it was forwarded to; empty where it was not."""
+    marks: list[Mark] = []
     waited_ms: float | None = None
     first_token_ms: float | None = None
     words: str = ""
+    hops: list[DecisionShown] = []
+    """Same request at the gateways that it was forwarded to, as these describe it."""
 
 
 def shown_at(decision: DecisionShown, at_ms: int) -> dict[str, object]:
-    """Row of the page, with the time of day in place of the age."""
+    """Row of the page, with the time in place of the age."""
     row: dict[str, object] = msgspec.to_builtins(decision)
+    row["hops"] = [{**msgspec.to_builtins(hop), "age_ms": None} for hop in decision.hops]
     del row["age_ms"]
     return {**row, "at_ms": at_ms}
+
+
+def joined(rows: Iterable[DecisionShown]) -> list[DecisionShown]:
+    """Both ends of each forward in one row: that of the gateway that a client asked, with those of the gateways behind
+    it. A row whose other end is unknown stays by itself."""
+    by_request: dict[str, list[DecisionShown]] = {}
+    for row in rows:
+        by_request.setdefault(row.request, []).append(row)
+    return [each for group in by_request.values() for each in _joined(group)]
+
+
+def _joined(group: list[DecisionShown]) -> list[DecisionShown]:
+    """Rows of one request id. Several clients may use the same id: only gateways that name each other are joined."""
+    found = []
+    for first in (each for each in group if not each.origin):
+        hops = [each for each in group if each.origin == first.gateway]
+        marks = [mark for mark in Mark if any(mark in each.marks for each in (first, *hops))]
+        found.append(msgspec.structs.replace(first, hops=hops, marks=marks))
+    told = {id(hop) for each in found for hop in each.hops}
+    return found + [each for each in group if each.origin and id(each) not in told]
+
+
+def chosen(rows: Iterable[DecisionShown]) -> list[DecisionShown]:
+    """Latest rows, and of each mark the latest ones beyond them. `rows` are sorted, newest first."""
+    counts: Counter[Mark] = Counter()
+    kept = []
+    for index, row in enumerate(rows):
+        if index < DECISIONS_SHOWN or any(counts[mark] < MARKED_SHOWN for mark in row.marks):
+            kept.append(row)
+            counts.update(row.marks)
+    return kept
 
 
 class SideShown(msgspec.Struct, frozen=True):

@@ -22,13 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def modules(request: pytest.FixtureRequest) -> Path:
     """Folder of Node's packages."""
-    _need(request, None if (MODULES / "openai").is_dir() else "Node's packages are not here: run `make test-clients`")
+    _need(request, None if (MODULES / "axe-core").is_dir() else "Node's packages are not here: run `make test-clients`")
     return MODULES
 
 
 @pytest.fixture
 def chromium(request: pytest.FixtureRequest) -> str:
     return _program(request, "chromium")
+
+
+@pytest.fixture
+def chromedriver(request: pytest.FixtureRequest) -> str:
+    return _program(request, "chromedriver")
 
 
 @pytest.fixture

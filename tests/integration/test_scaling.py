@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.app.status_cli import read_status
+from gateway.app.problems import read_status
 from gateway.core.vocabulary import Place
 from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
 from gateway.features.scaling.status import ScalingView

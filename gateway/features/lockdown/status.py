@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.features.status import StatusView, because
+from mesh.problems import Problem
 
 
 class LockdownView(StatusView, frozen=True):
@@ -14,6 +15,7 @@ class LockdownView(StatusView, frozen=True):
     reason: str
     since: str
 
-    def grave_complaints(self) -> Iterator[str]:
+    def grave_problems(self) -> Iterator[Problem]:
         if self.active:
-            yield f"lockdown since {self.since}{because(self.reason or 'no reason given')}"
+            text = f"lockdown since {self.since}{because(self.reason or 'no reason given')}"
+            yield Problem(text, "lockdown", runbook="NightsideLockdown")

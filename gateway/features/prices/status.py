@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.features.status import StatusView
+from mesh.problems import Problem
 
 _DAY_S = 86_400
 
@@ -21,11 +22,13 @@ class PricesView(StatusView, frozen=True):
     since_s: float | None = None
     next_change_s: float | None = None
 
-    def complaints(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         if self.fault:
-            yield f"a price list was refused, and the one before is in force: {self.fault}"
+            text = f"a price list was refused, and the one before is in force: {self.fault}"
+            yield Problem(text, "price_list_refused", runbook="NightsidePricesRefused")
         if self.valid_s is not None and self.valid_s < 0:
-            yield f"the price list was to be looked at again {-self.valid_s / _DAY_S:.0f} days ago (valid_until)"
+            text = f"the price list was to be looked at again {-self.valid_s / _DAY_S:.0f} days ago (valid_until)"
+            yield Problem(text, "price_list_out_of_date", runbook="NightsidePricesOutOfDate")
 
     def headlines(self) -> Iterator[str]:
         if not self.digest:

@@ -8,6 +8,7 @@ import msgspec
 from rich.table import Table
 
 from gateway.features.status import StatusView, plain, table_of
+from mesh.problems import Problem
 
 
 class ScaledPoolView(msgspec.Struct, frozen=True):
@@ -29,12 +30,14 @@ class ScalingView(StatusView, frozen=True):
     pools: list[ScaledPoolView]
     webhook_fault: str
 
-    def complaints(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         for each in self.pools:
             if each.missing:
-                yield f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
+                text = f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
+                yield Problem(text, "replicas_missing", f"{each.model}/{each.pool}", "NightsideReplicasMissing")
         if self.webhook_fault:
-            yield f"the scaling webhook does not take what it is told: {self.webhook_fault}"
+            text = f"the scaling webhook does not take what it is told: {self.webhook_fault}"
+            yield Problem(text, "scaling_webhook_failing")
 
     def tables(self) -> Iterator[Table]:
         if not self.pools:

@@ -2,6 +2,7 @@
 
 const LONG = 30; // what has more letters may be cut off, and is told whole by a tooltip
 const TEXT_MAX = 4000;
+const FILTERED_MIN = 6; // rows from which on a table can be filtered
 // What is not seen and yet changes how other text is read: controls, and marks that turn text around or have no width.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 const SVG = "http://www.w3.org/2000/svg";
@@ -67,41 +68,106 @@ export function keyed(parent, rows, keyOf, make, update) {
   parent.knownRows = next;
 }
 
-// A table whose rows stay the same elements. A column: name, how it is told (`text`, or `cell` that fills the td), and
-// `kind`: number, wide.
+// A table whose rows stay the same elements, to be sorted by each column and filtered by text. A column has a name, its
+// text, perhaps `cell` that fills the td, `by` that gives what it is sorted by in place of the text, and `kind`: number, wide.
 export class Table {
-  constructor(caption, columns, keyOf, empty) {
+  constructor(caption, columns, keyOf, empty, onRow = null) {
     this.columns = columns;
     this.keyOf = keyOf;
+    this.onRow = onRow;
+    this.rows = [];
+    this.leftOut = 0;
+    this.sorting = { column: null, down: false };
+    this.choose = null; // a further filter
     this.body = h("tbody", { role: "rowgroup" });
-    this.more = h("p", { class: "muted", hidden: true });
+    this.more = h("p", { class: "muted", role: "status" });
     this.empty = h("p", { class: "muted" }, empty);
+    this.filter = h("input", { type: "search", class: "filter", placeholder: "Filter", "aria-label": `Filter ${caption}`, autocomplete: "off", spellcheck: "false", maxlength: "200" });
+    this.filter.addEventListener("input", () => this.draw());
+    this.order = this.orderOf(caption);
+    this.tools = h("div", { class: "tools" }, this.filter, this.order);
     // Roles are named since small screens show rows as cards, and a browser then forgets that this is a table.
-    const head = h("tr", { role: "row" }, columns.map((each) => h("th", { scope: "col", role: "columnheader", class: each.kind }, each.name)));
+    this.heads = columns.map((each) => h("th", { scope: "col", role: "columnheader", class: each.kind }, each.isAction ? each.name : this.button(each)));
+    const head = h("tr", { role: "row" }, this.heads);
     this.table = h("table", { role: "table" }, h("caption", { class: "hidden" }, caption), h("thead", { role: "rowgroup" }, head), this.body);
-    this.element = h(
-      "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table, this.empty, this.more,
-    );
+    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${caption}, table` }, this.table, this.empty);
+    this.element = h("div", { class: "held" }, this.tools, this.scroll, this.more);
+  }
+
+  button(column) {
+    return h("button", { type: "button", class: "sort", onclick: () => this.sortBy(column) }, column.name);
+  }
+
+  // On small screens, which show no heads.
+  orderOf(caption) {
+    const options = this.columns.filter((each) => !each.isAction).map((each) => h("option", { value: each.name }, `Sort by ${each.name}`));
+    const select = h("select", { class: "order", "aria-label": `Sort ${caption}` }, h("option", { value: "" }, "Sort by …"), options);
+    select.addEventListener("change", () => {
+      this.sorting = { column: this.columns.find((each) => each.name === select.value) ?? null, down: false };
+      this.draw();
+    });
+    return select;
+  }
+
+  // Up at first, then down, then as it comes.
+  sortBy(column) {
+    const isSame = this.sorting.column === column;
+    this.sorting = isSame && this.sorting.down ? { column: null, down: false } : { column, down: isSame };
+    this.order.value = this.sorting.column?.name ?? "";
+    this.draw();
   }
 
   show(rows, leftOut = 0) {
+    this.rows = rows;
+    this.leftOut = leftOut;
+    this.draw();
+  }
+
+  draw() {
+    const wanted = this.filter.value.trim().toLowerCase();
+    const kept = this.rows.filter((row) => (!this.choose || this.choose(row)) && (!wanted || this.columns.some((each) => String(each.text?.(row) ?? "").toLowerCase().includes(wanted))));
+    const rows = this.sorted(kept);
     keyed(
       this.body, rows, this.keyOf,
       () => h("tr", { role: "row" }, this.columns.map((each) => h(each.isHead ? "th" : "td", { class: each.kind, "data-name": each.name, role: each.isHead ? "rowheader" : "cell", scope: each.isHead ? "row" : null }))),
-      (element, row) => this.columns.forEach((each, index) => {
-        const cell = element.children[index];
-        if (each.cell) each.cell(cell, row);
-        else {
-          say(cell, each.text(row));
-          const title = cell.textContent.length > LONG ? cell.textContent : "";
-          if (cell.title !== title) cell.title = title;
-        }
-      }),
+      (element, row) => {
+        this.columns.forEach((each, index) => this.fill(element.children[index], each, row));
+        this.onRow?.(element, row);
+      },
     );
     this.table.hidden = rows.length === 0;
-    this.empty.hidden = rows.length !== 0;
-    this.more.hidden = !leftOut;
-    say(this.more, leftOut ? `and ${leftOut} more` : "");
+    this.empty.hidden = this.rows.length !== 0;
+    this.filter.hidden = this.rows.length < FILTERED_MIN && !this.filter.value;
+    this.order.hidden = this.rows.length < 2;
+    const isPart = rows.length !== this.rows.length;
+    say(this.more, [isPart ? `${count(rows.length)} of ${count(this.rows.length)} rows` : "", this.leftOut ? `${count(this.leftOut)} more are not shown` : ""].filter(Boolean).join(", "));
+    this.columns.forEach((each, index) => {
+      const order = this.sorting.column === each ? (this.sorting.down ? "descending" : "ascending") : null;
+      if (order) this.heads[index].setAttribute("aria-sort", order);
+      else this.heads[index].removeAttribute("aria-sort");
+    });
+  }
+
+  fill(cell, column, row) {
+    if (column.cell) {
+      column.cell(cell, row);
+      return;
+    }
+    say(cell, column.text(row));
+    const title = column.title ? plain(column.title(row)) : cell.textContent.length > LONG ? cell.textContent : "";
+    if (cell.title !== title) cell.title = title;
+  }
+
+  sorted(rows) {
+    const { column, down } = this.sorting;
+    if (!column) return rows;
+    const by = column.by ?? column.text;
+    const isNothing = (value) => value === null || value === undefined || value === "";
+    return rows.map((row) => [by(row), row]).sort(([one], [other]) => {
+      if (isNothing(one) || isNothing(other)) return isNothing(one) - isNothing(other); // what is not known comes last
+      const order = typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+      return down ? -order : order;
+    }).map(([, row]) => row);
   }
 }
 
@@ -126,7 +192,30 @@ export function milliseconds(number) {
   return `${number >= 10 ? Math.round(number) : number} ms`;
 }
 
+export function share(used, total) {
+  return total ? `${count(used)}/${count(total)}` : "–"; // not known
+}
+
+export function percent(part) {
+  return part === null || part === undefined ? "" : `${Math.round(part * 100)} %`;
+}
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// Day and time of day in UTC, as logs have them; columns of them name the zone.
 export function clock(time) {
   const at = new Date(time);
-  return Number.isNaN(at.getTime()) ? String(time) : at.toLocaleTimeString("en-GB");
+  return Number.isNaN(at.getTime()) ? String(time) : `${at.getUTCDate()} ${MONTHS[at.getUTCMonth()]} ${at.toISOString().slice(11, 19)}`;
+}
+
+// The whole time with its date and zone.
+export function moment(time) {
+  const at = new Date(time);
+  return Number.isNaN(at.getTime()) ? String(time) : `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+export function span(seconds) {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }

@@ -7,7 +7,7 @@ export function lookup(session, onRefused) {
   const input = h("input", { type: "search", id: "lookup-id", autocomplete: "off", spellcheck: "false", placeholder: "x-request-id or x-nightside-decision", maxlength: "600" });
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const form = h("form", { role: "search" },
-    h("label", { for: "lookup-id" }, "Request or decision"), h("div", { class: "row" }, input, h("button", { type: "submit" }, "Look up")));
+    h("label", { for: "lookup-id" }, "Request id or decision id"), h("div", { class: "row" }, input, h("button", { type: "submit" }, "Explain")));
   let newest = 0;
   const look = async (id) => {
     const mine = (newest += 1);
@@ -16,7 +16,7 @@ export function lookup(session, onRefused) {
     if (mine !== newest) return;
     if (reply.status !== 200) say(answer, reply.fault);
     else {
-      try { answer.replaceChildren(...explained(reply.answer)); } catch { say(answer, "What came back cannot be read."); }
+      try { answer.replaceChildren(...explained(reply.answer)); } catch { say(answer, "The answer cannot be read."); }
     }
     if (reply.status === 401) onRefused(reply.status, reply.fault);
   };
@@ -25,7 +25,7 @@ export function lookup(session, onRefused) {
     const id = input.value.trim();
     if (id) look(id);
   });
-  const element = panel("lookup", "Why did it run there?", form, answer);
+  const element = panel("lookup", "Explain a request", form, answer);
   const lookFor = (id) => {
     input.value = id;
     element.scrollIntoView({ block: "nearest" });
@@ -45,9 +45,9 @@ function* sideOf(request) {
   for (const placement of request.placements ?? []) {
     if (!placement.considered.length) continue;
     const hasCosts = placement.considered.some((each) => each.costs);
-    const heads = ["Target", "Region", "Standing", "Known", "Load", "Round trip", ...(hasCosts ? ["Score"] : [])];
+    const heads = ["Target", "Region", "State", "Cached blocks", "Load", "Round trip", ...(hasCosts ? ["Score"] : [])];
     yield h("h3", null, `${request.gateway}, attempt ${placement.attempt}: ${placement.reason.replaceAll("_", " ")}`);
-    yield h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `What attempt ${placement.attempt} looked at` },
+    yield h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Candidates of attempt ${placement.attempt}` },
       h("table", null, h("thead", null, h("tr", null, heads.map((each) => h("th", { scope: "col" }, each)))),
         h("tbody", null, placement.considered.map((each, index) => h("tr", { "data-chosen": index === 0 },
           h("th", { scope: "row" }, `${index === 0 ? "→ " : ""}${each.id}`), h("td", null, each.region), h("td", null, each.standing.replaceAll("_", " ")),

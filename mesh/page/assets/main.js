@@ -1,10 +1,12 @@
 // The page: it asks for what is shown, draws each part once, and brings each up to date as its sections change.
 
+import { charts } from "./charts.js";
 import { h, keyed, mark, plain, say } from "./dom.js";
 import { Session, watch } from "./live.js";
 import { lookup } from "./lookup.js";
 import { Orders } from "./orders.js";
 import * as panels from "./panels.js";
+import { problems } from "./problems.js";
 
 const by = (id) => document.getElementById(id);
 const session = new Session();
@@ -38,7 +40,7 @@ nameTheme();
 
 function askForToken(why) {
   if (tokenShown) return tokenShown;
-  say(by("token-why"), session.token === null ? "This address asks for the token of its operators. It is kept until this tab is closed." : `It was refused: ${why}.`);
+  say(by("token-why"), session.token === null ? "This address requires an operator token. The token is kept until this tab is closed." : `It was refused: ${why}.`);
   by("token-dialog").showModal();
   tokenShown = new Promise((shown) => {
     const take = (event) => {
@@ -95,14 +97,15 @@ function build(kind) {
   orders = new Orders(session, tell, refused);
   askWho();
   const finder = lookup(session, refused);
-  const top = [panels.totals(), panels.regions()];
-  const side = [finder, kind === "gateway" ? panels.queue() : panels.events()];
+  const top = [problems(), panels.totals(), charts(), panels.regions()];
+  const side = kind === "gateway" ? [finder, panels.queue(), panels.tenants()] : [finder, panels.events()];
   const rest = kind === "gateway"
     ? [panels.replicas(), panels.peers(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
-    : [panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.policies(), panels.ordersGiven()];
+    : [panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
   const found = [...top, ...side, ...rest];
   const elements = (some) => some.map((each) => each.element);
-  by("panels").replaceChildren(...elements(top), h("div", { class: "side" }, elements(side)), ...elements(rest));
+  const [first, ...others] = elements(top);
+  by("panels").replaceChildren(first, by("notes"), ...others, h("div", { class: "side" }, elements(side)), ...elements(rest));
   mark(by("panels"), "kind", kind);
   return [...found.filter((each) => each.show), { on: ["who", "state", "totals"], show: (sections) => orders.show(sections) }];
 }

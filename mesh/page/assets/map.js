@@ -70,7 +70,7 @@ export class WorldMap {
       s("circle", { class: "busy", cx: 15, cy: 15, r: 11, transform: "rotate(-90 15 15)" }),
       s("circle", { class: "heart", cx: 15, cy: 15, r: 6 }),
       s("text", { x: 15, y: 15, class: "sign" }));
-    const label = h("span", { class: "label" }, h("b"), h("span"));
+    const label = h("span", { class: "label" }, h("b"), " ", h("span"));
     const button = h("button", { type: "button", class: "spot" }, ring, label);
     button.addEventListener("click", () => this.onChosen(button.parentElement.dataset.region));
     return h("li", null, button);
@@ -88,7 +88,7 @@ export class WorldMap {
     say(ring.children[4], SIGNS.get(row.health) ?? "?");
     say(label.children[0], row.region);
     say(label.children[1], inShort(row));
-    button.setAttribute("aria-label", plain(`${row.region}: ${row.health}, ${inShort(row)}`));
+    button.setAttribute("aria-label", plain(`${row.region} ${inShort(row)}, ${row.health}`));
   }
 
   drawArrows(points, boxes) {
@@ -119,14 +119,14 @@ export function rateOf(forward) {
 }
 
 function inShort(row) {
-  if (!row.replicas) return row.waiting ? `${count(row.waiting)} wait` : row.health;
-  return `${count(row.free)}/${count(row.replicas)} free${row.waiting ? ` · ${count(row.waiting)} wait` : ""}`;
+  if (!row.replicas) return row.waiting ? `${count(row.waiting)} queued` : row.health;
+  return `${count(row.free)}/${count(row.replicas)} available${row.waiting ? ` · ${count(row.waiting)} queued` : ""}`;
 }
 
 function legend() {
   const signs = ["well", "busy", "degraded", "closed", "down", "unknown"];
   return h("p", { class: "legend" }, signs.map((each) => h("span", { class: "health", "data-health": each }, each)),
-    h("span", { class: "muted" }, "ring: replicas that are full · arrow: forwards a minute · shade: night"));
+    h("span", { class: "muted" }, "ring: share of replicas without capacity · arrow: forwards per minute · shade: night"));
 }
 
 // All of the world, or on small screens what has regions: pixels for degrees.

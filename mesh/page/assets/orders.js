@@ -55,9 +55,9 @@ export class Orders {
       title: `Drain ${who.name}?`,
       does: `Drain ${who.name}`,
       means: [
-        "It takes nothing new: clients are turned away with 503, other gateways are told, and /ready says no.",
-        `What is here goes on to its end: ${count(totals?.requests ?? 0)} requests now.`,
-        "It stays so until it is undrained, or its process is started again.",
+        "New requests are rejected with 503, peers are told, and /ready reports not ready.",
+        `In-flight requests finish: ${count(totals?.requests ?? 0)} now.`,
+        "The gateway stays drained until it is undrained or its process restarts.",
       ],
       give: () => this.session.ask("admin/drain", {}),
       done: () => `${who.name} is draining.`,
@@ -69,9 +69,9 @@ export class Orders {
     this.confirm({
       title: `Undrain ${who.name}?`,
       does: `Undrain ${who.name}`,
-      means: ["It takes requests of clients and of other gateways again, and /ready says so."],
+      means: ["Requests of clients and of peers are accepted again, and /ready reports ready."],
       give: () => this.session.ask("admin/undrain", {}),
-      done: () => `${who.name} takes requests again.`,
+      done: () => `${who.name} accepts requests again.`,
     });
   }
 
@@ -81,8 +81,8 @@ export class Orders {
       title: active ? `Lock ${who.name} down?` : `Lift the lockdown of ${who.name}?`,
       does: active ? `Lock ${who.name} down` : "Lift the lockdown",
       means: active
-        ? ["Nothing is forwarded any more, in or out, from now on and over a restart.", "Requests of its own clients run on its own replicas; streams that cross gateways now go on."]
-        : ["Requests may be forwarded again, in and out, as the policy has it."],
+        ? ["Forwarding stops in both directions, and stays stopped over a restart.", "Requests of its own clients run on its own replicas; forwarded streams that are open go on."]
+        : ["Requests may be forwarded again in both directions, as the policy allows."],
       give: (reason) => this.session.ask("admin/lockdown", { active, reason }),
       done: (answer) => (answer.is_kept === false ? `In force, but a restart forgets it: ${answer.problem}` : active ? `${who.name} is locked down.` : "The lockdown is lifted."),
     });
@@ -93,8 +93,8 @@ export class Orders {
       title: active ? "Freeze the mesh?" : "Unfreeze the mesh?",
       does: active ? "Freeze" : "Unfreeze",
       means: active
-        ? ["No replica is reassigned any more, and nobody is taken out of the name, whoever dies, until it is lifted.", "Requests go on as they do now."]
-        : ["What the controller held back meanwhile is done now:"],
+        ? ["Automatic failover and reassignment are suspended: no replica is reassigned, and DNS records stay as they are.", "Requests are served as before."]
+        : ["Automatic failover resumes, and gateways that are still unreachable are declared down:"],
       order: (reason) => (active ? { order: "freeze", reason } : { order: "unfreeze" }),
       done: active ? "The mesh is frozen." : "The mesh is no longer frozen.",
       isQuiet: active, // a freeze moves nothing
@@ -106,8 +106,8 @@ export class Orders {
       title: isDrained ? `Undrain ${gateway}?` : `Drain ${gateway}?`,
       does: isDrained ? `Undrain ${gateway}` : `Drain ${gateway}`,
       means: isDrained
-        ? ["It gets clients and replicas again:"]
-        : ["Its clients are led elsewhere by name, and its replicas go to others, until it is undrained:"],
+        ? ["Clients and replicas are assigned to it again:"]
+        : ["DNS sends its clients to other gateways, and its replicas are reassigned, until it is undrained:"],
       order: () => (isDrained ? { order: "gateway-undrain", gateway } : { order: "gateway-drain", gateway }),
       done: isDrained ? `${gateway} is back.` : `${gateway} is drained.`,
     });
@@ -149,7 +149,7 @@ export class Orders {
       this.onSaid(order.done(reply.answer ?? {}));
       return;
     }
-    say(by("order-fault"), `Nothing was ordered: ${reply.fault}`);
+    say(by("order-fault"), `The order was not given: ${reply.fault}`);
     if (reply.status === 401) {
       this.dialog.close();
       this.onRefused(reply.status, reply.fault);
@@ -158,7 +158,7 @@ export class Orders {
 
   failed(reply) {
     if (reply.status === 401) this.onRefused(reply.status, reply.fault);
-    else this.onSaid(`Nothing was ordered: ${reply.fault}`);
+    else this.onSaid(`The order was not given: ${reply.fault}`);
   }
 }
 
@@ -167,14 +167,14 @@ function previewed(preview) {
   const moves = preview.moves_in_all;
   if (preview.frozen) said.push(`Nothing moves yet, since it is frozen: ${preview.frozen}.`);
   if (moves) {
-    const some = preview.moves.slice(0, 5).map((each) => `${each.replica} from ${each.before ?? "nobody"} to ${each.after ?? "nobody"}`);
+    const some = preview.moves.slice(0, 5).map((each) => `${each.replica} from ${each.before ?? "no gateway"} to ${each.after ?? "no gateway"}`);
     said.push(`${count(moves)} replicas are reassigned: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
   } else said.push("No replica is reassigned.");
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
   for (const lost of preview.unreachable ?? []) {
-    const led = lost.gateways.length ? `led to ${lost.gateways.join(", ")}` : "led nowhere";
-    said.push(`Clients in ${lost.region}, ${led}, reach ${count(lost.replicas)} replicas of ${lost.home} no more: ${lost.owner ? `served by ${lost.owner}` : "served by no gateway"}, ${lost.why}.`);
+    const led = lost.gateways.length ? `sent to ${lost.gateways.join(", ")}` : "sent to no gateway";
+    said.push(`Clients in ${lost.region}, ${led}, lose ${count(lost.replicas)} replicas of ${lost.home}: ${lost.owner ? `served by ${lost.owner}` : "served by no gateway"}, ${lost.why}.`);
   }
-  for (const [region, gateways] of preview.names) said.push(`Clients in ${region} are led to ${gateways.join(", ") || "nobody"}.`);
+  for (const [region, gateways] of preview.names) said.push(`DNS sends clients in ${region} to ${gateways.join(", ") || "no gateway"}.`);
   return said;
 }

@@ -1,6 +1,6 @@
 // Each part of the page: what it is called, and how it shows the sections that it is made of.
 
-import { clock, count, h, health, keyed, mark, milliseconds, plain, say, Table } from "./dom.js";
+import { clock, count, h, health, keyed, mark, milliseconds, moment, percent, plain, say, share, Table } from "./dom.js";
 import { WorldMap } from "./map.js";
 
 export function panel(name, title, ...children) {
@@ -8,14 +8,15 @@ export function panel(name, title, ...children) {
   return h("section", { class: "panel", id: name, "aria-labelledby": `${name}-title` }, heading, children);
 }
 
-// `take` gives how a section is shown: {name of section: function of all sections}.
+// Each has how it is told in large and in small.
 export function totals() {
+  const forwards = (all) => (all.forwards ?? []).reduce((sum, each) => sum + each.per_minute, 0);
   const tiles = [
-    ["Requests", (all) => count(all.totals.requests), () => "wait or run"],
-    ["Waiting", (all) => count(all.totals.waiting), () => "in queues"],
-    ["Replicas free", (all) => `${count(all.totals.free)}/${count(all.totals.replicas)}`, () => "would take one now"],
-    ["Gateways", (all) => `${count(all.totals.gateways_up)}/${count(all.totals.gateways)}`, (all) => (all.who.kind === "controller" ? "attached" : "usable, with this one")],
-    ["Forwards", (all) => count(Math.round((all.forwards ?? []).reduce((sum, each) => sum + each.per_minute, 0))), () => "a minute"],
+    ["In-flight requests", (all) => count(all.totals.requests), (all) => `${count(all.totals.waiting)} queued`],
+    ["Available replicas", (all) => `${count(all.totals.free)}/${count(all.totals.replicas)}`, () => "accept a request now"],
+    ["Slots in use", (all) => share(all.totals.slots_used, all.totals.slots), (all) => (typeof all.totals.kv === "number" ? `KV cache ${percent(all.totals.kv)}` : "")],
+    ["Forwards", (all) => count(Math.round(forwards(all))), () => "per minute"],
+    ["Gateways", (all) => `${count(all.totals.gateways_up)}/${count(all.totals.gateways)}`, (all) => (all.who.kind === "controller" ? "attached" : "usable, this one included")],
   ];
   const made = tiles.map(([name]) => h("div", { class: "tile" }, h("dt", null, name), h("dd", null, h("b"), h("span"))));
   const element = h("section", { class: "totals", id: "totals", "aria-label": "Totals" }, h("dl", null, made));
@@ -29,6 +30,13 @@ export function totals() {
   return { element, on: ["totals", "who", "forwards"], show };
 }
 
+const FREE = { name: "Available replicas", kind: "number", text: (row) => `${count(row.free)}/${count(row.replicas)}`, by: (row) => row.free };
+const SLOTS = { name: "Slots in use", kind: "number", text: (row) => share(row.slots_used, row.slots), by: (row) => (row.slots ? row.slots_used / row.slots : null) };
+const KV = { name: "KV cache", kind: "number", text: (row) => percent(row.kv), by: (row) => row.kv };
+const figure = (name, of) => ({ name, kind: "number", text: (row) => count(of(row)), by: of });
+const healthOf = (fill) => ({ name: "Health", cell: fill, text: (row) => `${row.health} ${(row.standing ?? "").replaceAll("_", " ")}`, by: (row) => RANKS.indexOf(row.health) });
+const RANKS = ["down", "degraded", "closed", "unknown", "busy", "well"]; // worst first
+
 export function regions() {
   const map = new WorldMap((name) => {
     const row = [...table.body.children].find((each) => each.dataset.region === name);
@@ -38,28 +46,25 @@ export function regions() {
     row.focus();
     row.scrollIntoView({ block: "nearest" });
   });
-  const rate = (all, row, end) => {
-    const sum = (all.forwards ?? []).filter((each) => each[end] === row.region).reduce((total, each) => total + each.per_minute, 0);
-    return sum ? count(sum < 10 ? Math.round(sum * 10) / 10 : Math.round(sum)) : "";
-  };
+  const sum = (row, end) => (all.forwards ?? []).filter((each) => each[end] === row.region).reduce((total, each) => total + each.per_minute, 0);
+  const rate = (name, end) => ({ name, kind: "number", text: (row) => { const found = sum(row, end); return found ? count(found < 10 ? Math.round(found * 10) / 10 : Math.round(found)) : ""; }, by: (row) => sum(row, end) });
   let all = {};
   const table = new Table("Regions", [
-    { name: "Region", isHead: true, text: (row) => `${row.region} (${row.jurisdiction})${row.is_here ? ", here" : ""}` },
-    { name: "Health", cell: (cell, row) => health(cell, row.health, row.why) },
-    { name: "Free", kind: "number", text: (row) => `${count(row.free)}/${count(row.replicas)}` },
-    { name: "Running", kind: "number", text: (row) => count(row.running) },
-    { name: "Waiting", kind: "number", text: (row) => count(row.waiting) },
-    { name: "Out/min", kind: "number", text: (row) => rate(all, row, "origin") },
-    { name: "In/min", kind: "number", text: (row) => rate(all, row, "target") },
+    { name: "Region", isHead: true, text: (row) => `${row.region} (${row.jurisdiction})${row.is_here ? ", this one" : ""}` },
+    healthOf((cell, row) => health(cell, row.health, row.why)),
+    FREE, SLOTS, KV,
+    figure("Running", (row) => row.running),
+    figure("Queued", (row) => row.waiting),
+    rate("Out/min", "origin"),
+    rate("In/min", "target"),
     { name: "Gateways", kind: "wide", text: (row) => row.gateways.join(", ") },
-  ], (row) => row.region, "No regions yet.");
+  ], (row) => row.region, "No regions yet.", (element, row) => mark(element, "region", row.region));
   const element = panel("regions", "Regions", map.element, table.element);
   const show = (sections) => {
     all = sections;
     if (!all.regions) return;
     map.show(all.regions, all.forwards ?? []);
     table.show(all.regions);
-    all.regions.forEach((row, index) => mark(table.body.children[index], "region", row.region));
   };
   return { element, on: ["regions", "forwards"], show };
 }
@@ -77,11 +82,11 @@ function rows(name, title, section, columns, keyOf, empty) {
 export function replicas() {
   return rows("replicas", "Replicas", "replicas", [
     { name: "Replica", isHead: true, text: (row) => row.id },
-    { name: "Health", cell: standing },
-    { name: "Running", kind: "number", text: (row) => count(row.running) },
-    { name: "Pending", kind: "number", text: (row) => count(row.pending) },
-    { name: "Ours", kind: "number", text: (row) => count(row.in_flight) },
-    { name: "KV", cell: meter },
+    healthOf(standing),
+    { name: "Slots in use", kind: "number", text: (row) => (row.slots ? share(Math.min(row.running, row.slots), row.slots) : count(row.running)), by: (row) => row.running },
+    figure("Queued in engine", (row) => row.pending),
+    figure("From this gateway", (row) => row.in_flight),
+    { name: "KV cache", cell: meter, text: (row) => percent(row.kv), by: (row) => row.kv },
     { name: "Pool", text: (row) => (row.role === "unified" ? row.pool : `${row.pool}, ${row.role}`) },
     { name: "Models", kind: "wide", text: (row) => row.models.join(", ") },
   ], (row) => row.id, "This gateway has no replicas of its own.");
@@ -89,47 +94,90 @@ export function replicas() {
 
 // With the first thing that stands against it.
 function standing(cell, row) {
-  health(cell, row.health, row.detail, row.health === "well" ? "" : row.standing.replaceAll("_", " "));
+  health(cell, row.health, row.detail, row.health === "well" || row.standing === row.health ? "" : row.standing.replaceAll("_", " "));
 }
 
 function meter(cell, row) {
   if (!cell.firstElementChild) cell.append(h("meter", { min: 0, max: 1 }), h("span", { class: "number" }));
   cell.firstElementChild.value = row.kv;
   cell.firstElementChild.setAttribute("aria-label", "share of the KV cache in use");
-  say(cell.lastElementChild, `${Math.round(row.kv * 100)} %`);
+  say(cell.lastElementChild, percent(row.kv));
 }
 
 export function peers() {
-  return rows("peers", "Other gateways", "peers", [
+  return rows("peers", "Peer gateways", "peers", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
-    { name: "Region", text: (row) => `${row.region} (${row.jurisdiction})` },
-    { name: "Health", cell: standing },
-    { name: "Round trip", kind: "number", text: (row) => milliseconds(row.rtt_ms) },
-    { name: "Free", kind: "number", text: (row) => count(row.free) },
-    { name: "Waiting", kind: "number", text: (row) => count(row.waiting) },
-    { name: "Forwards now", kind: "number", text: (row) => count(row.in_flight) },
-  ], (row) => row.id, "This gateway knows no others.");
+    { name: "Region", kind: "wrap", text: (row) => `${row.region} (${row.jurisdiction})` },
+    healthOf(standing),
+    { name: "Round trip", kind: "number", text: (row) => milliseconds(row.rtt_ms), by: (row) => row.rtt_ms },
+    figure("Available replicas", (row) => row.free),
+    figure("Queued", (row) => row.waiting),
+    figure("In-flight forwards", (row) => row.in_flight),
+  ], (row) => row.id, "This gateway knows no peers.");
 }
 
 export function queue() {
-  return rows("queue", "Queue", "queue", [
+  return rows("queue", "Queue by model", "queue", [
     { name: "Model", isHead: true, text: (row) => row[0] },
-    { name: "Waiting", kind: "number", text: (row) => count(row[1]) },
-  ], (row) => row[0], "Nobody waits.");
+    figure("Queued", (row) => row[1]),
+  ], (row) => row[0], "No request is queued.");
 }
 
+export function tenants() {
+  return rows("tenants", "Tenants and classes", "tenants", [
+    { name: "Tenant", isHead: true, text: (row) => row.tenant },
+    { name: "Class", text: (row) => row.class },
+    figure("Running", (row) => row.running),
+    figure("Queued", (row) => row.waiting),
+    { name: "Oldest queued (UTC)", text: (row) => (row.oldest_ms === null ? "" : clock(row.oldest_ms)), title: (row) => (row.oldest_ms === null ? "" : moment(row.oldest_ms)), by: (row) => row.oldest_ms },
+  ], (row) => `${row.tenant}\u0000${row.class}`, "No request is open.");
+}
+
+const MARKS = new Map([["failed", "Failed"], ["slow", "Slow (over 2 s)"], ["refused", "Refused"], ["resumed", "Resumed"], ["forwarded", "Forwarded"]]);
+
 export function decisions(look) {
-  return rows("decisions", "Last decisions", "decisions", [
-    { name: "Arrived", text: (row) => clock(row.at_ms) },
-    { name: "Gateway", text: (row) => row.gateway },
-    { name: "Request", cell: (cell, row) => looked(cell, row.request, look) },
-    { name: "Model", text: (row) => row.model },
-    { name: "Ended as", text: (row) => row.outcome.replaceAll("_", " ") },
-    { name: "Ran in", cell: (cell, row) => { say(cell, row.region); mark(cell, "forwarded", row.forwarded); } },
-    { name: "Waited", kind: "number", text: (row) => milliseconds(row.waited_ms) },
-    { name: "First token", kind: "number", text: (row) => milliseconds(row.first_token_ms) },
-    { name: "Why", kind: "words", text: (row) => row.words },
-  ], (row) => `${row.gateway}\u0000${row.request}\u0000${row.at_ms}`, "Nothing was decided yet.");
+  const table = new Table("Recent decisions", [
+    { name: "Arrived (UTC)", text: (row) => clock(row.at_ms), title: (row) => moment(row.at_ms), by: (row) => row.at_ms },
+    { name: "Request", cell: (cell, row) => looked(cell, row.request, look), text: (row) => row.request },
+    { name: "Model", kind: "wrap", text: (row) => row.model },
+    { name: "Outcome", cell: (cell, row) => { say(cell, row.outcome.replaceAll("_", " ")); mark(cell, "level", row.marks.includes("failed") || row.marks.includes("refused") ? "error" : ""); }, text: (row) => row.outcome.replaceAll("_", " ") },
+    { name: "Route", kind: "wrap route", text: routeOf },
+    { name: "Queued", kind: "number", text: (row) => milliseconds(row.waited_ms), by: (row) => row.waited_ms },
+    { name: "First token", kind: "number", text: (row) => milliseconds(row.first_token_ms), by: (row) => row.first_token_ms },
+    { name: "Reason", kind: "words", cell: (cell, row) => sentences(cell, row), text: (row) => [row.words, ...row.hops.map((each) => each.words)].join(" ") },
+  ], (row) => `${row.gateway}\u0000${row.request}\u0000${row.at_ms}`, "No decisions yet.");
+  let chosen = "";
+  const button = ([name, words]) => h("button", { type: "button", class: "chip", "aria-pressed": String(name === chosen), data: { mark: name }, onclick: () => choose(name) }, h("span", null, words), h("span", { class: "count" }));
+  const chips = h("div", { class: "chips", role: "group", "aria-label": "Show decisions that are" }, [["", "All"], ...MARKS].map(button));
+  const choose = (name) => {
+    chosen = name;
+    table.choose = name ? (row) => row.marks.includes(name) : null;
+    for (const each of chips.children) each.setAttribute("aria-pressed", String(each.dataset.mark === name));
+    table.draw();
+  };
+  const show = (all) => {
+    if (!all.decisions) return;
+    for (const each of chips.children) {
+      const name = each.dataset.mark;
+      say(each.lastChild, ` ${count(all.decisions.filter((row) => !name || row.marks.includes(name)).length)}`);
+    }
+    table.show(all.decisions);
+  };
+  table.tools.prepend(chips);
+  return { element: panel("decisions", "Recent decisions", table.element), on: ["decisions"], show };
+}
+
+// From gateway to gateway, with the region where it ran.
+function routeOf(row) {
+  const target = row.target || row.hops.map((each) => each.gateway).join(", ");
+  const way = [row.origin, row.gateway, target].filter(Boolean).join(" → ");
+  return row.region ? `${way} (${row.region})` : way;
+}
+
+// Why, as the gateway says that the client asked, and as each says that it was forwarded to.
+function sentences(cell, row) {
+  const told = [{ at: "", words: row.words }, ...row.hops.map((each) => ({ at: each.gateway, words: each.words }))];
+  keyed(cell, told, (each) => each.at, () => h("p"), (element, each) => say(element, each.at ? `At ${each.at}: ${each.words}` : each.words));
 }
 
 function looked(cell, id, look) {
@@ -147,14 +195,14 @@ function looked(cell, id, look) {
 
 export function names() {
   const zone = h("p", { class: "muted" });
-  const table = new Table("What the name says", [
-    { name: "Clients in", isHead: true, text: (row) => row.region },
-    { name: "Are led to", text: (row) => (row.gateways.length ? row.gateways.join(", ") : `nobody: ${row.why}`) },
+  const table = new Table("DNS answers", [
+    { name: "Client region", isHead: true, text: (row) => row.region },
+    { name: "Gateways", text: (row) => (row.gateways.length ? row.gateways.join(", ") : `none: ${row.why}`) },
     { name: "Addresses", kind: "wide", text: (row) => row.addresses.join(", ") },
-  ], (row) => row.region, "There are no records: nobody is led anywhere by name.");
+  ], (row) => row.region, "There are no DNS records.");
   const show = (all) => {
     if (!all.names) return;
-    say(zone, all.names.zone ? `${all.names.zone} for ${all.names.ttl_s} s` : "");
+    say(zone, all.names.zone ? `${all.names.zone}, TTL ${all.names.ttl_s} s` : "");
     zone.hidden = !all.names.zone;
     table.show(all.names.areas);
   };
@@ -173,7 +221,7 @@ export function policies() {
       keyed(sentences, row.words.map((words, index) => ({ words, index })), (each) => String(each.index), () => h("li"), (item, each) => spoken(item, each.words));
     });
   };
-  return { element: panel("policies", "Policies", list), on: ["policies"], show };
+  return { element: panel("policies", "Residency policies", list), on: ["policies"], show };
 }
 
 // What a sentence has between backticks is a key of a file.
@@ -201,21 +249,21 @@ export function gateways(orders) {
   };
   return rows("gateways", "Gateways", "gateways", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
-    { name: "Region", text: (row) => `${row.region} (${row.jurisdiction})` },
-    { name: "Health", cell: (cell, row) => health(cell, row.health, row.detail) },
-    { name: "Because", kind: "words", text: because },
-    { name: "Requests", kind: "number", text: (row) => count(row.requests) },
-    { name: "Waiting", kind: "number", text: (row) => count(row.waiting) },
-    { name: "Free", kind: "number", text: (row) => `${count(row.free)}/${count(row.replicas)}` },
-    { name: "Order", cell: act },
-  ], (row) => row.id, "No gateway has announced itself.");
+    { name: "Region", kind: "wrap", text: (row) => `${row.region} (${row.jurisdiction})` },
+    healthOf((cell, row) => health(cell, row.health, row.detail)),
+    { name: "Reason", kind: "words", text: because },
+    figure("In-flight", (row) => row.requests),
+    figure("Queued", (row) => row.waiting),
+    FREE, SLOTS, KV,
+    { name: "Actions", isAction: true, cell: act },
+  ], (row) => row.id, "No gateway has registered.");
 }
 
 function because(row) {
   const said = [];
   if (row.drained) said.push("drained by order");
-  if (row.draining) said.push("it is draining");
-  if (row.locked_down) said.push("it is locked down");
+  if (row.draining) said.push("draining");
+  if (row.locked_down) said.push("locked down");
   if (!row.attached) said.push("not attached");
   if (row.detail) said.push(row.detail);
   if (row.rejected) said.push(`rejected a snapshot: ${row.rejected}`);
@@ -223,11 +271,12 @@ function because(row) {
 }
 
 export function owners() {
-  return rows("owners", "Who owns what", "owners", [
-    { name: "Replicas of", isHead: true, text: (row) => row.home },
-    { name: "Are served by", cell: (cell, row) => { say(cell, row.owner || `nobody: ${row.why}`); mark(cell, "away", row.owner !== row.home); } },
-    { name: "Count", kind: "number", text: (row) => count(row.count) },
-    { name: "Such as", kind: "wide", text: (row) => row.names.join(", ") + (row.count > row.names.length ? ", …" : "") },
+  const server = (row) => row.owner || `unassigned: ${row.why}`;
+  return rows("owners", "Replica assignment", "owners", [
+    { name: "Home gateway", isHead: true, text: (row) => row.home },
+    { name: "Serving gateway", cell: (cell, row) => { say(cell, server(row)); mark(cell, "away", row.owner !== row.home); }, text: server },
+    figure("Count", (row) => row.count),
+    { name: "Replicas", kind: "wide", text: (row) => row.names.join(", ") + (row.count > row.names.length ? ", …" : "") },
   ], (row) => `${row.home}\u0000${row.owner}`, "No replicas are registered.");
 }
 
@@ -237,24 +286,34 @@ function details(held) {
 
 function inWords(held) {
   if (held === null || typeof held !== "object") return String(held);
-  if (Array.isArray(held)) return held.length ? held.map(inWords).join(", ") : "nobody";
+  if (Array.isArray(held)) return held.length ? held.map(inWords).join(", ") : "none";
   return Object.entries(held).map(([name, each]) => `${name} → ${inWords(each)}`).join("; ") || "none";
 }
 
 export function events() {
-  return rows("events", "What the controller decided", "events", [
-    { name: "Time", text: (row) => clock(row.time) },
-    { name: "What", kind: "wrap", cell: (cell, row) => { say(cell, row.meaning); mark(cell, "level", row.level); } },
-    { name: "Details", kind: "words", text: (row) => details(row.details) },
-  ], (row) => `${row.time}${row.event}`, "Nothing since it began.");
+  return rows("events", "Controller events", "events", [
+    { name: "Time (UTC)", text: (row) => clock(row.time), title: (row) => moment(row.time), by: (row) => row.time },
+    { name: "Event", kind: "words", cell: happened, text: (row) => `${row.event} ${details(row.details)} ${row.meaning}`, by: (row) => row.event },
+  ], (row) => `${row.time}${row.event}`, "No events since the controller started.");
+}
+
+// The event as the log names it, with its fields; what it means is in the tooltip.
+function happened(cell, row) {
+  if (!cell.firstElementChild) cell.append(h("p", { class: "mono" }), h("p"));
+  const [name, told] = cell.children;
+  say(name, row.event);
+  mark(name, "level", row.level);
+  say(told, details(row.details));
+  const title = plain(row.meaning);
+  if (cell.title !== title) cell.title = title;
 }
 
 export function ordersGiven() {
-  return rows("orders", "What operators ordered", "orders", [
-    { name: "Time", text: (row) => clock(row.time) },
-    { name: "Order", text: (row) => String(row.order.order ?? "") },
-    { name: "Of", kind: "wide", text: (row) => String(row.order.gateway ?? row.order.replica ?? row.order.region ?? "") },
-    { name: "By", text: (row) => row.by || row.address },
+  return rows("orders", "Operator audit log", "orders", [
+    { name: "Time (UTC)", text: (row) => clock(row.time), title: (row) => moment(row.time), by: (row) => row.time },
+    { name: "Action", text: (row) => String(row.order.order ?? "") },
+    { name: "Target", kind: "wide", text: (row) => String(row.order.gateway ?? row.order.replica ?? row.order.region ?? "") },
+    { name: "Operator", text: (row) => row.by || row.address },
     { name: "Result", kind: "words", text: (row) => row.result },
-  ], (row) => `${row.time}${row.order.order}`, "No orders were given.");
+  ], (row) => `${row.time}${row.order.order}`, "No orders yet.");
 }

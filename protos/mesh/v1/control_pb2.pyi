@@ -361,6 +361,7 @@ class Report(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     FORWARDS_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     open_requests: _builtins.int
     """Requests that wait or run here."""
     @_builtins.property
@@ -377,6 +378,10 @@ class Report(_message.Message):
     def forwards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardsTo]:
         """Of the last minute, to other gateways: those with the most."""
 
+    @_builtins.property
+    def totals(self) -> Global___Totals:
+        """Absent from gateways that do not count so yet."""
+
     def __init__(
         self,
         *,
@@ -385,14 +390,51 @@ class Report(_message.Message):
         wanted: _abc.Iterable[Global___Wanted] | None = ...,
         load: Global___GatewayLoad | None = ...,
         forwards: _abc.Iterable[Global___ForwardsTo] | None = ...,
+        totals: Global___Totals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers", "totals", b"totals", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Totals(_message.Message):
+    """Counts since the gateway's process started, of requests that clients sent to it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    FORWARDS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKENS_FIELD_NUMBER: _builtins.int
+    requests: _builtins.int
+    """Requests that have ended."""
+    errors: _builtins.int
+    """Of these, the ones that failed, expired or were rejected."""
+    forwards: _builtins.int
+    """Requests sent to other gateways."""
+    @_builtins.property
+    def first_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Streams by the time to their first token: at most 10, 25, 50, 100, 250, 500 ms, 1, 2.5, 5, 10, 30, 60, 120 s, and more."""
+
+    def __init__(
+        self,
+        *,
+        requests: _builtins.int = ...,
+        errors: _builtins.int = ...,
+        forwards: _builtins.int = ...,
+        first_tokens: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "first_tokens", b"first_tokens", "forwards", b"forwards", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Totals: _TypeAlias = Totals  # noqa: Y015
 
 @_typing.final
 class Wanted(_message.Message):
@@ -437,6 +479,9 @@ class GatewayLoad(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     IS_DRAINING_FIELD_NUMBER: _builtins.int
     IS_LOCKED_DOWN_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    SLOTS_USED_FIELD_NUMBER: _builtins.int
+    KV_USAGE_FIELD_NUMBER: _builtins.int
     replicas: _builtins.int
     available: _builtins.int
     """Of these, those that would take a request now."""
@@ -448,6 +493,12 @@ class GatewayLoad(_message.Message):
     """In its queues."""
     is_draining: _builtins.bool
     is_locked_down: _builtins.bool
+    slots: _builtins.int
+    """Requests that its replicas' engines run at once, of the replicas for which that is known."""
+    slots_used: _builtins.int
+    """Of these, those in use."""
+    kv_usage: _builtins.float
+    """Mean share of the KV cache in use, from 0 to 1, of the replicas that answer."""
     def __init__(
         self,
         *,
@@ -458,10 +509,13 @@ class GatewayLoad(_message.Message):
         waiting: _builtins.int = ...,
         is_draining: _builtins.bool = ...,
         is_locked_down: _builtins.bool = ...,
+        slots: _builtins.int = ...,
+        slots_used: _builtins.int = ...,
+        kv_usage: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "replicas", b"replicas", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "kv_usage", b"kv_usage", "replicas", b"replicas", "running", b"running", "slots", b"slots", "slots_used", b"slots_used", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,3 +74,11 @@ def test_what_a_series_is_can_be_told_before_it_has_a_value(
     series: Tally | Distribution | Level, expected: Described
 ) -> None:
     assert [described(family) for family in series.collect()] == [expected]
+
+
+def test_the_counts_of_all_series_are_summed_by_bucket() -> None:
+    distribution = Distribution("took", "How long.", (0.5, 1.0), ("model",))
+    assert distribution.summed() == (0, 0, 0)
+    for model, value in (("a", 0.1), ("b", 0.2), ("b", 0.7), ("b", 9.0)):
+        distribution.observe(value, model)
+    assert distribution.summed() == (2, 1, 1)

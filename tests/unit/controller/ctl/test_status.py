@@ -5,7 +5,8 @@ import io
 import msgspec
 from rich.console import Console
 
-from controller.ctl.status import (
+from controller.ctl.status import print_status
+from controller.problems import (
     GatewayView,
     NameView,
     OrphansView,
@@ -13,8 +14,7 @@ from controller.ctl.status import (
     ReplicaView,
     State,
     WantedView,
-    complaints,
-    print_status,
+    problems,
 )
 
 US = GatewayView("us-1", "us-east-1", "US", "up", "", False, True, 2, (3, 9), (3, 9))
@@ -39,12 +39,12 @@ WELL = State(
 def shown(state: State, *, with_replicas: bool = False) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=120, highlight=False)
-    print_status(state, list(complaints(state)), console, with_replicas=with_replicas)
+    print_status(state, [each.text for each in problems(state)], console, with_replicas=with_replicas)
     return stream.getvalue()
 
 
 def test_nothing_is_wrong_where_all_is_well() -> None:
-    assert list(complaints(WELL)) == []
+    assert not list(problems(WELL))
     page = shown(WELL)
     assert "1 gateways, 2 replicas, 1 of them away from home" in page
     assert "policy of us-east-1 narrowed by abc" in page
@@ -76,7 +76,7 @@ def test_whatever_is_wrong_is_named_worst_first() -> None:
         names=[NameView("eu-west-1", [], "no gateway lives")],
         faults=["us-1: replica r0 is eu-1's already"],
     )
-    assert list(complaints(ill)) == [
+    assert [each.text for each in problems(ill)] == [
         "not ready: the store is another controller's now",
         "the store cannot be written, and nothing new is assigned: full",
         "frozen, automatic failover and reassignment are suspended: cables",
@@ -92,12 +92,12 @@ def test_whatever_is_wrong_is_named_worst_first() -> None:
 
 def test_records_that_are_not_where_they_should_be_are_named() -> None:
     ill = msgspec.structs.replace(WELL, published_records=RecordsView(3, "no answer", "not on the internet"))
-    assert list(complaints(ill)) == [
+    assert [each.text for each in problems(ill)] == [
         "the newest records are not published: no answer",
         "the published records are not as they should be: not on the internet",
     ]
     well = msgspec.structs.replace(WELL, published_records=RecordsView(3, "", ""))
-    assert list(complaints(well)) == []
+    assert not list(problems(well))
 
 
 def test_what_looks_like_markup_is_shown_as_it_is() -> None:

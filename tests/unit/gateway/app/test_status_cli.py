@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gateway.app.status_cli import ExitCode, Status, complaints, exit_code, print_status, read_status
+from gateway.app.problems import Status, problems, read_status
+from gateway.app.status_cli import ExitCode, exit_code, print_status
 
 WELL: dict[str, Any] = {
     "gateway": "us-1",
@@ -80,7 +81,7 @@ CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
     ],
 )
 def test_what_somebody_should_see_to_is_named(changes: dict[str, Any], wrong: list[str]) -> None:
-    assert list(complaints(seen(**changes))) == wrong
+    assert [each.text for each in problems(seen(**changes))] == wrong
 
 
 def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:
@@ -119,7 +120,7 @@ def told(**control: Any) -> Status:
 
 def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> None:
     seen = told()
-    assert list(complaints(seen)) == []
+    assert not list(problems(seen))
     console = Console(record=True, width=120, file=io.StringIO())
     print_status(seen, [], console)
     assert "controller 127.0.0.1:7090, snapshot 2.7, taken 5 s ago; left to others: r9" in console.export_text()
@@ -135,7 +136,7 @@ def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> Non
     ],
 )
 def test_what_is_wrong_with_it_is_named(control: dict[str, Any], wrong: str) -> None:
-    assert list(complaints(told(**control))) == [wrong]
+    assert [each.text for each in problems(told(**control))] == [wrong]
 
 
 def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:

@@ -16,14 +16,14 @@ def test_no_part_of_the_state_is_read_by_two_features() -> None:
 
 def test_a_view_adds_nothing_by_itself() -> None:
     view = StatusView()
-    assert not [*view.complaints(), *view.grave_complaints(), *view.headlines(), *view.tables()]
+    assert not [*view.problems(), *view.grave_problems(), *view.headlines(), *view.tables()]
 
 
 def test_prices_that_are_old_or_refused_are_complained_of() -> None:
     old = PricesView(
         "file", "line 3", "abc", "EUR", age_s=7200.0, valid_s=-172_800.0, since_s=60.0, next_change_s=5400.0
     )
-    assert list(old.complaints()) == [
+    assert [each.text for each in old.problems()] == [
         "a price list was refused, and the one before is in force: line 3",
         "the price list was to be looked at again 2 days ago (valid_until)",
     ]
@@ -36,7 +36,7 @@ def test_prices_that_are_old_or_refused_are_complained_of() -> None:
 def test_a_pool_that_may_not_grow_is_complained_of_and_shown() -> None:
     pool = ScaledPoolView("m", "default", 4, "load", 3, 4, 9.0, 0.0, 0.0, 2)
     view = ScalingView([pool], "it answered 500")
-    assert list(view.complaints()) == [
+    assert [each.text for each in view.problems()] == [
         "pool default of m may not have 2 more replicas that it would want",
         "the scaling webhook does not take what it is told: it answered 500",
     ]

@@ -27,6 +27,7 @@ from gateway.records.decisions import (
 from gateway.request.legs import RanAt, RequestSummary
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
+from mesh.page.shown import SLOW_MS, Mark
 from tests.support.core import BOTH, EU, LAYERED, MODEL, MS, US, Desk, desk, occupy, peer_spec
 from tests.support.followed import FAILS, Followed
 
@@ -334,3 +335,41 @@ async def test_both_sides_are_put_together_and_each_peer_is_asked_once(placement
     assert [each.problem for each in explanation.there] == ["it is on fire"]
     assert asked == [("eu-1", "r-1")]
     assert await explain_both(watched.log, ask_peer, "nothing", 0) is None
+
+
+def marks(watched: Watched) -> dict[str, list[Mark]]:
+    latest = watched.log.latest(10, watched.desk.now_ns)
+    return {each.request.request_id: each.marks for each in latest}
+
+
+def test_what_operators_filter_by_is_marked() -> None:
+    watched = busy_us_with_eu()
+    watched.ask("forwarded")
+    watched.desk.now_ns += 40 * MS
+    watched.first_token("forwarded")
+    watched.end("forwarded")
+    watched.finish("forwarded")
+    watched.ask("slow")
+    watched.desk.now_ns += (SLOW_MS + 1) * MS
+    watched.first_token("slow")
+    watched.end("slow")
+    watched.finish("slow")
+    watched.ask("rejected", model="unknown")
+    watched.finish("rejected")
+    found = marks(watched)
+    assert found["forwarded"] == [Mark.FORWARDED]
+    assert Mark.SLOW in found["slow"]
+    assert found["rejected"] == [Mark.REFUSED]
+
+
+def test_marked_ones_are_among_the_latest_however_many_came_since() -> None:
+    watched = Watched(desk())
+    watched.ask("rejected", model="unknown")
+    watched.finish("rejected")
+    for number in range(30):
+        watched.ask(f"r-{number}")
+        watched.end(f"r-{number}")
+        watched.finish(f"r-{number}")
+    found = [each.request.request_id for each in watched.log.latest(3, watched.desk.now_ns, 5)]
+    assert found == ["r-29", "r-28", "r-27", "rejected"]
+    assert len(watched.log.latest(3, watched.desk.now_ns)) == 3

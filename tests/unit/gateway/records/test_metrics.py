@@ -23,6 +23,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
+from mesh.totals import FIRST_TOKEN_BOUNDS_S, Totals
 from tests.support.core import EU, LAYERED, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec, under
 from tests.support.followed import FAILS, Followed
 from tests.support.metrics_pages import sums_by_name
@@ -280,3 +281,28 @@ def test_no_request_is_ever_a_label() -> None:
     watched = Watched()
     watched.ask("very-secret-id")
     assert b"very-secret-id" not in watched.metrics.render()
+
+
+def test_totals_are_the_sums_of_the_counters_and_of_clients_requests_alone() -> None:
+    watched = Watched()
+    assert watched.metrics.totals() == Totals()
+    watched.ask("served")
+    watched.desk.now_ns += 30 * MS
+    watched.first_token("served")
+    watched.end("served")
+    watched.finish("served")
+    watched.forward("of-a-peer")
+    watched.end("of-a-peer")
+    watched.finish("of-a-peer")
+    for name in ("a", "b"):
+        watched.ask(name, model=ModelName("unknown"))
+        watched.finish(name)
+    bounds = len(FIRST_TOKEN_BOUNDS_S)
+    assert watched.metrics.totals() == Totals(3, 2, 0, tuple(int(index == 2) for index in range(bounds + 1)), 0)
+
+
+def test_a_forward_sent_is_in_the_totals() -> None:
+    watched = Watched(replicas=0)
+    watched.hear()
+    watched.ask("a")
+    assert watched.metrics.totals() == Totals(forwards=1)

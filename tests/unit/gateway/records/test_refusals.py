@@ -14,6 +14,7 @@ from gateway.request.callers import KeyId
 from mesh.config import LogFormat, LoggingConfig
 from mesh.gateway_log_events import GATEWAY
 from mesh.logs import make_logger
+from mesh.page.shown import Mark
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, desk, policy
 from tests.support.log_calls import fields_of, registered_fields
@@ -97,3 +98,16 @@ def test_those_remembered_are_bounded_and_the_oldest_goes_first() -> None:
     assert len(door.refusals) == REMEMBERED_MAX
     assert door.refusals.explain("r0") is None
     assert door.refusals.explain("r1") is not None
+
+
+def test_the_latest_come_newest_first_and_are_marked() -> None:
+    door = Door()
+    door.refusals.take(NOBODY)
+    door.clock.now = SECOND
+    door.refusals.take(KNOWN)
+    found = door.refusals.latest(5)
+    assert [(each.request.request_id, each.arrived_ns, each.marks) for each in found] == [
+        ("r2", SECOND, [Mark.REFUSED]),
+        ("r1", 0, [Mark.REFUSED]),
+    ]
+    assert [each.request.request_id for each in door.refusals.latest(1)] == ["r2"]

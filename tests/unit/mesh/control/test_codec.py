@@ -30,6 +30,7 @@ from mesh.control.vocabulary import (
     Wanted,
 )
 from mesh.naming.tree import Area, NameServer, RecordTree
+from mesh.totals import Totals
 from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
 from tests.support.core import AP, EU, MS, US
@@ -59,9 +60,10 @@ REPORT = Report(
         PeerHeard(GatewayId("ap-1"), None, is_broken=True),
     ),
     7,
-    GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True),
+    GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True, slots=48, slots_used=41, kv_usage=0.5),
     (ForwardsTo(GatewayId("eu-1"), 120, 4),),
     (Wanted("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
+    Totals(900, 12, 340, (1, 2, 3), 17),
 )
 RECORDS = RecordTree(
     9,
@@ -144,6 +146,14 @@ def test_forwards_that_are_told_have_a_bound_and_name_each_gateway_once() -> Non
         codec.read_from_gateway(up(Report((), forwards=tuple(named))))
     with pytest.raises(WireError, match=r"report\.forwards"):
         codec.read_from_gateway(up(Report((), forwards=(named[0], named[0]))))
+
+
+def test_totals_have_a_bounded_number_of_buckets_and_a_share_is_one() -> None:
+    with pytest.raises(WireError, match=r"report\.totals\.first_tokens"):
+        codec.read_from_gateway(up(Report((), totals=Totals(first_tokens=(1,) * (codec.BUCKETS_MAX + 1)))))
+    read = codec.read_from_gateway(up(Report((), load=GatewayLoad(kv_usage=float("nan")))))
+    assert isinstance(read, Report)
+    assert read.load == GatewayLoad()
 
 
 def test_a_newer_kind_of_message_is_passed_over() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from html.parser import HTMLParser
 
 import aiohttp
@@ -85,14 +87,24 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
 @pytest.mark.parametrize("path", sorted(_FOLDER.glob("*.js")), ids=lambda path: path.name)
 def test_no_module_makes_markup_of_text_or_asks_anybody_else(path: object) -> None:
     text = (_FOLDER / str(getattr(path, "name", ""))).read_text()
-    told = re.sub(r"http://www\.w3\.org/2000/svg", "", text)
+    told = re.sub(r"http://www\.w3\.org/2000/svg|^/\*! https://github\.com/leeoniya/uPlot", "", text)
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|https?://"
     assert re.findall(banned, told) == []
     assert {f"/page/{each}" for each in re.findall(r'from "\./([\w.]+)"', text)} <= PAGE_PATHS
 
 
+def test_the_library_that_draws_is_kept_as_it_was_published_with_its_licence() -> None:
+    kept = json.loads((_FOLDER / "uplot.json").read_text())
+    assert kept["license"] == "MIT"
+    assert f"(v{kept['version']})" in (_FOLDER / "uplot.js").read_text()[:80]
+    assert (_FOLDER / "uplot.LICENSE.txt").read_text().startswith("The MIT License")
+    for name, (_, digest) in kept["files"].items():
+        assert sha256((_FOLDER / name).read_bytes()).hexdigest() == digest, name
+
+
 STYLE = (_FOLDER / "page.css").read_text()
 SCHEMES = re.findall(r"color-scheme: (?:light|dark);\n(.*?)\n *}", STYLE, flags=re.DOTALL)
+LINES = [f"line-{number}" for number in range(8)]
 READ = ("text", "muted", "accent", "well", "busy", "degraded", "closed", "down", "unknown")
 
 
@@ -118,5 +130,6 @@ def test_all_that_is_read_can_be_told_from_its_ground() -> None:
     for scheme in (light, dark):
         worst = min(contrast(scheme[name], scheme[ground]) for name in READ for ground in ("surface", "ground"))
         assert worst >= 4.5
+        assert min(contrast(scheme[name], scheme["surface"]) for name in LINES) >= 3, "lines of a chart, by WCAG 1.4.11"
         assert contrast(scheme["on-accent"], scheme["accent"]) >= 4.5
         assert contrast(scheme["on-accent"], scheme["down"]) >= 4.5

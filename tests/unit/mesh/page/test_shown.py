@@ -2,7 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from mesh.page.shown import ROWS_MAX, ForwardsShown, Health, forwards_of, health_of, some_of
+from mesh.page.shown import (
+    DECISIONS_SHOWN,
+    MARKED_SHOWN,
+    ROWS_MAX,
+    DecisionShown,
+    ForwardsShown,
+    Health,
+    Mark,
+    chosen,
+    forwards_of,
+    health_of,
+    joined,
+    shown_at,
+    some_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +43,42 @@ def test_forwards_between_two_regions_are_one_arrow_and_within_one_none() -> Non
 def test_a_table_has_a_bound_and_says_what_is_left_out() -> None:
     assert some_of(list(range(ROWS_MAX + 3))) == {"rows": list(range(ROWS_MAX)), "left_out": 3}
     assert some_of([1]) == {"rows": [1], "left_out": 0}
+
+
+def row(gateway: str, request: str, *marks: Mark, origin: str = "", age_ms: int = 0) -> DecisionShown:
+    return DecisionShown(gateway, request, age_ms, origin=origin, marks=list(marks))
+
+
+def test_both_ends_of_a_forward_are_one_row_with_the_marks_of_both() -> None:
+    sent, ran = row("us-1", "r-1", Mark.FORWARDED), row("eu-1", "r-1", Mark.SLOW, Mark.FORWARDED, origin="us-1")
+    (found,) = joined([ran, sent])
+    assert (found.gateway, [hop.gateway for hop in found.hops]) == ("us-1", ["eu-1"])
+    assert found.marks == [Mark.SLOW, Mark.FORWARDED]
+
+
+def test_a_row_without_its_other_end_stands_alone() -> None:
+    lonely = row("eu-1", "r-1", origin="us-1")
+    assert joined([lonely]) == [lonely]
+
+
+def test_requests_of_two_clients_with_the_same_id_are_not_mixed_up() -> None:
+    rows = [row("us-1", "r-1"), row("ap-1", "r-1"), row("eu-1", "r-1", origin="ap-1")]
+    assert {each.gateway: [hop.gateway for hop in each.hops] for each in joined(rows)} == {"us-1": [], "ap-1": ["eu-1"]}
+
+
+def test_rare_decisions_are_shown_beyond_the_latest_ones() -> None:
+    common = [row("us-1", f"r-{number}", Mark.FORWARDED) for number in range(200)]
+    rare = [row("us-1", "failed", Mark.FAILED), row("us-1", "plain")]
+    found = [each.request for each in chosen([*common, *rare])]
+    assert found == [f"r-{number}" for number in range(DECISIONS_SHOWN)] + ["failed"]
+    refused = [row("us-1", f"r-{number}", Mark.REFUSED) for number in range(200)]
+    slow = [row("us-1", f"s-{number}", Mark.SLOW) for number in range(200)]
+    assert len(chosen([*refused, *slow])) == DECISIONS_SHOWN + MARKED_SHOWN
+
+
+def test_a_row_as_shown_has_a_time_and_no_age_that_would_change_at_each_look() -> None:
+    hop = row("eu-1", "r-1", origin="us-1", age_ms=7)
+    shown = shown_at(joined([row("us-1", "r-1", age_ms=9), hop])[0], 1_000)
+    hops: object = shown["hops"]
+    assert isinstance(hops, list)
+    assert (shown["at_ms"], "age_ms" in shown, hops[0]["age_ms"]) == (1_000, False, None)
