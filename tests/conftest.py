@@ -6,6 +6,7 @@ Fixtures of one area live beside that area's tests.
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -30,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--memory-rounds", type=int, default=6, help="large bodies that end badly, in each way; 500 are an attack"
     )
     parser.addoption("--fuzz-examples", type=int, default=150, help="mutations that each reader of bytes is given")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how each failed test is run again, alone."""
+    failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())}
+    if failed:
+        terminalreporter.section("run again, alone")
+    for nodeid in sorted(failed):
+        terminalreporter.write_line(f".venv/bin/python -m pytest {shlex.quote(nodeid)}")
 
 
 @pytest.fixture
