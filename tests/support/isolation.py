@@ -1,0 +1,85 @@
+"""Watches what a test takes of the machine it runs on: sockets, processes, and time that really passes.
+
+Tests of units, properties and simulations take none of it. Those that still do are listed in `still_taken.txt`, with
+what they take; the list only becomes shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+ISOLATED = ("tests/unit/", "tests/property/", "tests/simulation/")
+SOCKETS, PROCESSES, TIME = "sockets", "processes", "time"
+_EVENTS = {
+    "socket.bind": SOCKETS,
+    "socket.connect": SOCKETS,
+    "socket.getaddrinfo": SOCKETS,
+    "socket.sendto": SOCKETS,
+    "subprocess.Popen": PROCESSES,
+    "os.fork": PROCESSES,
+    "os.posix_spawn": PROCESSES,
+}
+"""Audit events of Python, and what a test that raises one takes."""
+
+
+def _listed() -> dict[str, set[str]]:
+    rows = (line.split() for line in (Path(__file__).parent / "still_taken.txt").read_text().splitlines())
+    return {row[0]: set(row[1:]) for row in rows if row and row[0] != "#"}
+
+
+STILL_TAKEN = _listed()
+"""What files, or single tests of a file, take and should not."""
+
+
+class Watch:
+    """What is taken while a test runs. Python has no way to remove an audit hook, so one watch is made, for good.
+
+    Sockets that gRPC opens in C raise no event; making a gRPC server counts for them.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}
+        """Kind, and the first event of it."""
+        sys.addaudithook(self._on_event)
+        self._note_calls(asyncio.TimerHandle, "_run", TIME)
+        self._note_calls(time, "sleep", TIME)
+        self._note_calls(grpc.aio, "server", SOCKETS)
+
+    def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
+        if (kind := _EVENTS.get(event)) is not None:
+            self.taken.setdefault(kind, event)
+
+    def _note_calls(self, owner: object, name: str, kind: str) -> None:
+        act: Callable[..., Any] = getattr(owner, name)
+
+        def note_and_act(*arguments: Any, **named: Any) -> Any:
+            self.taken.setdefault(kind, f"{getattr(owner, '__name__', owner)}.{name}")
+            return act(*arguments, **named)
+
+        setattr(owner, name, note_and_act)
+
+
+WATCH = Watch()
+
+
+def allowed_to(nodeid: str) -> set[str] | None:
+    """What a test may take; None for what it likes, outside the folders of isolated tests."""
+    if not nodeid.startswith(ISOLATED):
+        return None
+    file, test = nodeid.partition("::")[0], nodeid.partition("[")[0]
+    return STILL_TAKEN.get(file, set()) | STILL_TAKEN.get(test, set())
+
+
+def more_than_allowed(nodeid: str) -> list[str]:
+    """What the test that runs has taken, and may not, in words."""
+    allowed = allowed_to(nodeid)
+    if allowed is None:
+        return []
+    return [f"{kind} ({event})" for kind, event in sorted(WATCH.taken.items()) if kind not in allowed]
