@@ -37,9 +37,10 @@ class Failure:
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """Keep this many processors busy."""
+    command = ["nice", "-n", "10", sys.executable, "-c", "while True: pass"]
     with ExitStack() as running:
         for _ in range(count):
-            process = running.enter_context(subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", "while True: pass"]))
+            process = running.enter_context(subprocess.Popen(command))
             running.callback(process.kill)
         yield
 
