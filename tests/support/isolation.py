@@ -35,11 +35,11 @@ def _listed() -> dict[str, set[str]]:
 
 
 STILL_TAKEN = _listed()
-"""What files, or single tests of a file, take and should not."""
+"""Kinds that files, or single tests of a file, take and should not."""
 
 
 class Watch:
-    """What is taken while a test runs. Python has no way to remove an audit hook, so one watch is made, for good.
+    """Record of the kinds that a test takes while it runs. Python has no way to remove an audit hook, so one watch is made, for good.
 
     Sockets that gRPC opens in C raise no event; making a gRPC server counts for them.
     """
@@ -70,7 +70,7 @@ WATCH = Watch()
 
 
 def allowed_to(nodeid: str) -> set[str] | None:
-    """What a test may take; None for what it likes, outside the folders of isolated tests."""
+    """Kinds that a test may take; None for all, outside the folders of isolated tests."""
     if not nodeid.startswith(ISOLATED):
         return None
     file, test = nodeid.partition("::")[0], nodeid.partition("[")[0]
@@ -78,7 +78,7 @@ def allowed_to(nodeid: str) -> set[str] | None:
 
 
 def more_than_allowed(nodeid: str) -> list[str]:
-    """What the test that runs has taken, and may not, in words."""
+    """Kinds that the running test has taken and may not take, each with its first event."""
     allowed = allowed_to(nodeid)
     if allowed is None:
         return []
