@@ -39,7 +39,7 @@ STILL_TAKEN = _listed()
 
 
 class Watch:
-    """Record of the kinds that a test takes while it runs. Python has no way to remove an audit hook, so one watch is made, for good.
+    """Record of the kinds that a test takes while it runs. One is made, for good: an audit hook cannot be removed.
 
     Sockets that gRPC opens in C raise no event; making a gRPC server counts for them.
     """
