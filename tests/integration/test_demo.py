@@ -85,6 +85,7 @@ def small_scenario(base: DemoScenario | None = None) -> DemoScenario:
     return replace(base, regions=regions, preset="tiny", load_s=2.0, drain_s=8.0, workload=LIVELY)
 
 
+@pytest.mark.nightly
 def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
