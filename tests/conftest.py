@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test of units, properties or simulations that takes a socket, a process or real time."""
+    """Fail a test of units, properties or simulations that takes a socket, a process or time.sleep."""
     WATCH.taken.clear()
     yield
     if taken := more_than_allowed(request.node.nodeid):
