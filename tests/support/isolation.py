@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc.aio
@@ -37,6 +38,20 @@ STILL_TAKEN = _listed()
 """Kinds that files, or single tests of a file, take and should not."""
 
 
+_LOOK_AT_MACHINE = {"ctypes.util", "joblib.externals.loky.backend.context", "platform"}
+"""Modules of libraries that look once for the system's libraries or processors, with programs of their own."""
+
+
+def _looks_at_machine() -> bool:
+    """Tell if a library looks at the machine it runs on, which the first test that needs it causes, whichever it is."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _LOOK_AT_MACHINE:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Watch:
     """Record of the kinds that a test takes while it runs. One is made, for good: an audit hook cannot be removed.
 
@@ -52,7 +67,7 @@ class Watch:
         self._note_calls(grpc.aio, "server", SOCKETS)
 
     def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
-        if (kind := _EVENTS.get(event)) is not None:
+        if (kind := _EVENTS.get(event)) is not None and not _looks_at_machine():
             self.taken.setdefault(kind, event)
 
     def _note_calls(self, owner: object, name: str, kind: str) -> None:
