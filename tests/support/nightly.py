@@ -6,6 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from hypothesis import settings
+
+
+def examples(*, few: int, night: int) -> int:
+    """Number of examples of a property that takes long; `make nightly` explores under a profile of its own."""
+    return night if settings.get_current_profile_name() == "exploring" else few
 
 
 def first_of(cases: Iterable[object], kept: int = 1) -> list[ParameterSet]:
