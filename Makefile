@@ -5,7 +5,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests compiled relays clean demo test check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession metrics-page log-events-page errors-page runbook-page page-picture protos lock
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession metrics-page log-events-page errors-page runbook-page page-picture protos lock
 
 ##@ Setup
 
@@ -40,8 +41,17 @@ demo: setup ## Run three regions; SERVE=1 KILL=region FLEET=large DISAGGREGATED=
 
 ##@ Test
 
-test: setup setup-tests ## Run every test on emulated engines; ARGS=… goes to pytest.
-	$(BIN)/python -m pytest -n 3 --dist worksteal --session-timeout=3000 $(ARGS)
+test: setup setup-tests ## Run the tests on emulated engines, but for the long ones; ARGS=… goes to pytest.
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal --session-timeout=3000 --durations=10 -m "not nightly" $(ARGS)
+
+test-fast: setup ## Run the tests that need no socket and no process; ARGS as above.
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m "not nightly and not real" tests/unit tests/property tests/simulation $(ARGS)
+
+test-nightly: setup setup-tests ## Run the long tests that make test leaves out; ARGS as above.
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m nightly $(ARGS)
+
+flakes: setup setup-tests ## Run the tests N=10 times in random order, beside BUSY=n processes; list failures.
+	$(BIN)/python -m tests.support.flakes --rounds $(or $(N),10) --busy $(or $(BUSY),0) -n 3 --dist worksteal -m "not nightly" $(ARGS)
 
 check: setup ## Lint, format, check types, layers, prose and protobuf files.
 	@.ci/check
@@ -82,7 +92,7 @@ mutants: setup ## Seed defects into the core, and verify that a test or chaos fi
 soak: setup ## Send an hour's requests with faults in minutes, and verify that nothing grows.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test digests fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Run all of the above but check and check-deploy; also properties, bench and chaos.
+nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000

@@ -1,17 +1,21 @@
-"""Fixtures and options that every test shares: how Hypothesis runs, reserved ports, and the lengths of the soak, of
-fuzzing and of attacks on memory.
+"""Fixtures and options that every test shares: how Hypothesis runs, what isolated tests may take, reserved ports, and
+the lengths of the soak, of fuzzing and of attacks on memory.
 
 Fixtures of one area live beside that area's tests.
 """
 
 from __future__ import annotations
 
+import gc
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
+
+from tests.support.isolation import WATCH, allowed_to, more_than_allowed
 
 # The suite tries the same examples each time; nightly runs and `make fuzz` look for new ones.
 settings.register_profile("exploring", settings(), deadline=None, print_blob=True)
@@ -30,6 +34,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--memory-rounds", type=int, default=6, help="large bodies that end badly, in each way; 500 are an attack"
     )
     parser.addoption("--fuzz-examples", type=int, default=150, help="mutations that each reader of bytes is given")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if allowed_to(item.nodeid) != set():
+            item.add_marker(pytest.mark.real)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through thousands of tests again and again: nothing of them is garbage
+    before the end.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of units, properties or simulations that takes a socket, a process or time.sleep."""
+    WATCH.taken.clear()
+    yield
+    if taken := more_than_allowed(request.node.nodeid):
+        pytest.fail(f"it takes {', '.join(taken)}: such a test belongs to tests/integration", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how each failed test is run again, alone."""
+    failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())}
+    if failed:
+        terminalreporter.section("run again, alone")
+    for nodeid in sorted(failed):
+        terminalreporter.write_line(f".venv/bin/python -m pytest {shlex.quote(nodeid)}")
 
 
 @pytest.fixture

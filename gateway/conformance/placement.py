@@ -79,9 +79,9 @@ _INDEX_BYTES_MAX = 16 * 2**10
 
 
 def conformance_faults(
-    policy: type[Policy], options: Mapping[str, bool | int | float | str] | None = None
+    policy: type[Policy], options: Mapping[str, bool | int | float | str] | None = None, requests: int = REQUESTS
 ) -> list[str]:
-    """Faults of a policy, in words; empty if it may decide. Takes seconds.
+    """Faults of a policy, in words; empty if it may decide. Takes seconds; fewer requests take less and show less.
 
     A second process finds the class again by its name, so it has to lie in a module that can be imported.
     """
@@ -92,24 +92,24 @@ def conformance_faults(
         policy.check_options(told)
     except ValueError as error:
         return [f"check_options refuses the options that this test was given: {error}"]
-    return [*_source_faults(policy), *_behaviour_faults(policy, told)]
+    return [*_source_faults(policy), *_behaviour_faults(policy, told, requests)]
 
 
-def _behaviour_faults(policy: type[Policy], options: dict[str, bool | int | float | str]) -> list[str]:
-    first = _play(policy, options)
+def _behaviour_faults(policy: type[Policy], options: dict[str, bool | int | float | str], requests: int) -> list[str]:
+    first = _play(policy, options, requests)
     if first.fault:
         return [first.fault]
     faults = []
-    if _play(policy, options).digest != first.digest:
+    if _play(policy, options, requests).digest != first.digest:
         faults.append("the same seed told another story the second time: something outlives the policy")
-    elif _digest_elsewhere(policy, options) != first.digest:
+    elif _digest_elsewhere(policy, options, requests) != first.digest:
         faults.append("the same seed told another story in another process: a set was iterated, or hashes were used")
     if first.books_bytes > BOOKS_BYTES_MAX:
-        faults.append(f"it holds {first.books_bytes} bytes after {REQUESTS} requests: its books have no bound")
+        faults.append(f"it holds {first.books_bytes} bytes after {requests} requests: its books have no bound")
     return faults
 
 
-def _digest_elsewhere(policy: type[Policy], options: dict[str, bool | int | float | str]) -> str:
+def _digest_elsewhere(policy: type[Policy], options: dict[str, bool | int | float | str], requests: int) -> str:
     """Digest of the same run in a process with other hashes of strings."""
     seed = "1" if sys.flags.hash_randomization == 0 else "0"
     name = f"{policy.__module__}:{policy.__qualname__}"
@@ -118,6 +118,8 @@ def _digest_elsewhere(policy: type[Policy], options: dict[str, bool | int | floa
         "-m",
         "gateway.conformance.placement",
         "--digest",
+        "--requests",
+        str(requests),
         "--options",
         json.dumps(options),
         name,
@@ -190,9 +192,9 @@ class _Story:
     fault: str = ""
 
 
-def _play(policy: type[Policy], options: dict[str, bool | int | float | str]) -> _Story:
+def _play(policy: type[Policy], options: dict[str, bool | int | float | str], requests: int) -> _Story:
     """Run one gateway under the policy, with the same events each time."""
-    walk = _Walk(policy, options)
+    walk = _Walk(policy, options, requests)
     try:
         walk.run()
     except Exception as error:  # noqa: BLE001 - any exception would have stopped the gateway
@@ -219,6 +221,7 @@ class _Walk:
 
     policy: type[Policy]
     options: dict[str, bool | int | float | str]
+    requests: int = REQUESTS
     asked: int = 0
     made: Policy | None = None
 
@@ -247,7 +250,7 @@ class _Walk:
             (self._upset, 1),
         ]
         steps, weights = [step for step, _ in chances], [weight for _, weight in chances]
-        while self.asked < REQUESTS:
+        while self.asked < self.requests:
             (step,) = self._rng.choices(steps, weights)
             step()
             self._now_ns += self._rng.randrange(20 * _MS)
@@ -395,8 +398,9 @@ def _reached_from(roots: list[object], known: set[int]) -> dict[int, object]:
 @click.command()
 @click.argument("name")
 @click.option("--options", default="{}", help="Set policy_options, as JSON.")
+@click.option("--requests", type=click.IntRange(1), default=REQUESTS, help="Set the number of requests.")
 @click.option("--digest", is_flag=True, help="Print the digest of one run, without checks.")
-def main(name: str, options: str, *, digest: bool) -> None:
+def main(name: str, options: str, requests: int, *, digest: bool) -> None:
     """Test the policy that is installed as NAME, or that is found at module:Class.
 
     Exit codes: 0 it may decide, 1 it may not, 2 it cannot be found.
@@ -408,10 +412,10 @@ def main(name: str, options: str, *, digest: bool) -> None:
         raise SystemExit(2) from error
     told = json.loads(options)
     if digest:
-        story = _play(policy, told)
+        story = _play(policy, told, requests)
         click.echo(story.fault or story.digest)
         return
-    faults = conformance_faults(policy, told)
+    faults = conformance_faults(policy, told, requests)
     for fault in faults:
         click.echo(fault)
     click.echo(f"{name}: {len(faults)} faults" if faults else f"{name} may decide")

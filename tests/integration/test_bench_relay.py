@@ -72,7 +72,7 @@ async def test_our_gateway_is_measured_in_every_way(tmp_path: Path) -> None:
         assert value > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_forward_is_measured_at_both_ends_and_siblings_share_a_port(tmp_path: Path) -> None:
     run = await measured(tmp_path, FORWARD, SIBLINGS, measures=[MeasureName.REQUESTS, MeasureName.SATURATION])
     assert run.faults == {}
@@ -81,7 +81,7 @@ async def test_a_forward_is_measured_at_both_ends_and_siblings_share_a_port(tmp_
     assert by_round(run.readings, SIBLINGS.name, Figure.REQUESTS_PER_S)[1] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_gateway_with_a_controller_is_measured_beside_the_one_without(tmp_path: Path) -> None:
     run = await measured(tmp_path, NIGHTSIDE, ATTACHED, measures=[MeasureName.REQUESTS])
     assert run.faults == {}
@@ -95,7 +95,7 @@ async def test_a_gateway_with_a_controller_is_measured_beside_the_one_without(tm
     assert not page.part_rows(story), "the controller's own cost is no request's"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_one_whose_controller_does_not_answer_is_not_measured_as_attached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +109,7 @@ async def test_one_whose_controller_does_not_answer_is_not_measured_as_attached(
     assert not run.readings
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_relay_that_cannot_start_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     run = await measured(tmp_path, ENVOY, NIGHTSIDE, measures=[MeasureName.REQUESTS])
     assert "make relays" in run.faults[ENVOY.name]

@@ -85,6 +85,7 @@ def small_scenario(base: DemoScenario | None = None) -> DemoScenario:
     return replace(base, regions=regions, preset="tiny", load_s=2.0, drain_s=8.0, workload=LIVELY)
 
 
+@pytest.mark.nightly
 def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_overflow_lands_on_engines_that_share_their_work_too(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_overflow_lands_on_engines_that_share_their_work_too(
     assert "eu-west-1" in landed
 
 
+@pytest.mark.nightly
 def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
     with nightside_demo("--serve") as process:
         printed = read_until(process, "Ctrl-C")
@@ -160,6 +163,7 @@ def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_an_interrupted_demo_reports_what_it_has(tmp_path: Path) -> None:
     with nightside_demo("--seconds", "60") as process:
         read_until(process, "^mesh .* of 60 s")

@@ -52,7 +52,7 @@ runs:
   - {name: packed, placement: {policy: packed, policy_options: {full_at: 3}}}
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def kill_what_names(folder: str) -> None:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_sweep_on_a_cluster_gives_what_it_gives_here(cluster: str, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"

@@ -47,7 +47,7 @@ def rivals(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ours_and_a_router_are_asked_the_same_and_who_is_missing_is_told(rivals: Path, tmp_path: Path) -> None:
     changes = [f"--set={key}={value}" for key, value in TINY.items()]
     options = ["--only=agentic", "--rounds=1", f"--rivals={rivals}", f"--out={tmp_path}", "--json"]
@@ -71,7 +71,7 @@ def test_ours_and_a_router_are_asked_the_same_and_who_is_missing_is_told(rivals:
     assert "agentic, round 1: nightside" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_router_that_ends_is_a_fault_and_its_words_are_kept(rivals: Path, tmp_path: Path) -> None:
     program(rivals / "bin/vllm-router", "echo no such option >&2; exit 3")
     agentic, *_ = cases(None, None, TINY)

@@ -41,6 +41,7 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import MODEL, MS, SECOND, profile
 from tests.support.mesh import Mesh
+from tests.support.nightly import examples
 
 PLACES = [
     Place(RegionName("us-east-1"), Jurisdiction("US")),
@@ -364,7 +365,7 @@ class MeshMachine(RuleBasedStateMachine):
 
 TestMesh = MeshMachine.TestCase
 TestMesh.settings = settings(
-    max_examples=150,
+    max_examples=examples(few=40, night=150),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,

@@ -1,19 +1,17 @@
-"""Two hundred worlds with many failures: no request is lost, answered twice or leaves its regions, and every request
-after everything has healed is served.
+"""Worlds with many failures: no request is lost, answered twice or leaves its regions, and every request after
+everything has healed is served. `make test` plays ten of them, `make nightly` two hundred.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from loadgen.simulator.chaos import Finding, endure
-
-SEEDS_AT_ONCE = 20
+from loadgen.simulator.chaos import endure
+from tests.support.nightly import seeds_of
+from tests.support.ordeals import completed_without_finding
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, 201, SEEDS_AT_ONCE))
-def test_nothing_is_found(first: int) -> None:
-    outcomes = [endure(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
-    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
-    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 100
+@pytest.mark.parametrize("seeds", seeds_of(200, few=10, at_once=20))
+def test_nothing_is_found(seeds: range) -> None:
+    assert completed_without_finding(endure, seeds) > 5 * len(seeds)

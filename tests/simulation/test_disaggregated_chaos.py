@@ -1,5 +1,5 @@
 """Worlds with many failures, with prefill and decode in separate engines: no request is lost, every kept block is
-released, and no decode worker gets an ordinary request.
+released, and no decode worker gets an ordinary request. `make test` plays three of them, `make nightly` a hundred.
 """
 
 from __future__ import annotations
@@ -7,18 +7,17 @@ from __future__ import annotations
 import pytest
 
 from loadgen.simulator.chaos import Finding, endure_disaggregated
-
-SEEDS_AT_ONCE = 10
+from tests.support.nightly import seeds_of
+from tests.support.ordeals import completed_without_finding
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, 101, SEEDS_AT_ONCE))
-def test_nothing_is_found(first: int) -> None:
-    outcomes = [endure_disaggregated(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
-    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
-    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 100
+@pytest.mark.parametrize("seeds", seeds_of(100, few=3, at_once=10))
+def test_nothing_is_found(seeds: range) -> None:
+    assert completed_without_finding(endure_disaggregated, seeds) > 10 * len(seeds)
 
 
+@pytest.mark.nightly
 def test_the_first_of_them_ends_well_and_twice_the_same() -> None:
     one, other = endure_disaggregated(29), endure_disaggregated(29)
 

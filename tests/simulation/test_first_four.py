@@ -15,6 +15,7 @@ import pytest
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Outcome
 from tests.support.core import BOTH
+from tests.support.nightly import first_of
 from tests.support.random_walk import RandomWalk
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +41,11 @@ def test_same_seed_same_story_whatever_the_hash_seed(placement: PlacementPolicy)
     assert digest_in_a_fresh_process(8, "1", placement) != first
 
 
+@pytest.mark.parametrize("seeds", first_of([range(1), range(1, 5)]), ids=["first", "others"])
 @pytest.mark.parametrize("placement", PlacementPolicy)
-def test_nothing_lost_nothing_twice(placement: PlacementPolicy) -> None:
+def test_nothing_lost_nothing_twice(placement: PlacementPolicy, seeds: range) -> None:
     """Invariants are checked after every event; at the end every request has one answer and none is open."""
-    for seed in range(5):
+    for seed in seeds:
         walk = RandomWalk(seed, placement)
         walk.run(600)
         assert len(walk.mesh.asks) > 100

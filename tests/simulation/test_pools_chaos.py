@@ -1,5 +1,6 @@
 """Worlds with many failures, whose engines take requests of different lengths: no request is lost, none is sent to an
-engine that takes less than the request may need, and none that fits is refused as too long.
+engine that takes less than the request may need, and none that fits is refused as too long. `make test` plays
+three of them, `make nightly` a hundred.
 """
 
 from __future__ import annotations
@@ -7,16 +8,14 @@ from __future__ import annotations
 import pytest
 
 from loadgen.simulator.chaos import Finding, endure_pools
-
-SEEDS_AT_ONCE = 10
+from tests.support.nightly import seeds_of
+from tests.support.ordeals import completed_without_finding
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, 101, SEEDS_AT_ONCE))
-def test_nothing_is_found(first: int) -> None:
-    outcomes = [endure_pools(seed) for seed in range(first, first + SEEDS_AT_ONCE)]
-    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
-    assert sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if not isinstance(outcome, Finding)) > 100
+@pytest.mark.parametrize("seeds", seeds_of(100, few=3, at_once=10))
+def test_nothing_is_found(seeds: range) -> None:
+    assert completed_without_finding(endure_pools, seeds) > 10 * len(seeds)
 
 
 def test_the_first_of_them_ends_well_and_twice_the_same() -> None:

@@ -42,7 +42,7 @@ def test_a_mesh_serves_a_skewed_day_better_than_regions_on_their_own() -> None:
     assert mesh["failed"] == alone["failed"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_of_the_first_run_are_what_the_scenario_gives() -> None:
     """Figures of docs/simulator.md, which README repeats, are the first that a new user compares with the command's
     output."""
@@ -66,14 +66,14 @@ def test_pushing_blindly_costs_what_the_paper_says_it_costs() -> None:
     assert found["pending"]["tokens_per_s"] > 1.2 * found["blind"]["tokens_per_s"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bad_day_ends_well() -> None:
     found = totals("bad_day", "nightside", every_invariant=True)["nightside"]
     assert found["completed"] > 20 * found["failed"] > 0
     assert found["unfinished"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_overflow_lands_on_a_disaggregated_region_and_leaves_it() -> None:
     scenario = load_scenario(FOLDER / "disaggregated_day.yaml")
     world = World(scenario, scenario.runs[0], every_invariant=True)

@@ -192,6 +192,16 @@ def test_every_make_target_is_explained() -> None:
     assert [line for line in lines if line and not line.startswith("  ")][:3] == ["Setup", "Run", "Test"]
 
 
+def test_nightly_runs_the_tests_that_make_test_leaves_out() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (prerequisites,) = re.findall(r"^nightly: ([^#]*)", makefile, flags=re.MULTILINE)
+    assert {"test", "test-nightly"} <= set(prerequisites.split())
+    chosen = dict(
+        re.findall(r"^(test|test-nightly):.*\n\t.* -m (\"not nightly\"|nightly) \$\(ARGS\)$", makefile, re.MULTILINE)
+    )
+    assert chosen == {"test": '"not nightly"', "test-nightly": "nightly"}
+
+
 def test_a_missing_test_program_is_named_and_fails(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.write_text("# a comment\n\nsh dash the shell\nno-such-program - a reason to have it\n")

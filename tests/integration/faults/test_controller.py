@@ -65,6 +65,7 @@ async def test_a_killed_gateway_is_stood_in_for_where_policies_allow_and_gets_ev
     seen.check(died=("us-1", "eu-1"))
 
 
+@pytest.mark.nightly
 async def test_with_the_controller_killed_everything_goes_on_and_its_return_moves_nothing(mesh: Controlled) -> None:
     await mesh.start("us-1", "ap-1")
     async with watched(mesh) as seen:
@@ -77,6 +78,7 @@ async def test_with_the_controller_killed_everything_goes_on_and_its_return_move
     seen.check()
 
 
+@pytest.mark.nightly
 async def test_one_that_died_beside_the_controller_is_stood_in_for_by_the_next_and_its_old_snapshot_does_no_harm(
     mesh: Controlled,
 ) -> None:
@@ -103,6 +105,7 @@ async def test_one_that_died_beside_the_controller_is_stood_in_for_by_the_next_a
     assert seen.ends["us-1"].keys() <= {"answered", "cut", "not connected"}, seen.ends
 
 
+@pytest.mark.nightly
 async def test_one_that_flaps_moves_nobody_elses_replicas_and_ends_where_it_began(mesh: Controlled) -> None:
     await mesh.start("us-1", "ap-1")
     async with watched(mesh) as seen:
@@ -119,6 +122,7 @@ async def test_one_that_flaps_moves_nobody_elses_replicas_and_ends_where_it_bega
 # Cut off
 
 
+@pytest.mark.nightly
 async def test_a_controller_that_is_cut_off_from_one_takes_nothing_and_from_all_freezes(mesh: Controlled) -> None:
     names, there = ("us-1", "ap-1", "eu-1"), RegionName("control")
     mesh.settings = {
@@ -184,6 +188,7 @@ async def test_on_a_full_disk_it_says_so_and_nobody_is_told_anything_until_it_is
     seen.check(died=("us-1",))
 
 
+@pytest.mark.nightly
 async def test_with_a_store_that_is_damaged_read_only_or_lost_gateways_go_on_by_what_they_have(
     mesh: Controlled,
 ) -> None:

@@ -501,6 +501,7 @@ async def test_no_way_in_which_a_forward_ends_leaves_a_cycle(
         assert await kept_by_cycles(held, ANSWERS | LEFT) == {}
 
 
+@pytest.mark.nightly
 async def test_no_way_in_which_a_request_over_tls_ends_leaves_a_cycle(tmp_path: Path, engine: FakeEngine) -> None:
     authority, files = new_ca(), Files(tmp_path / "tls")
     files.put(clients_leaf(authority))
@@ -573,6 +574,7 @@ def legs_end(reader: FakeEngine) -> dict[str, Way]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("connector", ["nixl", "mooncake"], ids=["one after the other", "both at once"])
 async def test_no_way_in_which_two_legs_of_a_request_end_leaves_a_cycle(
     tmp_path: Path, engine: FakeEngine, connector: str
@@ -607,6 +609,7 @@ def breaks_once(then: Script) -> Script:
     return script
 
 
+@pytest.mark.nightly
 async def test_no_way_in_which_a_resumed_answer_ends_leaves_a_cycle(tmp_path: Path, engine: FakeEngine) -> None:
     ways = {
         "goes on": asks(breaks_once(stream(token("y"), STOP, DONE)), 200, body=TALK),
@@ -693,11 +696,11 @@ class Attack:
 @pytest.mark.parametrize(
     "attack",
     [
-        pytest.param(Attack(leaves_much_packed, (), "60MiB"), id="packed body left"),
+        pytest.param(Attack(leaves_much_packed, (), "60MiB"), id="packed body left", marks=pytest.mark.nightly),
         pytest.param(Attack(leaves_much, (), "60MiB"), id="body left"),
-        pytest.param(Attack(much_has_no_room, ("a", "b", "one"), "60MiB"), id="no room"),
-        pytest.param(Attack(much_has_no_share, ("a",), "48MiB"), id="no share"),
-        pytest.param(Attack(much_has_no_tokens, (), "60MiB"), id="no tokens"),
+        pytest.param(Attack(much_has_no_room, ("a", "b", "one"), "60MiB"), id="no room", marks=pytest.mark.nightly),
+        pytest.param(Attack(much_has_no_share, ("a",), "48MiB"), id="no share", marks=pytest.mark.nightly),
+        pytest.param(Attack(much_has_no_tokens, (), "60MiB"), id="no tokens", marks=pytest.mark.nightly),
         pytest.param(Attack(fails_with_much, (), "60MiB"), id="engine fails"),
     ],
 )

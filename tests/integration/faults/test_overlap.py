@@ -40,6 +40,7 @@ async def mesh(
         yield made
 
 
+@pytest.mark.nightly
 async def test_who_loses_a_replica_lets_go_of_it_whether_the_controller_or_only_a_peer_can_say_so(
     mesh: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

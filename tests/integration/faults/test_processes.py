@@ -40,6 +40,7 @@ from tests.support.gateways import (
     usable_peers,
     write_policy,
 )
+from tests.support.nightly import first_of
 from tests.support.processes import QUICK_PROBES, Process, gateway_process, region_file, two_regions
 from tests.support.regions import Mesh
 from tests.support.rest import until_at_rest
@@ -270,7 +271,7 @@ class Disk:
         (self.folder / "ballast").unlink(missing_ok=True)
 
 
-@pytest.fixture(params=["a disk of its own", "files that may not grow"])
+@pytest.fixture(params=first_of(["a disk of its own", "files that may not grow"]))
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     folder = tmp_path / "disk"
     folder.mkdir()

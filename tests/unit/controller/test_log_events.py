@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,14 @@ EVENT = LogEvent("disk_full", ("error",), ("path", "reason"), "The disk is full.
 SLOW = LogEvent("disk_slow", ("info", "warning"), (), "The disk is slow.")
 
 
-def calls_in(folder: str) -> Iterator[LogCall]:
+@cache
+def calls_in(folder: str) -> list[LogCall]:
     """Calls of a program. `CoreLog` logs each `Telling`, at the registry's level: those are looked at instead."""
+    found = list[LogCall]()
     for path in sorted((ROOT / folder).rglob("*.py")):
         calls = log_calls(str(path.relative_to(ROOT)), path.read_text())
-        yield from (call for call in calls if call.event or path != ROOT / "controller/logs.py")
+        found += (call for call in calls if call.event or path != ROOT / "controller/logs.py")
+    return found
 
 
 def test_gateways_log_registered_events() -> None:

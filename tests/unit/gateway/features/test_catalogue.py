@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from gateway.config.region_file import RegionFile
 from gateway.features.catalogue import KINDS
 from gateway.features.sections import FeatureSections
+from tests.support.identifiers import identifiers_in
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "gateway/features"
@@ -121,7 +121,7 @@ def test_no_file_outside_its_folders_names_a_feature(feature: str) -> None:
     word = re.compile(WORDS[feature])
     sources = (path for folder in ("gateway", "mesh") for path in (ROOT / folder).rglob("*.py"))
     files = [path for path in sources if "features" not in path.parts]
-    named = [str(path.relative_to(ROOT)) for path in files if any(word.search(name) for name in names_in(path))]
+    named = [str(path.relative_to(ROOT)) for path in files if any(word.search(name) for name in identifiers_in(path))]
     listed = STILL_NAMED[feature]
     assert [path for path in named if not any(path.startswith(each) for each in listed)] == []
     assert [each for each in listed if not any(path.startswith(each) for path in named)] == [], "it is named no more"
@@ -130,17 +130,3 @@ def test_no_file_outside_its_folders_names_a_feature(feature: str) -> None:
 def test_prices_are_named_by_four_files() -> None:
     assert len(STILL_NAMED["prices"]) <= 4
     assert not any(each.endswith("/") for each in STILL_NAMED["prices"])
-
-
-def names_in(path: Path) -> set[str]:
-    """Identifiers of a file."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
-                names.add(name)
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.keyword(arg=str(name)):
-                names.add(name)
-            case _:
-                pass  # has no name
-    return names

@@ -144,6 +144,7 @@ def test_forwards_are_told_by_their_reason_and_share(measured: Figures) -> None:
         assert words in page
 
 
+@pytest.mark.nightly
 def test_a_long_run_of_many_regions_is_a_small_page(measured: Figures) -> None:
     """A day by the second in 40 regions and 8 runs would be some hundred megabytes."""
     document = deepcopy(measured)

@@ -57,6 +57,7 @@ def test_worlds_are_of_many_kinds() -> None:
     assert min(drawn[PlacementPolicy.COST], drawn[PlacementPolicy.PREFIX]) > len(worlds) / 10
 
 
+@pytest.mark.nightly
 def test_where_agents_fill_the_caches_requests_are_held_for_their_sake() -> None:
     """Requests are held for the time of replicas, too: without any, the checks of held requests would check nothing."""
     full = [seed for seed in SEEDS if chaos_document(seed).get("kv_tokens")]

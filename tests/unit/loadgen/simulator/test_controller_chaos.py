@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure_controlled
@@ -43,6 +44,7 @@ def _dead_at_once(faults: tuple[object, ...]) -> int:
     return max((sum(at == other for other, _ in begins) for at, _ in begins), default=0)
 
 
+@pytest.mark.nightly
 def test_a_seed_tells_the_same_story_twice_and_nothing_is_found() -> None:
     one, other = endure_controlled(3), endure_controlled(3)
     assert isinstance(one, Ordeal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import get_args
@@ -31,6 +30,7 @@ from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
+from tests.support.identifiers import identifiers_in
 
 ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
@@ -187,27 +187,13 @@ KERNEL = [ROOT / "gateway/core/gateway_core.py", *sorted((ROOT / "gateway/core/k
 def test_the_kernel_names_no_feature(feature: str) -> None:
     word = re.compile(WORDS_OF_FEATURES[feature], re.IGNORECASE)
     assert len(KERNEL) > 30
-    named = {name for path in KERNEL for name in names_in(path) if word.search(name)}
+    named = {name for path in KERNEL for name in identifiers_in(path) if word.search(name)}
     assert named == {name for names in JUSTIFIED.get(feature, {}) for name in names}
 
 
 def test_each_feature_has_its_words() -> None:
     folder = ROOT / "gateway/core/features"
     assert {path.stem for path in folder.glob("[!_]*") if path.stem != "catalogue"} == set(WORDS_OF_FEATURES)
-
-
-def names_in(path: Path) -> set[str]:
-    """Identifiers of a file."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
-                names.add(name)
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.keyword(arg=str(name)):
-                names.add(name)
-            case _:
-                pass  # has no name
-    return names
 
 
 @pytest.mark.parametrize("path", KERNEL, ids=lambda path: path.name)

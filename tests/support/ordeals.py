@@ -1,0 +1,16 @@
+"""Worlds with many failures, one per seed, in which nothing may be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadgen.simulator.chaos import Finding, Ordeal
+
+
+def completed_without_finding(endure: Callable[[int], Ordeal | Finding], seeds: range) -> int:
+    """Play a world for each seed. Raises AssertionError with what was found. Returns the number of completed
+    requests.
+    """
+    outcomes = [endure(seed) for seed in seeds]
+    assert [outcome for outcome in outcomes if isinstance(outcome, Finding)] == []
+    return sum(outcome.outcomes.get("completed", 0) for outcome in outcomes if isinstance(outcome, Ordeal))
