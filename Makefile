@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession metrics-page log-events-page errors-page runbook-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page page-picture protos lock
 
 ##@ Setup
 
@@ -30,7 +30,7 @@ relays: ## Install the routers that bench-relay and results-live compare with, i
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
 clean: ## Remove the environments, caches and builds.
-	rm -rf .venv .venv-cloud .venv-deploy .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-deploy .venv-docs .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ##@ Run
@@ -159,6 +159,10 @@ results-succession: setup ## Measure the time until another controller leads; ST
 	$(BIN)/nightside results succession $(STORES) $(ARGS)
 
 ##@ Generate
+
+docs: ## Build the documentation site in build/docs; broken links and anchors fail.
+	@PYTHON="$(PYTHON)" .ci/setup-docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and its alerts.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md
