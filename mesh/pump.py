@@ -45,6 +45,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self.failed = asyncio.Event()
         """Set once the core or an observer has failed; the composition root waits for it and exits for restart."""
         self.crash: Crash[EventT, EffectT] | None = None
+        self._has_failed = False
         self._core = core
         self._clock = clock
         self._time_passed = time_passed
@@ -92,14 +93,14 @@ class Pump(ABC, Generic[EventT, EffectT]):
         if self._pumping:
             return
         inbox = self._inbox
-        if self.crash is not None:
+        if self._has_failed:
             inbox.clear()
             return
         self._pumping = True
         try:
             while inbox:
                 self._step(inbox.popleft())
-                if self.crash is not None:
+                if self._has_failed:
                     inbox.clear()  # posted by requests as they stopped: no core takes it
         finally:
             self._pumping = False
@@ -134,8 +135,9 @@ class Pump(ABC, Generic[EventT, EffectT]):
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
         """Stop the pump for a failure of the core, of an observer, or of a part that follows the core by way of one.
         Only the first failure counts. `steps` is the step in which the core failed; other failures have none."""
-        if self.crash is not None:
+        if self._has_failed:
             return
+        self._has_failed = True
         self.crash = Crash(error, (*self._tail, *self._untold, *steps))
         self._inbox.clear()
         self._stop_timer()
