@@ -1,4 +1,5 @@
-"""Builds the package. With NIGHTSIDE_COMPILE=1 mypyc compiles the core's logic; otherwise all is plain Python.
+"""Builds the package. With NIGHTSIDE_COMPILE=1 mypyc compiles what every request passes through; otherwise all is plain
+Python.
 
 Nothing else depends on which of the two it is: see docs/decisions/0004-a-compiled-core.md.
 """
@@ -7,12 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 COMPILED = (
+    "controller/driver.py",
     "gateway/core/features/adoption.py",
     "gateway/core/features/catalogue.py",
     "gateway/core/features/classes/feature.py",
@@ -127,21 +132,39 @@ COMPILED = (
     "gateway/door/api.py",
     "gateway/door/call.py",
     "gateway/door/entrance.py",
+    "gateway/door/limits.py",
+    "gateway/door/parse.py",
     "gateway/door/room.py",
     "gateway/engines/client.py",
     "gateway/http1/client.py",
     "gateway/http1/server.py",
+    "gateway/records/decisions.py",
+    "gateway/records/finished.py",
+    "gateway/records/logs.py",
+    "gateway/records/metrics.py",
+    "gateway/records/model_labels.py",
+    "gateway/records/resume_metrics.py",
+    "gateway/records/tenant_labels.py",
+    "gateway/records/usage_book.py",
+    "gateway/records/usage_metrics.py",
     "gateway/request/answer.py",
     "gateway/request/answer_bodies.py",
     "gateway/request/answers.py",
+    "gateway/request/cache_salts.py",
     "gateway/request/continuation.py",
+    "gateway/request/driver.py",
+    "gateway/request/engine_errors.py",
     "gateway/request/event_scanner.py",
+    "gateway/request/header_values.py",
     "gateway/request/leg_answer.py",
+    "gateway/request/model_names.py",
     "gateway/request/parts.py",
     "gateway/request/port.py",
     "gateway/request/proxied.py",
     "gateway/request/sse.py",
     "gateway/request/transcript.py",
+    "gateway/request/usage.py",
+    "gateway/security/keyring.py",
     "loadgen/engine/barrier.py",
     "loadgen/engine/blocks.py",
     "loadgen/engine/decode_group.py",
@@ -164,8 +187,11 @@ COMPILED = (
     "loadgen/simulator/probes.py",
     "loadgen/simulator/prompts.py",
     "loadgen/simulator/requests.py",
+    "mesh/pump.py",
+    "mesh/series.py",
 )
-"""Modules that compute, in the core and in the simulator. Compiling modules that only hold values gains nothing."""
+"""Modules that compute, on the path of a request and in the simulator. Compiling modules that only hold values gains
+nothing."""
 
 
 def extensions() -> list[Extension]:
@@ -173,7 +199,23 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify  # noqa: PLC0415 - nobody else needs a compiler
 
-    return mypycify(list(COMPILED), opt_level="3", debug_level="0", group_name="nightside")
+    return mypycify(list(COMPILED), opt_level="2", debug_level="0", group_name="nightside", multi_file=True)
+
+
+class BuildInParallel(build_ext):
+    """Compiles the C files of one extension on all cores."""
+
+    def build_extensions(self) -> None:
+        compile_all = self.compiler.compile
+
+        def compile_each(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [
+                    path for paths in pool.map(lambda each: compile_all([each], **options), sources) for path in paths
+                ]
+
+        self.compiler.compile = compile_each
+        super().build_extensions()
 
 
 class BuildWithPolicies(build_py):
@@ -190,4 +232,4 @@ class BuildWithPolicies(build_py):
                 shutil.copy(file, samples)
 
 
-setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithPolicies})
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildInParallel, "build_py": BuildWithPolicies})

@@ -22,7 +22,8 @@ from controller.core.effects import (
 from controller.core.events import Event, TimePassed
 from mesh.clock import Clock
 from mesh.naming.tree import RecordTree
-from mesh.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
+from mesh.pump import TAIL_STEPS_DEFAULT, Pump
+from mesh.steps import Core, Crash, Observer, Step, Subscriptions
 
 ControllerStep: TypeAlias = Step[Event, Effect]
 ControllerCrash: TypeAlias = Crash[Event, Effect]

@@ -36,11 +36,7 @@ def make_logger(
     level = logging.getLevelNamesMapping()[config.level.upper()]
     logger: FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(stream),
-        processors=[
-            structlog.processors.add_log_level,
-            _stamper(clock or Clock()),
-            *_renderers(config.format, stream),
-        ],
+        processors=_processors(config.format, stream, clock or Clock()),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
@@ -119,11 +115,12 @@ class _Libraries(logging.Handler):
             self._log.warning("library_message", **fields)
 
 
-def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:
+def _processors(log_format: LogFormat, stream: TextIO, clock: Clock) -> list[Processor]:
     is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
     if is_console:
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+        colors = stream.isatty()
+        return [structlog.processors.add_log_level, _stamper(clock), structlog.dev.ConsoleRenderer(colors=colors)]
+    return [_json_renderer(clock)]
 
 
 def _stamper(clock: Clock) -> Processor:
@@ -134,9 +131,19 @@ def _stamper(clock: Clock) -> Processor:
     return add_time
 
 
-def _as_json(fields: dict[str, object], **_: object) -> str:
-    """Encode fields as JSON; a value that JSON cannot express is written as its repr."""
-    try:
-        return msgspec.json.encode(fields, enc_hook=repr).decode()
-    except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-        return json.dumps(fields, default=repr)
+def _json_renderer(clock: Clock) -> Processor:
+    """Renderer of JSON lines: one processor in place of four, since each request writes a line."""
+    encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+    def render(logger: object, method: str, fields: EventDict) -> str:
+        """Add level and time, and encode. A value that JSON cannot express is written as its repr."""
+        fields["level"] = method
+        fields["timestamp"] = clock.wall_time()
+        if "exc_info" in fields:
+            fields = structlog.processors.format_exc_info(logger, method, fields)
+        try:
+            return encode(fields).decode()
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
+            return json.dumps(fields, default=repr)
+
+    return render

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeAlias
 
-from gateway.core.value import value
+from mypy_extensions import mypyc_attr
+
 from mesh.clock import Clock
+from mesh.steps import Core, Crash, EffectT, EventT, Observer, Step
 
 TAIL_STEPS_DEFAULT = 512
 _UNTOLD_STEPS_MAX = 512
@@ -22,54 +23,10 @@ _UNTOLD_STEPS_MAX = 512
 _TIMER_GRAIN_S = 0.001
 """Seconds added to every timer: some event loops count whole milliseconds and would fire too early repeatedly."""
 
-EventT = TypeVar("EventT")
-EffectT = TypeVar("EffectT")
-_EventT_contra = TypeVar("_EventT_contra", contravariant=True)
-_EffectOf = TypeVar("_EffectOf")
+_Handler: TypeAlias = "tuple[Observer[EventT, EffectT], Callable[[Step[EventT, EffectT], Any], None]]"
 
 
-class Core(Protocol[_EventT_contra, _EffectOf]):
-    """Core that the pump runs: events in, effects out."""
-
-    def handle(self, event: _EventT_contra, now_ns: int) -> list[_EffectOf]: ...
-
-    def next_wakeup_ns(self) -> int | None: ...
-
-
-@value
-class Step(Generic[EventT, EffectT]):
-    """Event and the core's effects; `effects` is None for the step in which the core failed."""
-
-    now_ns: int
-    event: EventT
-    effects: list[EffectT] | None
-
-
-Subscriptions: TypeAlias = Mapping[type, Callable[[Step[EventT, EffectT], Any], None]]
-"""Handlers by the type of event or effect that each is told of, with its step. The handler of `Step` is told of every
-step, before its event."""
-
-
-class Observer(Protocol[EventT, EffectT]):
-    """Observer such as metrics, the log or the journal. It is told each event, and then each effect, of the types that
-    it subscribes to, once and in order, soon after the effects were performed. It must not block."""
-
-    @property
-    def subscriptions(self) -> Subscriptions[EventT, EffectT]: ...
-
-
-_Handler: TypeAlias = tuple[Observer[EventT, EffectT], Callable[[Step[EventT, EffectT], Any], None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Crash(Generic[EventT, EffectT]):
-    """Error that stopped the pump, with the steps that led there. The last step has no effects where the core failed;
-    it has effects where an observer failed, or a part that an observer passes steps on to."""
-
-    error: BaseException
-    tail: tuple[Step[EventT, EffectT], ...]
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pump(ABC, Generic[EventT, EffectT]):
     """Owner of one core. All calls come from the thread of one event loop."""
 
@@ -88,6 +45,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self.failed = asyncio.Event()
         """Set once the core or an observer has failed; the composition root waits for it and exits for restart."""
         self.crash: Crash[EventT, EffectT] | None = None
+        self._has_failed = False
         self._core = core
         self._clock = clock
         self._time_passed = time_passed
@@ -135,14 +93,14 @@ class Pump(ABC, Generic[EventT, EffectT]):
         if self._pumping:
             return
         inbox = self._inbox
-        if self.crash is not None:
+        if self._has_failed:
             inbox.clear()
             return
         self._pumping = True
         try:
             while inbox:
                 self._step(inbox.popleft())
-                if self.crash is not None:
+                if self._has_failed:
                     inbox.clear()  # posted by requests as they stopped: no core takes it
         finally:
             self._pumping = False
@@ -177,8 +135,9 @@ class Pump(ABC, Generic[EventT, EffectT]):
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
         """Stop the pump for a failure of the core, of an observer, or of a part that follows the core by way of one.
         Only the first failure counts. `steps` is the step in which the core failed; other failures have none."""
-        if self.crash is not None:
+        if self._has_failed:
             return
+        self._has_failed = True
         self.crash = Crash(error, (*self._tail, *self._untold, *steps))
         self._inbox.clear()
         self._stop_timer()

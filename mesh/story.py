@@ -15,7 +15,7 @@ import msgspec
 
 from mesh.journal import JournalUnreadable, complete_lines
 from mesh.private_files import private_opener
-from mesh.pump import Core, Step
+from mesh.steps import Core, Step
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 

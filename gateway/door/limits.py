@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, Room
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
@@ -19,6 +20,12 @@ _DEBT_MAX_NS = 60 * _MINUTE_NS
 METERS_MAX = 40_000
 """Twice the keys that a keys file may hold, so that a key in use is not forgotten while files change, and as many token
 holders as are told apart in a day."""
+
+_remaining = attrgetter("remaining")
+_HEADERS = {
+    kind: (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
+    for kind in LimitKind
+}
 
 
 class Limit(StrEnum):
@@ -70,6 +77,10 @@ class Bucket:
     def reset_ns(self, now_ns: int) -> int:
         """Nanoseconds until the bucket is full again."""
         return max(0, self._full_at_ns - now_ns)
+
+    def room(self, kind: LimitKind, now_ns: int) -> Room:
+        """Remainder of the allowance."""
+        return Room(kind, self.per_minute, self.remaining(now_ns), self.reset_ns(now_ns))
 
     def _refill_ns(self, amount: int) -> int:
         return amount * _MINUTE_NS // self.per_minute
@@ -174,17 +185,18 @@ def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[Room] 
     tenant have one, the headers are about the one with less left."""
     rooms = list(of_tenant)
     if meter is not None:
-        pairs = ((LimitKind.REQUESTS, meter.requests), (LimitKind.TOKENS, meter.tokens))
-        rooms += [
-            Room(kind, bucket.per_minute, bucket.remaining(now_ns), bucket.reset_ns(now_ns))
-            for kind, bucket in pairs
-            if bucket is not None
-        ]
+        if meter.requests is not None:
+            rooms.append(meter.requests.room(LimitKind.REQUESTS, now_ns))
+        if meter.tokens is not None:
+            rooms.append(meter.tokens.room(LimitKind.TOKENS, now_ns))
+    if len(rooms) > 1:
+        rooms.sort(key=_remaining, reverse=True)  # the last one of a kind counts
     headers: dict[str, str] = {}
-    for room in sorted(rooms, key=lambda each: each.remaining, reverse=True):  # the last one counts
-        headers[f"x-ratelimit-limit-{room.kind}"] = str(room.limit)
-        headers[f"x-ratelimit-remaining-{room.kind}"] = str(room.remaining)
-        headers[f"x-ratelimit-reset-{room.kind}"] = format_reset(room.reset_ns)
+    for room in rooms:
+        limit, remaining, reset = _HEADERS[room.kind]
+        headers[limit] = str(room.limit)
+        headers[remaining] = str(room.remaining)
+        headers[reset] = format_reset(room.reset_ns)
     return headers
 
 

@@ -88,11 +88,14 @@ class ClientConnection:
         "_transport",
         "has_answered",
         "idle_since_s",
+        "peer",
     )
 
     def __init__(self, on_turn: Callable[[], None]) -> None:
         """`on_turn` is called at the end of each turn in which the connection has handed something on."""
         self.idle_since_s = 0.0
+        self.peer = ""
+        """Address of the other end; empty until it is connected, or where the transport does not tell."""
         self.has_answered = False
         """True once any byte of the current answer has arrived."""
         self._on_turn = on_turn
@@ -113,10 +116,6 @@ class ClientConnection:
         self._fault: Exception | None = None
         self._has_head = self._is_head_told = self._has_length = self._keeps_alive = False
         self._is_complete = True
-
-    @property
-    def peer(self) -> str:
-        return "" if self._transport is None else _host_of(self._transport.get_extra_info("peername"))
 
     @property
     def is_usable(self) -> bool:
@@ -169,6 +168,7 @@ class ClientConnection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self.peer = _host_of(transport.get_extra_info("peername"))
         own = transport.get_extra_info("socket")
         if own is not None:
             self._arrivals = select.poll()

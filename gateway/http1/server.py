@@ -326,11 +326,14 @@ class ServerConnection:
         "_unfinished_bytes",
         "_upgrading",
         "is_full",
+        "peer_address",
         "server",
     )
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
+        self.peer_address: str | None = None
+        """Address of the client; None where the transport does not tell."""
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpRequestParser | None = None
         self._parsing: Exchange | None = None
@@ -371,11 +374,6 @@ class ServerConnection:
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    @property
-    def peer_address(self) -> str | None:
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
-
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -383,6 +381,8 @@ class ServerConnection:
         self._transport.set_write_buffer_limits(high=_BUFFERED_BYTES_MAX)
         self._parser = httptools.HttpRequestParser(self)
         self._since_s = self.server.time()
+        name = transport.get_extra_info("peername")
+        self.peer_address = name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
         own = transport.get_extra_info("socket")
         if own is not None and _USER_TIMEOUT is not None:
             own.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, round(self.server.limits.stall_s * 1000))

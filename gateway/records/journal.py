@@ -21,7 +21,7 @@ from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from mesh.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 
 FORMAT = 2

@@ -22,7 +22,7 @@ from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, Outcome, RefusalReason, RequestProfile
 from gateway.request.driver import GatewayStep
-from mesh.pump import Step
+from mesh.steps import Step
 
 KEY_BYTES = 16
 _ROUNDS = 10

@@ -8,11 +8,12 @@ completions (`choices`, ended by `[DONE]`), responses (`response.…` types) and
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from gateway.core.value import value
+from gateway.request.answer_events import ABSENT, PLAIN
 from gateway.request.engine_errors import decode, status_in
 
 _ABORTS = frozenset({"abort", "error"})
@@ -41,28 +42,10 @@ ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 TOKENS_MAX = 1 << 24
 """Upper bound of a plausible token count, beyond any context; larger ones are ignored."""
 _RESPONSE_ID_LENGTH_MAX = 256
-_ABSENT = msgspec.Raw()
 USAGE_WITHIN_BYTES = 16 * 1024
 """Bytes at the end of an answer that are searched for its usage."""
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
-
-
-class _PlainChoice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    finish_reason: str | None = None
-
-
-class _PlainEvent(msgspec.Struct):
-    """Event of a chat or completion that generates; any other member that matters is absent."""
-
-    object: Literal["chat.completion.chunk", "text_completion"]
-    choices: list[_PlainChoice]
-    error: msgspec.Raw = _ABSENT
-    type: msgspec.Raw = _ABSENT
-
-
-_PLAIN = msgspec.json.Decoder(_PlainEvent)
 
 
 @value
@@ -129,10 +112,10 @@ def is_plain_token(payload: bytes) -> bool | None:
     """Return whether an event of the usual form, of one choice that goes on, shows that generation has begun, as
     `is_token` does. None: the event has another form, and has to be looked at in full."""
     try:
-        event = _PLAIN.decode(payload)
+        event = PLAIN.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if len(event.choices) != 1 or event.error is not _ABSENT or event.type is not _ABSENT:
+    if len(event.choices) != 1 or event.error is not ABSENT or event.type is not ABSENT:
         return None
     choice = event.choices[0]
     if choice.finish_reason is not None:

@@ -18,7 +18,8 @@ from gateway.core.vocabulary import LegResult, LoadReport, Outcome, RequestId
 from gateway.request.port import OpenRequest, Timer
 from gateway.request.progress import ProgressBoard
 from mesh.clock import Clock
-from mesh.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
+from mesh.pump import TAIL_STEPS_DEFAULT, Pump
+from mesh.steps import Core, Crash, Observer, Step, Subscriptions
 
 _UNTOLD_STEPS_MAX = 256
 """Most steps that wait for the observers when a request arrives; the pump itself tells them at twice as many."""

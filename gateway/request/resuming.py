@@ -15,9 +15,10 @@ from gateway.core.placement.prefix_chain import extended_chain
 from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile
 from gateway.request import engine_api
+from gateway.request.answer_events import Said
 from gateway.request.bodies import Body, BodyFault, is_set, read_body
 from gateway.request.legs import OutboundRequest
-from gateway.request.transcript import Said, Unsound
+from gateway.request.transcript import Unsound
 
 Members = dict[str, msgspec.Raw]
 

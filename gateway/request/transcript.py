@@ -14,6 +14,18 @@ from typing import ClassVar
 import msgspec
 
 from gateway.request import engine_api
+from gateway.request.answer_events import (
+    CHUNKS,
+    MESSAGE_EVENTS,
+    NO_DELTA,
+    RESPONSE_EVENTS,
+    Choice,
+    Chunk,
+    ContentBlock,
+    MessageEvent,
+    ResponseEvent,
+    Said,
+)
 from gateway.request.bodies import is_set
 
 FOLD_BYTES = 64 * 1024
@@ -23,7 +35,6 @@ _NUMBER_BYTES = 40
 """Memory of a number in a list."""
 _WIDE_BYTES = 4
 """Memory of a character in text that is not ASCII: all characters take as much as the widest."""
-_NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
@@ -38,30 +49,6 @@ is exhausted and nothing was taken."""
 
 class Unsound(Exception):
     """Error for an answer that cannot be resumed, with the reason. It quotes nothing of the answer."""
-
-
-class Said(msgspec.Struct):
-    """State of an answer so far, as the client knows it."""
-
-    text: str = ""
-    tokens: int = 0
-    """Output tokens as far as reported or countable; events with content count as tokens."""
-    token_ids: list[int] | None = None
-    """Ids of all of the text's tokens; None if the engine did not report all."""
-    prompt_token_ids: list[int] | None = None
-    answer_id: str = ""
-    created: int = 0
-    model: str = ""
-    index: int = 0
-    """Index of the block being written (messages API)."""
-    response: dict[str, object] = {}
-    """Response object with which the answer was announced (responses API)."""
-    item: dict[str, object] = {}
-    part: dict[str, object] = {}
-    output_index: int = 0
-    content_index: int = 0
-    next_number: int = 0
-    """Sequence number of the next event (responses API)."""
 
 
 class _Reader:
@@ -119,46 +106,6 @@ class _Reader:
 # Chat and completions
 
 
-class _Delta(msgspec.Struct):
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    refusal: str | None = None
-    tool_calls: msgspec.Raw = _NOTHING
-    function_call: msgspec.Raw = _NOTHING
-    audio: msgspec.Raw = _NOTHING
-
-
-_NO_DELTA = _Delta()
-
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-    logprobs: msgspec.Raw = _NOTHING
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class _Counts(msgspec.Struct):
-    completion_tokens: int | None = None
-
-
-class _Chunk(msgspec.Struct):
-    id: str = ""
-    created: int | float = 0
-    model: str = ""
-    choices: list[_Choice] = []
-    usage: _Counts | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-_CHUNKS = msgspec.json.Decoder(list[_Chunk])
-
-
 class _ChoicesReader(_Reader):
     """Parser of events with one choice."""
 
@@ -175,10 +122,10 @@ class _ChoicesReader(_Reader):
         return super().held_bytes + _NUMBER_BYTES * len(self._unsaid_ids)
 
     def take(self, documents: bytes) -> None:
-        for chunk in _CHUNKS.decode(documents):
+        for chunk in CHUNKS.decode(documents):
             self._take(chunk)
 
-    def _take(self, chunk: _Chunk) -> None:
+    def _take(self, chunk: Chunk) -> None:
         said = self.said
         if not said.answer_id:
             said.answer_id, said.created, said.model = chunk.id, int(chunk.created), chunk.model
@@ -189,8 +136,8 @@ class _ChoicesReader(_Reader):
         if chunk.usage is not None and chunk.usage.completion_tokens:
             said.tokens = max(0, chunk.usage.completion_tokens - self._unsaid)
 
-    def _take_choice(self, choice: _Choice) -> None:
-        delta = choice.delta or _NO_DELTA
+    def _take_choice(self, choice: Choice) -> None:
+        delta = choice.delta or NO_DELTA
         if choice.index:
             raise Unsound("n: one of several answers")
         if choice.finish_reason is not None:
@@ -228,32 +175,6 @@ class _CompletionReader(_ChoicesReader):
 # Messages
 
 
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-
-
-class _Message(msgspec.Struct):
-    id: str = ""
-    model: str = ""
-    usage: _Usage | None = None
-
-
-class _Block(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-
-
-class _MessageEvent(msgspec.Struct):
-    type: str = ""
-    index: int = 0
-    message: _Message | None = None
-    content_block: _Block | None = None
-    delta: _Block | None = None
-
-
-_MESSAGE_EVENTS = msgspec.json.Decoder(list[_MessageEvent])
-
-
 class _MessagesReader(_Reader):
     mark = b'"type":"text_delta","text":"'
 
@@ -262,10 +183,10 @@ class _MessagesReader(_Reader):
         self._blocks = 0
 
     def take(self, documents: bytes) -> None:
-        for event in _MESSAGE_EVENTS.decode(documents):
+        for event in MESSAGE_EVENTS.decode(documents):
             self._take(event)
 
-    def _take(self, event: _MessageEvent) -> None:
+    def _take(self, event: MessageEvent) -> None:
         match event.type:
             case "message_start" if event.message is not None:
                 self.said.answer_id, self.said.model = event.message.id, event.message.model
@@ -281,7 +202,7 @@ class _MessagesReader(_Reader):
             case _:
                 raise Unsound("a block that is no text")
 
-    def _begin(self, block: _Block, index: int) -> None:
+    def _begin(self, block: ContentBlock, index: int) -> None:
         self._blocks += 1
         if block.type != "text" or self._blocks > 1:
             raise Unsound("a block that is no text, or not the only one")
@@ -292,28 +213,13 @@ class _MessagesReader(_Reader):
 # Responses
 
 
-class _ResponseEvent(msgspec.Struct):
-    type: str = ""
-    sequence_number: int = -1
-    response: dict[str, object] | None = None
-    item: dict[str, object] | None = None
-    part: dict[str, object] | None = None
-    output_index: int = 0
-    content_index: int = 0
-    delta: str | None = None
-    logprobs: list[object] | None = None
-
-
-_RESPONSE_EVENTS = msgspec.json.Decoder(list[_ResponseEvent])
-
-
 class _ResponsesReader(_Reader):
     def take(self, documents: bytes) -> None:
-        for event in _RESPONSE_EVENTS.decode(documents):
+        for event in RESPONSE_EVENTS.decode(documents):
             self._take(event)
             self.said.next_number = event.sequence_number + 1
 
-    def _take(self, event: _ResponseEvent) -> None:
+    def _take(self, event: ResponseEvent) -> None:
         said = self.said
         match event.type:
             case "response.created" if event.response is not None:

@@ -18,7 +18,7 @@ from gateway.records.journal import new_header
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.world import World
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import encode_header, encode_step
 from tests.digests.run import FLAVOURS
 

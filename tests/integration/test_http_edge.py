@@ -53,7 +53,7 @@ from gateway.request.legs import RequestSummary
 from gateway.request.proxied import RequestContext
 from mesh.admin_listening import DoorLimits, OperatorsServer, operators_runner
 from mesh.clock import Clock
-from mesh.pump import Step
+from mesh.steps import Step
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

@@ -36,7 +36,7 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import encode_step
 from tests.support.core import MODEL, MS, profile
 

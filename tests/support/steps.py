@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mesh.pump import Observer, Step
+from mesh.steps import Observer, Step
 
 
 def tell_step(observer: Observer[Any, Any], now_ns: int, event: object, effects: Iterable[object] = ()) -> None:

@@ -29,7 +29,7 @@ from gateway.request.expert_counts import read_counts
 from loadgen.bench.relay.machine import is_core_compiled
 from loadgen.figures import Figures
 from mesh.clock import Clock
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import encode_step
 
 LAYERS, EXPERTS = 48, 128

@@ -35,7 +35,8 @@ from gateway.request.answer import Answer
 from gateway.request.event_scanner import EventScanner
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.proxied import ProxiedRequest
-from mesh.pump import TAIL_STEPS_DEFAULT, Step
+from mesh.pump import TAIL_STEPS_DEFAULT
+from mesh.steps import Step
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,

@@ -14,7 +14,7 @@ from controller.journal import FORMAT, Journal, new_header, read_journal, replay
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, ReplicaId, TenantName
 from mesh.journal import JournalSettings, JournalUnreadable
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import encode_header, encode_step
 from tests.support.clock import StillClock
 from tests.support.controller import EU, SECOND, US, Told, mesh, policy

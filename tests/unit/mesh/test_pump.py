@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from mesh.clock import Clock
-from mesh.pump import Crash, Observer, Pump, Step, Subscriptions
+from mesh.pump import Pump
+from mesh.steps import Crash, Observer, Step, Subscriptions
 
 
 class StillClock(Clock):

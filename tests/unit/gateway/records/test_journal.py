@@ -35,7 +35,7 @@ from gateway.records.journal import FORMAT, Journal, new_header, read_journal, r
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
 from mesh.journal import JournalSettings, JournalUnreadable
-from mesh.pump import Step
+from mesh.steps import Step
 from mesh.story import encode_header, encode_step, write_tail
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu

@@ -13,7 +13,7 @@ from gateway.core.kernel.events import DrainRequested, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, ModelName, Outcome, RefusalReason, RequestId, RequestProfile
 from gateway.records.pseudonyms import KEY_BYTES, Pseudonyms
 from gateway.request.driver import GatewayStep
-from mesh.pump import Step
+from mesh.steps import Step
 from tests.support.core import SECOND, profile
 from tests.support.orders import forward_from_eu
 

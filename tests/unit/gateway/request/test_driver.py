@@ -37,7 +37,7 @@ from gateway.core.vocabulary import (
 from gateway.request.driver import Driver, GatewaySubscriptions
 from gateway.request.port import Order
 from mesh.clock import Clock
-from mesh.pump import Step
+from mesh.steps import Step
 from tests.support.core import US, policy, profile
 from tests.support.orders import R1, end, start
 

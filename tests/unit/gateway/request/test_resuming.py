@@ -9,11 +9,12 @@ import pytest
 
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.vocabulary import RequestProfile
+from gateway.request.answer_events import Said
 from gateway.request.bodies import read_body
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
 from gateway.request.resuming import REFUSED, Rest, rest_of
-from gateway.request.transcript import Said, Unsound
+from gateway.request.transcript import Unsound
 from tests.support.core import profile
 
 ASKED = {"role": "user", "content": "Grüß dich"}
