@@ -45,7 +45,7 @@ test: setup setup-tests ## Run the tests on emulated engines, but for the long o
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal --session-timeout=3000 --durations=10 -m "not nightly" $(ARGS)
 
 test-fast: setup ## Run the tests that need no socket and no process; ARGS as above.
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m "not nightly and not real" tests/unit tests/property tests/simulation $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m "not nightly and not real" $(or $(ARGS),tests/unit tests/property tests/simulation)
 
 test-nightly: setup setup-tests ## Run the long tests that make test leaves out; ARGS as above.
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m nightly $(ARGS)

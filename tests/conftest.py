@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if allowed_to(item.nodeid) != set():
             item.add_marker(pytest.mark.real)
+        if item.get_closest_marker("nightly") is not None:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

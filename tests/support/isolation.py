@@ -7,6 +7,7 @@ what they take; the list only becomes shorter.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,13 @@ _EVENTS = {
     "socket.bind": SOCKETS,
     "socket.connect": SOCKETS,
     "socket.getaddrinfo": SOCKETS,
+    "socket.gethostbyname": SOCKETS,
+    "socket.sendmsg": SOCKETS,
     "socket.sendto": SOCKETS,
     "subprocess.Popen": PROCESSES,
     "os.fork": PROCESSES,
     "os.posix_spawn": PROCESSES,
+    "os.system": PROCESSES,
 }
 """Audit events of Python, and what a test that raises one takes."""
 
@@ -52,6 +56,11 @@ def _looks_at_machine() -> bool:
     return False
 
 
+def _is_of_the_test() -> bool:
+    """Tell if this is the thread that runs tests. A thread that an earlier test left behind is no doing of this one."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class Watch:
     """Record of the kinds that a test takes while it runs. One is made, for good: an audit hook cannot be removed.
 
@@ -67,14 +76,15 @@ class Watch:
         self._note_calls(grpc.aio, "server", SOCKETS)
 
     def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
-        if (kind := _EVENTS.get(event)) is not None and not _looks_at_machine():
+        if (kind := _EVENTS.get(event)) is not None and _is_of_the_test() and not _looks_at_machine():
             self.taken.setdefault(kind, event)
 
     def _note_calls(self, owner: object, name: str, kind: str) -> None:
         act: Callable[..., Any] = getattr(owner, name)
 
         def note_and_act(*arguments: Any, **named: Any) -> Any:
-            self.taken.setdefault(kind, f"{getattr(owner, '__name__', owner)}.{name}")
+            if _is_of_the_test():
+                self.taken.setdefault(kind, f"{getattr(owner, '__name__', owner)}.{name}")
             return act(*arguments, **named)
 
         setattr(owner, name, note_and_act)

@@ -65,7 +65,6 @@ async def test_a_killed_gateway_is_stood_in_for_where_policies_allow_and_gets_ev
     seen.check(died=("us-1", "eu-1"))
 
 
-@pytest.mark.nightly
 async def test_with_the_controller_killed_everything_goes_on_and_its_return_moves_nothing(mesh: Controlled) -> None:
     await mesh.start("us-1", "ap-1")
     async with watched(mesh) as seen:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.request.answer_events import Said
 from gateway.request.answers import TokenUsage
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
 from gateway.request.resuming import Rest
 from gateway.request.rewriting import rewriter_for
 from gateway.request.sse import events, fields
-from gateway.request.transcript import Said
 from tests.fakes.engine import DONE, ROLE, chat_chunk, event, token
 from tests.support.core import profile
 

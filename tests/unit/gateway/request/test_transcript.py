@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from gateway.request.answer_events import Said
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
-from gateway.request.transcript import FOLD_BYTES, PATHS, Said, Transcript, Unsound
+from gateway.request.transcript import FOLD_BYTES, PATHS, Transcript, Unsound
 from tests.fakes.engine import DONE, MESSAGE_START, ROLE, chat_chunk, event, named_event, token
 
 BLOCK_START = named_event("content_block_start", index=2, content_block={"type": "text", "text": ""})
