@@ -138,7 +138,6 @@ COMPILED = (
     "gateway/engines/client.py",
     "gateway/http1/client.py",
     "gateway/http1/server.py",
-    "gateway/records/decisions.py",
     "gateway/records/finished.py",
     "gateway/records/logs.py",
     "gateway/records/metrics.py",
@@ -191,7 +190,7 @@ COMPILED = (
     "mesh/series.py",
 )
 """Modules that compute, on the path of a request and in the simulator. Compiling modules that only hold values gains
-nothing."""
+nothing, and a class that is decoded by its annotations must not be: compiled ones are simplified."""
 
 
 def extensions() -> list[Extension]:
