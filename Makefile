@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests compiled relays clean demo test check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page config-pages page-picture protos lock
 
 ##@ Setup
 
@@ -162,6 +162,10 @@ log-events-page: setup ## Write docs/reference/log_events.md: every log event, a
 
 errors-page: setup ## Write docs/reference/errors.md: every error of clients, and what to do.
 	$(BIN)/nightside gateway errors -o docs/reference/errors.md
+
+config-pages: setup ## Write docs/reference/region_file.md and controller_file.md: every key.
+	$(BIN)/nightside gateway config-keys -o docs/reference/region_file.md
+	$(BIN)/nightside controller config-keys -o docs/reference/controller_file.md
 
 page-picture: setup setup-tests ## Take the picture of docs/page.md in a real Chromium.
 	mkdir -p docs/pictures

@@ -354,9 +354,13 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     """Region file as written, with every default filled in."""
 
     gateway: Id
+    """Name of this gateway, unique in the mesh."""
     region: Id
+    """Region of this gateway and, unless they name another, of its replicas."""
     jurisdiction: Id
+    """Jurisdiction of that region, spelt as in the residency policies."""
     policy: FilePath | None = None
+    """File of the region's residency policy. None: nothing is forwarded."""
     insecure: bool = False
     """Listen and dial beyond this machine without TLS or authentication."""
     pools: tuple[PoolFile, ...] = ()
@@ -370,8 +374,12 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     ] = Field(default_factory=dict)
     """Alias names that clients may use, each with the models that it stands for, the most wanted first."""
     keys: FilePath | None = None
+    """File of clients' keys, written by `nightside keys add`. None: clients need no key, and only loopback is
+    served unless `insecure` or `oidc` is set."""
     admin_token_file: FilePath | None = None
+    """File of the bearer token that operators present for all calls but health."""
     cache_secret_file: FilePath | None = None
+    """File of the secret that each tenant's `cache_salt` is derived from; the same in every region."""
 
     _admin_token: str | None = PrivateAttr(None)
     _cache_secret: str | None = PrivateAttr(None)
