@@ -16,8 +16,8 @@ _INTRODUCTION = (
     "# Region file",
     "",
     "Every key of the file that a gateway reads, with its type, default and meaning. The meaning is empty where the",
-    "code has no more to say than the name. `nightside gateway check FILE` finds faults in a file, and prints every key",
-    "with its value. Examples: [the smallest file](../examples/smallest.yaml), and",
+    "code has no more to say than the name. `nightside gateway check FILE` finds faults, and prints every key with its",
+    "value. Examples: [the smallest file](../examples/smallest.yaml), and",
     "[a file with every key](../examples/every_key.yaml). This page is made by `make config-pages`, which runs",
     "`nightside gateway config-keys`.",
 )
