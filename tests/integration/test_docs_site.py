@@ -1,0 +1,52 @@
+"""Documentation site: every page is in its navigation, and the check of links finds broken ones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def checked(root: Path) -> subprocess.CompletedProcess[str]:
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+    return subprocess.run([root / ".ci/links"], capture_output=True, text=True, check=False)
+
+
+def project(root: Path, page: str) -> Path:
+    (root / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/links", root / ".ci/links")
+    (root / "page.md").write_text(page)
+    (root / "other.md").write_text("# A `heading` of two\n\n## Again\n\n## Again\n\n```sh\n# no heading\n```\n")
+    return root
+
+
+def test_links_to_files_and_headings_that_exist_pass(tmp_path: Path) -> None:
+    page = "# Top\n\n[a](other.md) [b](other.md#a-heading-of-two) [c](other.md#again-1) [d](#top) [e](https://a.invalid/)\n"
+
+    done = checked(project(tmp_path, page))
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_broken_links_are_listed(tmp_path: Path) -> None:
+    page = "[a](nothing.md) [b](other.md#no-heading) [c](#top)\n\n[d]: gone.md\n"
+
+    done = checked(project(tmp_path, page))
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "page.md: nothing.md leads to no file",
+        "page.md: other.md#no-heading leads to no heading",
+        "page.md: #top leads to no heading",
+        "page.md: gone.md leads to no file",
+    ]
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    listed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
