@@ -8,8 +8,8 @@ from mesh.settings_reference import Key
 
 _LEGEND = (
     "A duration is a number with a unit, such as `100ms`, `2s`, `5m`, `1h` or `1d`; a size such as `256B`, `64KiB`,",
-    "`16MiB` or `2GiB`. In a key's path, `[]` is each item of a list, and `NAME` is each name of a map. A key",
-    "without a default may be left out, unless it is *required*; a required key of a section is required only where the",
+    "`16MiB` or `2GiB`. In a key's path, `[]` is each item of a list, and `NAME` is each name of a map. A key without",
+    "a default may be left out, unless it is *required*; required keys of a section are required only where the",
     "section is written. A relative path starts at the folder of the file.",
 )
 _HEADER = "| key | type | default | meaning |"
