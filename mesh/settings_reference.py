@@ -63,7 +63,7 @@ class Key:
     default: str
     """Default as it is written in the file; `required` where there is none."""
     meaning: str
-    """Docstring of the attribute, or else of its section; empty without either."""
+    """Docstring of the attribute, or else of its section or of its values; empty without any."""
 
 
 def keys_of(file: type[SectionsFile[Any]], *documented: type[Any]) -> Iterator[Key]:
@@ -83,7 +83,7 @@ def _keys_below(
         value = own if defaults is MISSING else getattr(defaults, name)
         sections = list(_sections(hint))
         default = _default(hint, value, is_section=bool(sections))
-        yield Key(f"{above}{key}", _type(hint), default, meanings.get(name) or _about(sections))
+        yield Key(f"{above}{key}", _type(hint), default, meanings.get(file_key(name)) or _about(hint, sections))
         for section, below in sections:
             inner = value if isinstance(value, section) else MISSING
             yield from _keys_below(f"{above}{key}{below}.", section, inner, _meanings(section), may_be_zero)
@@ -189,20 +189,29 @@ def _written(hint: Any, value: Any) -> str:
 
 
 def _meanings(*classes: type[Any]) -> dict[str, str]:
-    """Docstring of each attribute that has one, those of derived classes first."""
+    """Docstring of the attribute behind each key that has one, those of derived classes first."""
     found: dict[str, str] = {}
     for kind in (base for each in classes for base in each.__mro__):
         for name, text in _docstrings(kind).items():
-            found.setdefault(name, text)
+            found.setdefault(file_key(name), text)
     return found
 
 
-def _about(sections: Sequence[tuple[type[Any], str]]) -> str:
-    """Docstring of the only model or dataclass that a type has; empty for any other type, or without a docstring."""
-    kinds = [kind for kind, _ in sections]
+def _about(hint: Any, sections: Sequence[tuple[type[Any], str]]) -> str:
+    """Docstring of the only section, or of the values, that a type has; empty for any other type."""
+    if len(sections) == 1:
+        return _class_docstring(sections[0][0])
+    kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Enum)]
     if len(kinds) != 1:
         return ""
-    source = next((each for each in _source(kinds[0].__module__).body if _is_class(each, kinds[0].__name__)), None)
+    values = _docstrings(kinds[0])
+    explained = [f"`{each.value}`: {values[each.name]}" for each in kinds[0] if each.name in values]
+    return " ".join([_class_docstring(kinds[0]), *explained]).strip()
+
+
+def _class_docstring(kind: type[Any]) -> str:
+    """First paragraph of a class's docstring."""
+    source = next((each for each in _source(kind.__module__).body if _is_class(each, kind.__name__)), None)
     return (ast.get_docstring(source) or "").partition("\n\n")[0] if source else ""
 
 
@@ -211,14 +220,21 @@ def _docstrings(kind: type[Any]) -> dict[str, str]:
     """Docstrings under the attributes of one class, without those of its bases."""
     body = next((each.body for each in _source(kind.__module__).body if _is_class(each, kind.__name__)), [])
     return {
-        above.target.id: inspect.cleandoc(below.value.value)
+        name: inspect.cleandoc(below.value.value)
         for above, below in pairwise(body)
-        if isinstance(above, ast.AnnAssign)
-        and isinstance(above.target, ast.Name)
+        if (name := _assigned(above))
         and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
         and isinstance(below.value.value, str)
     }
+
+
+def _assigned(statement: ast.stmt) -> str:
+    """Name of the attribute, or of the member of an enum, that a statement defines; empty for any other statement."""
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return ""
 
 
 @cache

@@ -82,7 +82,9 @@ class _EngineFile(FileModel):
     """Keys common to a single replica and to replicas behind a name."""
 
     id: Id
+    """Name of the replica, unique in the mesh; of discovered replicas, the beginning of each one's name."""
     models: Models
+    """Models that the engine serves. `auto`: those that it lists, adapters included."""
     adapters: tuple[Model, ...] = ()
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
@@ -107,8 +109,11 @@ class _EngineFile(FileModel):
     """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
     reports, or learnt from the load at which requests first wait in it."""
     data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
+    """Data-parallel ranks of the engine, each of them a replica that requests are pinned to."""
     api_key_file: FilePath | None = None
+    """File of the key that the engine asks for."""
     api_key_env: str | None = None
+    """Environment variable with that key, in place of a file."""
     tls: Annotated[EngineTlsConfig, Section()] | None = None
     cache_salt: StrictBool | None = None
     """Engine accepts a `cache_salt`. None: as its dialect does."""
@@ -324,9 +329,11 @@ class KubernetesReplicasFile(_EngineFile):
 
 class PeerFile(FileModel):
     gateway: Id
+    """Name of the peer."""
     region: Id
     jurisdiction: Id
     address: AddressText
+    """Address of the peer's gRPC service: the gateway's own, never a load balancer's."""
 
     def as_config(self) -> PeerConfig:
         place = Place(RegionName(self.region), Jurisdiction(self.jurisdiction))

@@ -14,7 +14,10 @@ from mesh.values import Address, FilePath, Id
 
 
 class Colour(StrEnum):
+    """Colour of the whole."""
+
     RED = "red"
+    """As a tomato."""
     BLUE = "blue"
 
 
@@ -37,6 +40,8 @@ class Whole:
     inner: InnerConfig = field(default_factory=lambda: InnerConfig(wait_max_ns=5_000_000))
     named: dict[str, InnerConfig] = field(default_factory=dict)
     seed: int | None = None
+    pause_ns: int = 1_000_000
+    """Pause between two steps."""
     colour: Colour = Colour.RED
     free_share: float = 0.5
     workers: int = 4
@@ -72,7 +77,8 @@ def test_every_key_has_its_path_type_default_and_meaning() -> None:
         Key("named.NAME.body_max", "size", "`64KiB`", "Largest\nbody."),
         Key("named.NAME.listen", "list of address", "`[127.0.0.1:80]`", ""),
         Key("seed", "integer ≥ 0", "", ""),
-        Key("colour", "`red` or `blue`", "`red`", ""),
+        Key("pause", "duration", "`1ms`", "Pause between two steps."),
+        Key("colour", "`red` or `blue`", "`red`", "Colour of the whole. `red`: As a tomato."),
         Key("free_share", "number 0 to 1", "`0.5`", ""),
         Key("workers", "integer ≥ 1", "`4`", "Workers at once."),
         Key("file", "path", "", ""),
