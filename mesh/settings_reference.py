@@ -234,7 +234,8 @@ def _assigned(statement: ast.stmt) -> str:
     match statement:
         case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
             return name
-    return ""
+        case _:
+            return ""
 
 
 @cache
