@@ -17,7 +17,7 @@ class Colour(StrEnum):
     """Colour of the whole."""
 
     RED = "red"
-    """As a tomato."""
+    """Warm colour."""
     BLUE = "blue"
 
 
@@ -78,7 +78,7 @@ def test_every_key_has_its_path_type_default_and_meaning() -> None:
         Key("named.NAME.listen", "list of address", "`[127.0.0.1:80]`", ""),
         Key("seed", "integer ≥ 0", "", ""),
         Key("pause", "duration", "`1ms`", "Pause between two steps."),
-        Key("colour", "`red` or `blue`", "`red`", "Colour of the whole. `red`: As a tomato."),
+        Key("colour", "`red` or `blue`", "`red`", "Colour of the whole. `red`: Warm colour."),
         Key("free_share", "number 0 to 1", "`0.5`", ""),
         Key("workers", "integer ≥ 1", "`4`", "Workers at once."),
         Key("file", "path", "", ""),
