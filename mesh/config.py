@@ -46,7 +46,7 @@ class DnsConfig:
     connections_max: int = 256
     """TCP connections; with one more, the connection that has sent no query for longest is closed."""
     time_max_ns: int = 100 * MILLISECOND_NS
-    """Nanoseconds of each second that answering may take; later queries wait for the next second."""
+    """Time of each second that answering may take; later queries wait for the next second."""
 
 
 class LogFormat(StrEnum):

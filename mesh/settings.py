@@ -69,17 +69,17 @@ class SectionsFile(FileModel, Generic[AnySections]):
 def _keys(settings: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, Any]]:
     hints = get_type_hints(settings, include_extras=True)
     for each in fields(settings):
-        yield _file_key(each.name), (_file_type(each.name, hints[each.name], may_be_zero), _file_default(each))
+        yield file_key(each.name), (file_type(each.name, hints[each.name], may_be_zero), _file_default(each))
 
 
-def _file_key(field_name: str) -> str:
+def file_key(field_name: str) -> str:
     return field_name.removesuffix("_ns").replace("_bytes", "")
 
 
-def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
+def file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
     if NoneType in get_args(hint):
         (present,) = (each for each in get_args(hint) if each is not NoneType)
-        return _file_type(field_name, present, may_be_zero) | None
+        return file_type(field_name, present, may_be_zero) | None
     if field_name.endswith("_ns"):
         return Duration
     if "_bytes" in field_name:
@@ -122,14 +122,14 @@ class Section:
 
 def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
     names = [each.name for each in fields(settings)]  # type: ignore[arg-type] # a dataclass, by construction
-    return settings(**{name: getattr(section, _file_key(name)) for name in names})
+    return settings(**{name: getattr(section, file_key(name)) for name in names})
 
 
 def settings_as_file(settings: Any) -> dict[str, Any]:
     """Section that would be read as these settings; for a dict of settings, a dict of sections."""
     if isinstance(settings, dict):
         return {str(name): settings_as_file(each) for name, each in settings.items()}
-    return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
+    return {file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
 
 
 def _file_value(field_name: str, value: Any) -> Any:

@@ -19,6 +19,7 @@ import click
 import uvloop
 import yaml
 
+from gateway.app.config_keys_cli import config_keys
 from gateway.app.drain_cli import drain, undrain
 from gateway.app.errors_cli import errors
 from gateway.app.fleet import check_engine_certificates
@@ -65,6 +66,7 @@ def cli() -> None:
 
 cli.add_command(drain)
 cli.add_command(undrain)
+cli.add_command(config_keys)
 cli.add_command(errors)
 cli.add_command(metrics)
 cli.add_command(status)

@@ -82,7 +82,9 @@ class _EngineFile(FileModel):
     """Keys common to a single replica and to replicas behind a name."""
 
     id: Id
+    """Name of the replica, unique in the mesh; of discovered replicas, the beginning of each one's name."""
     models: Models
+    """Models that the engine serves. `auto`: those that it lists, adapters included."""
     adapters: tuple[Model, ...] = ()
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
@@ -107,8 +109,11 @@ class _EngineFile(FileModel):
     """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
     reports, or learnt from the load at which requests first wait in it."""
     data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
+    """Data-parallel ranks of the engine, each of them a replica that requests are pinned to."""
     api_key_file: FilePath | None = None
+    """File of the key that the engine asks for."""
     api_key_env: str | None = None
+    """Environment variable with that key, in place of a file."""
     tls: Annotated[EngineTlsConfig, Section()] | None = None
     cache_salt: StrictBool | None = None
     """Engine accepts a `cache_salt`. None: as its dialect does."""
@@ -324,9 +329,11 @@ class KubernetesReplicasFile(_EngineFile):
 
 class PeerFile(FileModel):
     gateway: Id
+    """Name of the peer."""
     region: Id
     jurisdiction: Id
     address: AddressText
+    """Address of the peer's gRPC service: the gateway's own, never a load balancer's."""
 
     def as_config(self) -> PeerConfig:
         place = Place(RegionName(self.region), Jurisdiction(self.jurisdiction))
@@ -354,9 +361,13 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     """Region file as written, with every default filled in."""
 
     gateway: Id
+    """Name of this gateway, unique in the mesh."""
     region: Id
+    """Region of this gateway and, unless they name another, of its replicas."""
     jurisdiction: Id
+    """Jurisdiction of that region, spelt as in the residency policies."""
     policy: FilePath | None = None
+    """File of the region's residency policy. None: nothing is forwarded."""
     insecure: bool = False
     """Listen and dial beyond this machine without TLS or authentication."""
     pools: tuple[PoolFile, ...] = ()
@@ -370,8 +381,12 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     ] = Field(default_factory=dict)
     """Alias names that clients may use, each with the models that it stands for, the most wanted first."""
     keys: FilePath | None = None
+    """File of clients' keys, written by `nightside keys add`. None: clients need no key, and only loopback is
+    served unless `insecure` or `oidc` is set."""
     admin_token_file: FilePath | None = None
+    """File of the bearer token that operators present for all calls but health."""
     cache_secret_file: FilePath | None = None
+    """File of the secret that each tenant's `cache_salt` is derived from; the same in every region."""
 
     _admin_token: str | None = PrivateAttr(None)
     _cache_secret: str | None = PrivateAttr(None)

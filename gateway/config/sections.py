@@ -86,9 +86,10 @@ class LimitsConfig:
     bodies_held_tenant_share: float = 0.75
     """Share of that room that the bodies of all keys of one tenant may take."""
     body_rate_min_bytes: int = 16 * 2**10
-    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is refused, ..."""
+    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is refused, once
+    `body_grace` has passed."""
     body_grace_ns: int = 10 * SECOND_NS
-    """... but not before this time has passed."""
+    """Time from the start of a body after which `body_rate_min` is enforced."""
     request_deadline_ns: int = 600 * SECOND_NS
     """Time from a request's arrival to the last byte of its response."""
     prompt_blocks_max: int = 4096
@@ -325,9 +326,9 @@ class ControlConfig:
     """Replicas of other gateways that are served here at once, each with its ranks; their ranks together may be four
     times as many. Every home gateway gets a share of them."""
     adopted_silent_max_ns: int = 300 * SECOND_NS
-    """Time without an answer after which an adopted engine is given up, ..."""
+    """Time without an answer after which an adopted engine is given up."""
     adopted_retry_ns: int = 600 * SECOND_NS
-    """... and time after which it is tried again."""
+    """Time after which an adopted engine that was given up is tried again."""
     report_interval_ns: int = 1 * SECOND_NS
     silence_max_ns: int = 5 * SECOND_NS
     """Silence after which a controller counts as gone; so does a controller that reads no data for this long."""
@@ -348,7 +349,9 @@ class Sections(FeatureSections):
     """Take the tenant from a request header set by a proxy in front; where keys are in use, only from keys with
     `may_name_tenant`. Off: the tenant is the key's, or the default one."""
     pass_priority: bool = False
+    """Pass the field `priority` of clients' requests on to engines, for engines that schedule by it."""
     prefix_block_bytes: int = 256
+    """Size of the blocks in which prompts are compared; the same in every region."""
     seed: int | None = None
     """Seed of the core's random numbers, for replay and tests; by default each start draws its own."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

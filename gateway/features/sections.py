@@ -39,6 +39,7 @@ class FeatureSections:
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     prices: PricesPath = None
+    """Prices of replicas and egress, by time of day. None: only the controller's prices, if it sends any."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def of_features(self) -> Iterator[FeatureSection]:

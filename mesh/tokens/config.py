@@ -76,14 +76,13 @@ class IssuerConfig:
     access_tokens_only: bool = False
     """Accept only tokens of type `at+jwt` (RFC 9068), and none of the issuer's other tokens."""
     leeway_ns: int = 30 * SECOND_NS
-    """Nanoseconds of tolerance for clocks that differ."""
+    """Tolerance for clocks that differ."""
     refresh_interval_ns: int = 600 * SECOND_NS
-    """Nanoseconds between two fetches of its keys, give or take a tenth."""
+    """Interval between two fetches of its keys, give or take a tenth."""
     refetch_interval_ns: int = 10 * SECOND_NS
-    """Least nanoseconds between a fetch and one that a token with an unknown key causes, however many such tokens
-    come."""
+    """Least time between a fetch and one that a token with an unknown key causes, however many such tokens come."""
     stale_after_ns: int = 24 * 3600 * SECOND_NS
-    """Nanoseconds for which keys are trusted while the issuer cannot be reached."""
+    """Time for which keys are trusted while the issuer cannot be reached."""
     timeout_ns: int = 5 * SECOND_NS
 
 

@@ -85,21 +85,20 @@ class OverflowMode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
     policy: str = PlacementPolicy.COST
-    """One of `PlacementPolicy`, or the name of a plug-in's policy."""
+    """Built-in policy, such as `cost`, `price` or `round_robin`, or the name of a plug-in's policy."""
     policy_version: str | None = None
-    """Version that a plug-in's policy must have; no other is accepted. None in a core's config: the policy is built
-    in."""
+    """Version that a plug-in's policy must have; no other is accepted."""
     policy_options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Options of a plug-in's policy, defined by the plug-in."""
     explore_below_share: float = 0.5
-    """Matched share of the prompt below which the least loaded replica is chosen instead under `ExploreRule.SHARE`
+    """Matched share of the prompt below which the least loaded replica is chosen instead under `explore_rule: share`
     (SkyWalker §5.1), and below which a sibling gateway that knows more is not followed, under either rule."""
     explore_rule: ExploreRule = ExploreRule.WORTH
     explore_load_bytes: int = 128
-    """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
+    """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `explore_rule: worth`."""
     hold_ns: int = 50 * _MILLISECOND_NS
     """Prefill time above which a request waits at this gateway while its replica has longer than that to prefill, under
-    `PlacementPolicy.COST`."""
+    `policy: cost`."""
     hold_size_bytes: int = 2 * 2**10
     """Bytes of prompt that any engine prefills in one iteration (token budgets begin at 512 tokens). A request with
     less to prefill joins the running iteration anyway and never waits here for that."""
@@ -117,14 +116,14 @@ class PlacementConfig:
     cache that keeps them for less pushes out what is still wanted. Three covers nineteen of twenty gaps, if gaps have
     no memory."""
     price_first_token_ns: int | None = None
-    """Time to first token that a target must meet under `PlacementPolicy.PRICE`, for service classes without an
-    objective. None: their requests are placed as by `COST`, since nothing would bound the delay that a lower price is
+    """Time to first token that a target must meet under `policy: price`, for service classes without an
+    objective. None: their requests are placed as by `cost`, since nothing would bound the delay that a lower price is
     worth."""
     price_first_token_share: float = 0.5
     """Share of that time that an estimate may use for its target to count as in time; the rest covers what the estimate
     does not know."""
     price_of_second: float = 0.0
-    """Price of one second of cost as `COST` measures it, in units of the prices' currency. 0: among targets in time,
+    """Price of one second of cost as `cost` measures it, in units of the prices' currency. 0: among targets in time,
     money alone decides."""
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
@@ -137,18 +136,19 @@ class PlacementConfig:
     """Matched share of the prompt below which a region is chosen as if it knew none of it."""
     cache_aware_match_share: float = 0.3
     cache_aware_spread_max: int = 64
-    """Loads count as far apart when they differ by more than this number of requests and by more than ..."""
+    """Difference of loads, in requests, above which they count as far apart, if `cache_aware_spread_ratio` is exceeded
+    as well."""
     cache_aware_spread_ratio: float = 1.5
-    """... this factor. All three are SGLang's: `--cache-threshold`, `--balance-abs-threshold`,
-    `--balance-rel-threshold`."""
+    """Ratio of loads above which they count as far apart, if `cache_aware_spread_max` is exceeded as well. The three
+    `cache_aware` keys are SGLang's `--cache-threshold`, `--balance-abs-threshold` and `--balance-rel-threshold`."""
     affinity_match_share: float = 0.8
-    """Matched share of the prompt from which a replica counts as having it; ..."""
+    """Matched share of the prompt from which a replica counts as having it."""
     affinity_prefill_bytes: int = 64 * 2**10
-    """... bytes of prompt that an idle engine prefills in a second; ..."""
+    """Bytes of prompt that an idle engine prefills in a second."""
     affinity_wait_max_ns: int = 18 * _SECOND_NS
-    """... and the most by which the prefill ahead of a request may take longer there than elsewhere. All three are
-    llm-d's: `affinityThreshold`, `peakPrefillThroughput` (15,928 tokens, for Qwen 32B on two H100),
-    `maxTTFTPenaltyMs`."""
+    """Longest additional prefill ahead of a request, compared with other replicas, at a replica that has its prompt.
+    The three `affinity` keys are llm-d's `affinityThreshold`, `peakPrefillThroughput` (15,928 tokens, for Qwen 32B on
+    two H100) and `maxTTFTPenaltyMs`."""
     sticky_load_ratio: float = 1.5
     """Multiple of the average number of requests at which a replica loses its sessions to others (HAProxy's
     `hash-balance-factor`)."""
@@ -241,9 +241,9 @@ class TokenBudgetConfig:
     caution: float = 1.0
     """γ: number of mean deviations that the estimate's ratio lies below the mean."""
     output_share: float = 0.95
-    """Share of earlier answers that were no longer than the estimate, where the client names no maximum; ..."""
+    """Share of earlier answers that were no longer than the estimate, where the client names no maximum."""
     output_start_tokens: int = 1024
-    """... and the estimate before any are known."""
+    """Estimate of an answer's tokens before any answer is known."""
     tenants_max: int = 4096
     """Pairs of tenant and category with ratios of their own; over it, the one used least recently is forgotten."""
 
@@ -268,9 +268,9 @@ class ThresholdConfig:
     late_share: float = 0.05
     """Share of late requests in one pool, with fewer late in the other, above which requests are moved to the other."""
     tighten: float = 0.8
-    """Factor that lowers the threshold, ..."""
+    """Factor that lowers the threshold."""
     relax: float = 1.1
-    """... and factor that raises it."""
+    """Factor that raises the threshold."""
     patience_ns: int = 300 * _SECOND_NS
     """Time for which the threshold stays below the value it had to be lowered from. Doubled each time that trying
     beyond it failed."""

@@ -1,0 +1,250 @@
+"""Reference of a file's keys: path, type, default and meaning of each, read from the models that check the file.
+
+Meanings are the docstrings under the attributes, so they are read from the sources beside the running modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from mesh.settings import SectionsFile, file_key, file_type
+from mesh.values import (
+    Address,
+    AddressText,
+    Duration,
+    FilePath,
+    HostAddress,
+    HostName,
+    Id,
+    Origin,
+    Size,
+    WebUrl,
+    format_duration,
+    format_size,
+)
+
+_NAMED: Sequence[tuple[Any, str]] = (
+    (Duration, "duration"),
+    (Size, "size"),
+    (FilePath, "path"),
+    (AddressText, "address"),
+    (HostAddress, "host address"),
+    (HostName, "host name"),
+    (Origin, "origin"),
+    (WebUrl, "URL"),
+    (Id, "name"),
+)
+_PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "path", Address: "address"}
+_REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a file."""
+
+    path: str
+    """Dotted path; `[]` stands for each item of a list, `NAME` for each name of a map."""
+    type: str
+    default: str
+    """Default as it is written in the file; `required` where there is none."""
+    meaning: str
+    """Docstring of the attribute, or else of its section or of its values; empty without any."""
+
+
+def keys_of(file: type[SectionsFile[Any]], *documented: type[Any]) -> Iterator[Key]:
+    """Every key of a file, sections before their keys.
+
+    `documented` are the dataclasses whose fields are the file's sections: their docstrings explain the sections. Raises
+    TypeError for a type without a name in the reference.
+    """
+    yield from _keys_below("", file, MISSING, _meanings(file, *documented), file.may_be_zero)
+
+
+def _keys_below(
+    above: str, model: type[Any], defaults: Any, meanings: Mapping[str, str], may_be_zero: frozenset[str]
+) -> Iterator[Key]:
+    """Keys of a model or of a dataclass of settings; `defaults` is an instance of it, or MISSING."""
+    for name, key, hint, own in _attributes(model, may_be_zero):
+        value = own if defaults is MISSING else getattr(defaults, name)
+        sections = list(_sections(hint))
+        default = _default(hint, value, is_section=bool(sections))
+        yield Key(f"{above}{key}", _type(hint), default, meanings.get(file_key(name)) or _about(hint, sections))
+        for section, below in sections:
+            inner = value if isinstance(value, section) else MISSING
+            yield from _keys_below(f"{above}{key}{below}.", section, inner, _meanings(section), may_be_zero)
+
+
+def _attributes(model: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Name, key, type and default of each attribute; MISSING for no default."""
+    hints = get_type_hints(model, include_extras=True)
+    if issubclass(model, BaseModel):
+        for name, info in model.model_fields.items():
+            yield name, info.alias or name, hints[name], _model_default(info)
+    else:
+        for each in fields(model):
+            factory = each.default_factory
+            own = each.default if factory is MISSING else factory()
+            yield each.name, file_key(each.name), file_type(each.name, hints[each.name], may_be_zero), own
+
+
+def _model_default(info: FieldInfo) -> Any:
+    value = info.get_default(call_default_factory=True, validated_data={})
+    return MISSING if value is PydanticUndefined else value
+
+
+def _sections(hint: Any, below: str = "") -> Iterator[tuple[type[Any], str]]:
+    """Models and dataclasses of settings inside a type, each with the path that leads to it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _sections(inner[0], below)
+    elif origin in (Union, UnionType):
+        for each in inner:
+            yield from _sections(each, below)
+    elif origin in (tuple, list, frozenset):
+        yield from _sections(inner[0], f"{below}[]")
+    elif origin is not None and len(inner) == 2:
+        yield from _sections(inner[1], f"{below}.NAME")
+    elif isinstance(hint, type) and _is_section(hint):
+        yield hint, below
+
+
+def _is_section(kind: type[Any]) -> bool:
+    return (issubclass(kind, BaseModel) or is_dataclass(kind)) and kind is not Address
+
+
+def _type(hint: Any) -> str:
+    for named, word in _NAMED:
+        if hint == named:
+            return word
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _type(inner[0]) + _range(inner[1:])
+    if origin in (Union, UnionType):
+        return " or ".join(_type(each) for each in inner if each is not NoneType)
+    if origin is Literal:
+        return " or ".join(f"`{each}`" for each in inner)
+    if origin in (tuple, list, frozenset):
+        return f"list of {_type(inner[0])}"
+    if origin is not None and len(inner) == 2:
+        return f"map of {_type(inner[0])} to {_type(inner[1])}"
+    return _plain_type(hint)
+
+
+def _plain_type(hint: Any) -> str:
+    if hasattr(hint, "__supertype__"):
+        return _type(hint.__supertype__)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(f"`{each.value}`" for each in hint)
+    if isinstance(hint, type) and _is_section(hint):
+        return "section"
+    raise TypeError(f"{hint} has no name in the reference of keys")
+
+
+def _range(annotations: Sequence[Any]) -> str:
+    """Bounds of a number, as ` ≥ 1` or ` 1 to 65535`; empty without any."""
+    bounds = [bound for each in annotations for bound in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    least = next((each.ge for each in bounds if getattr(each, "ge", None) is not None), None)
+    most = next((each.le for each in bounds if getattr(each, "le", None) is not None), None)
+    above = next((each.gt for each in bounds if getattr(each, "gt", None) is not None), None)
+    if least is not None and most is not None:
+        return f" {least} to {most}"
+    return (f" ≥ {least}" if least is not None else "") + (f" > {above}" if above is not None else "")
+
+
+def _default(hint: Any, value: Any, *, is_section: bool) -> str:
+    if value is MISSING:
+        return _REQUIRED
+    if value is None or (is_section and _is_section(type(value))):
+        return ""
+    return f"`{_written(hint, value)}`"
+
+
+def _written(hint: Any, value: Any) -> str:
+    if hint in (Duration, Duration | None):
+        return format_duration(value)
+    if hint in (Size, Size | None):
+        return format_size(value)
+    if isinstance(value, tuple | list | frozenset):
+        return f"[{', '.join(_written(get_args(hint)[:1], each) for each in value)}]"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return json.dumps(value) if isinstance(value, bool | int | float | dict) else str(value)
+
+
+def _meanings(*classes: type[Any]) -> dict[str, str]:
+    """Docstring of the attribute behind each key that has one, those of derived classes first."""
+    found: dict[str, str] = {}
+    for kind in (base for each in classes for base in each.__mro__):
+        for name, text in _docstrings(kind).items():
+            found.setdefault(file_key(name), text)
+    return found
+
+
+def _about(hint: Any, sections: Sequence[tuple[type[Any], str]]) -> str:
+    """Docstring of the only section, or of the values, that a type has; empty for any other type."""
+    if len(sections) == 1:
+        return _class_docstring(sections[0][0])
+    kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Enum)]
+    if len(kinds) != 1:
+        return ""
+    values = _docstrings(kinds[0])
+    explained = [f"`{each.value}`: {values[each.name]}" for each in kinds[0] if each.name in values]
+    return " ".join([_class_docstring(kinds[0]), *explained]).strip()
+
+
+def _class_docstring(kind: type[Any]) -> str:
+    """First paragraph of a class's docstring."""
+    source = next((each for each in _source(kind.__module__).body if _is_class(each, kind.__name__)), None)
+    return (ast.get_docstring(source) or "").partition("\n\n")[0] if source else ""
+
+
+@cache
+def _docstrings(kind: type[Any]) -> dict[str, str]:
+    """Docstrings under the attributes of one class, without those of its bases."""
+    body = next((each.body for each in _source(kind.__module__).body if _is_class(each, kind.__name__)), [])
+    return {
+        name: inspect.cleandoc(below.value.value)
+        for above, below in pairwise(body)
+        if (name := _assigned(above))
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+def _assigned(statement: ast.stmt) -> str:
+    """Name of the attribute, or of the member of an enum, that a statement defines; empty for any other statement."""
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+        case _:
+            return ""
+
+
+@cache
+def _source(module: str) -> ast.Module:
+    """Source beside a module, which may be compiled; empty for a module without one."""
+    file = Path(getattr(sys.modules[module], "__file__", None) or "")
+    source = file.with_name(f"{file.name.partition('.')[0]}.py") if file.name else file
+    return ast.parse(source.read_text(encoding="utf-8") if source.is_file() else "")
+
+
+def _is_class(statement: ast.stmt, name: str) -> TypeGuard[ast.ClassDef]:
+    return isinstance(statement, ast.ClassDef) and statement.name == name

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, ClassVar, Generic
+
+import pytest
+from pydantic import Field, Strict
+
+from mesh.settings import AnySections, FileModel, Section, SectionsFile
+from mesh.settings_reference import Key, keys_of
+from mesh.values import Address, FilePath, Id
+
+
+class Colour(StrEnum):
+    """Colour of the whole."""
+
+    RED = "red"
+    """Warm colour."""
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class InnerConfig:
+    """Settings of an inner section.
+
+    More about them.
+    """
+
+    wait_max_ns: int = 2_000_000_000
+    body_max_bytes: int | None = 65_536
+    """Largest
+    body."""
+    listen: tuple[Address, ...] = (Address("127.0.0.1", 80),)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    inner: InnerConfig = field(default_factory=lambda: InnerConfig(wait_max_ns=5_000_000))
+    named: dict[str, InnerConfig] = field(default_factory=dict)
+    seed: int | None = None
+    pause_ns: int = 1_000_000
+    """Pause between two steps."""
+    colour: Colour = Colour.RED
+    free_share: float = 0.5
+    workers: int = 4
+    """Workers at once."""
+    file: Path | None = None
+
+
+class Item(FileModel):
+    id: Id
+    port: Annotated[int, Strict(), Field(ge=1, le=65535)] = 80
+    inner: Annotated[InnerConfig, Section()] | None = None
+
+
+class Sections(SectionsFile[AnySections], Generic[AnySections]):
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"seed"})
+
+
+class WholeFile(Sections[Whole]):
+    name: Id
+    """Name of the whole."""
+    items: tuple[Item, ...] = ()
+    key: FilePath | None = None
+
+
+def test_every_key_has_its_path_type_default_and_meaning() -> None:
+    assert list(keys_of(WholeFile, Whole)) == [
+        Key("inner", "section", "", "Settings of an inner section."),
+        Key("inner.wait_max", "duration", "`5ms`", ""),
+        Key("inner.body_max", "size", "`64KiB`", "Largest\nbody."),
+        Key("inner.listen", "list of address", "`[127.0.0.1:80]`", ""),
+        Key("named", "map of name to section", "`{}`", "Settings of an inner section."),
+        Key("named.NAME.wait_max", "duration", "`2s`", ""),
+        Key("named.NAME.body_max", "size", "`64KiB`", "Largest\nbody."),
+        Key("named.NAME.listen", "list of address", "`[127.0.0.1:80]`", ""),
+        Key("seed", "integer ≥ 0", "", ""),
+        Key("pause", "duration", "`1ms`", "Pause between two steps."),
+        Key("colour", "`red` or `blue`", "`red`", "Colour of the whole. `red`: Warm colour."),
+        Key("free_share", "number 0 to 1", "`0.5`", ""),
+        Key("workers", "integer ≥ 1", "`4`", "Workers at once."),
+        Key("file", "path", "", ""),
+        Key("name", "name", "required", "Name of the whole."),
+        Key("items", "list of section", "`[]`", ""),
+        Key("items[].id", "name", "required", ""),
+        Key("items[].port", "integer 1 to 65535", "`80`", ""),
+        Key("items[].inner", "section", "", "Settings of an inner section."),
+        Key("items[].inner.wait_max", "duration", "`2s`", ""),
+        Key("items[].inner.body_max", "size", "`64KiB`", "Largest\nbody."),
+        Key("items[].inner.listen", "list of address", "`[127.0.0.1:80]`", ""),
+        Key("key", "path", "", ""),
+    ]
+
+
+class StrangeFile(SectionsFile[Whole]):
+    strange: complex = 1j
+
+
+def test_a_type_without_a_name_is_an_error() -> None:
+    with pytest.raises(TypeError, match="complex'> has no name"):
+        list(keys_of(StrangeFile))
