@@ -18,7 +18,8 @@ from gateway.peers.exchange.origin import OriginForward
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
 from gateway.peers.words import Word, malformed
-from gateway.request.answers import TokenUsage, believed
+from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import believed
 from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegListener, OutboundRequest, RanAt
 from mesh.clock import Clock
 from mesh.wire import WireError

@@ -14,7 +14,7 @@ from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken
 from gateway.core.vocabulary import LegResult
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.continuation import BeginContinuation, Continuation, Continues
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.model_names import Renamer

@@ -12,15 +12,8 @@ from functools import partial
 
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Extra, LegResult, LegRole, TargetKind
-from gateway.request.answers import (
-    USAGE_WITHIN_BYTES,
-    Fault,
-    TokenUsage,
-    first_id_of,
-    inspect_answer,
-    usage_at_end,
-    with_opening,
-)
+from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import USAGE_WITHIN_BYTES, Fault, first_id_of, inspect_answer, usage_at_end, with_opening
 from gateway.request.continuation import Rewrites
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner

@@ -1,6 +1,7 @@
 """Documents of engines' event streams, as far as they are read, and what they add up to.
 
-Decoders read a class's annotations, which a compiler for Python simplifies: this module is never compiled.
+This module is never compiled. Decoders read a class's annotations, which mypyc simplifies; and it compares values of a
+compiled class that gets its `__eq__` from a decorator by their identity.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+
+from gateway.core.value import value
 
 ABSENT = msgspec.Raw()
 
@@ -128,3 +131,12 @@ class ResponseEvent(msgspec.Struct):
 CHUNKS = msgspec.json.Decoder(list[Chunk])
 MESSAGE_EVENTS = msgspec.json.Decoder(list[MessageEvent])
 RESPONSE_EVENTS = msgspec.json.Decoder(list[ResponseEvent])
+
+
+@value
+class TokenUsage:
+    """Token counts that the engine reported; None where one is missing or implausible."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None

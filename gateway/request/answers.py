@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.core.value import value
-from gateway.request.answer_events import ABSENT, PLAIN
+from gateway.request.answer_events import ABSENT, PLAIN, TokenUsage
 from gateway.request.engine_errors import decode, status_in
 
 _ABORTS = frozenset({"abort", "error"})
@@ -46,15 +46,6 @@ USAGE_WITHIN_BYTES = 16 * 1024
 """Bytes at the end of an answer that are searched for its usage."""
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
-
-
-@value
-class TokenUsage:
-    """Token counts that the engine reported; None where one is missing or implausible."""
-
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
 
 
 @value

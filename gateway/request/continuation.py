@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.kernel.effects import StartLeg
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegHead, OutboundRequest
 from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.request import answers
-from gateway.request.answers import Fault, TokenUsage
+from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import Fault
 from gateway.request.engine_errors import decode
 from gateway.request.sse import EventFramer, events, fields
 

@@ -13,7 +13,7 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.answer import Answer
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegFailure, LegHandle, LegHead, LegOpener, OutboundRequest
 from gateway.request.port import Timer
 from gateway.request.transcript import Unsound

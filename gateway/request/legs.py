@@ -17,7 +17,7 @@ from typing import Protocol
 from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.side_channels import NOWHERE, SideChannel
 from gateway.request.trace_context import RequestTrace
 

@@ -23,7 +23,8 @@ from gateway.request.answer_bodies import (
     settle_progress,
     with_length,
 )
-from gateway.request.answers import TokenUsage, inspect_answer
+from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import inspect_answer
 from gateway.request.assembling import Assembler, TooLong, Unassembled, can_be_assembled
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.request import engine_api
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_errors import decode
 from gateway.request.resuming import Rest
 from gateway.request.sse import events, fields

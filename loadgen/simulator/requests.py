@@ -30,7 +30,7 @@ from gateway.core.vocabulary import (
     Target,
 )
 from gateway.request import legs
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.continuation import Rewrites
 from gateway.request.legs import STOPPED, LegFailure, LegHead, LegListener, OutboundRequest, RequestSummary
 from gateway.request.port import Port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegFailure, LegHandle, LegHead
 from tests.support.gateways import until
 

@@ -44,7 +44,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.request.answer import AnswerSettings
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import (
     STOPPED,

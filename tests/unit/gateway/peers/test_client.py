@@ -16,7 +16,7 @@ from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, ReplicaId
 from gateway.peers.client import PeerLeg
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
 from gateway.peers.exchange.origin import OriginForward, OriginStream
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import STOPPED, LegFailure, LegHead, RanAt, RequestSummary
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb

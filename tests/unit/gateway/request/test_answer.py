@@ -10,7 +10,7 @@ import pytest
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
 from gateway.request.answer import Answer, AnswerSettings
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_api import CHAT_PATH, EMBEDDINGS_PATH
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.transcript import Hold

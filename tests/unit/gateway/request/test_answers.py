@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from gateway.core.vocabulary import RequestId
 from gateway.door.shapes import Shape, refusal_in_shape
 from gateway.engines.answers import read_error
-from gateway.request.answers import TOKENS_MAX, Answer, TokenUsage, first_id_of, inspect_answer, usage_at_end
+from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import TOKENS_MAX, Answer, first_id_of, inspect_answer, usage_at_end
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from tests.fakes.engine import GOOD_STREAM

@@ -20,7 +20,7 @@ from gateway.core.kernel.events import (
 )
 from gateway.core.vocabulary import LegResult, LegRole, Outcome
 from gateway.request.answer import AnswerSettings
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegFailure
 from gateway.request.proxied import ProxiedRequest
 from tests.fakes.engine import DONE, GOOD_ANSWER, GOOD_STREAM, ROLE, STOP, USAGE, token

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.request.answer_events import Said
-from gateway.request.answers import TokenUsage
+from gateway.request.answer_events import Said, TokenUsage
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
 from gateway.request.resuming import Rest
