@@ -64,6 +64,7 @@ def _is_of_the_test() -> bool:
 class Watch:
     """Record of the kinds that a test takes while it runs. One is made, for good: an audit hook cannot be removed.
 
+    A process that is waited for with a deadline is slept for, or not, as it ends: that is no time of the test's own.
     Sockets that gRPC opens in C raise no event; making a gRPC server counts for them. Timers of event loops are not
     watched: whether one fires before its test is over depends on how busy the machine is.
     """
@@ -83,7 +84,7 @@ class Watch:
         act: Callable[..., Any] = getattr(owner, name)
 
         def note_and_act(*arguments: Any, **named: Any) -> Any:
-            if _is_of_the_test():
+            if _is_of_the_test() and sys._getframe(1).f_globals.get("__name__") != "subprocess":
                 self.taken.setdefault(kind, f"{getattr(owner, '__name__', owner)}.{name}")
             return act(*arguments, **named)
 

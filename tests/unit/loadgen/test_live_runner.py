@@ -153,7 +153,7 @@ async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves
         await asyncio.sleep(0.01)  # the body's end arrives by itself, as from a gateway
         return response
 
-    await run_against(answer, load_s=0.3)
+    await run_against(answer, load_s=1.5)
     roles = [[message["role"] for message in body["messages"]] for body in bodies[:4]]
     opening, further = ["system", "user"], ["assistant", "user"]
     assert roles == [opening, opening + further, opening + further + further, opening]
@@ -265,12 +265,12 @@ async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(token("in") + token("time"))
-        await until(lambda: runner.load_s >= 0.1)
+        await until(lambda: runner.load_s >= 1.0)
         await response.write(token("late") + DONE)
         return response
 
     async with serving(answer) as url:
-        runner = runner_for(plan_for(url, load_s=0.1))
+        runner = runner_for(plan_for(url, load_s=1.0))
         await runner.run()
     assert [(record.tokens_in_time, record.output_tokens) for record in runner.records] == [(2, 3)]
 
