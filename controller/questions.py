@@ -4,6 +4,7 @@ mesh. Answers are passed on as they come, within bounds; no decision rests on th
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from mesh.wire import TEXT_LENGTH_MAX
 OPEN_MAX = 16
 _LATEST_EVERY_NS = 2_000_000_000
 _ROWS_TAKEN_MAX = 100
+_ROWS_OF_A_REQUEST_MAX = 2
+"""Rows of one request id that a gateway may give: two requests may share an id, one of which was refused."""
 """Most decisions taken from one gateway's answer."""
 _ANSWER_S = 2.0
 """Time after which a gateway counts as having no answer; one of an older version never answers."""
@@ -139,16 +142,23 @@ def _side(gateway: GatewayId, text: bytes) -> Iterator[SideShown]:
     """Yield a gateway's answer if it is about that gateway itself."""
     try:
         side = msgspec.json.decode(text, type=SideShown)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return
     if side.request.get("gateway") == gateway:
         yield side
 
 
 def _rows(gateway: GatewayId, text: bytes) -> list[DecisionShown]:
-    """Return the decisions of a gateway's answer that are about that gateway itself."""
+    """Return the decisions of a gateway's answer that are about that gateway itself: what it says of others behind it
+    is left out, and so are further rows of one request than it can have."""
     try:
         rows = msgspec.json.decode(text, type=list[DecisionShown])
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return []
-    return [each for each in rows[:_ROWS_TAKEN_MAX] if each.gateway == gateway]
+    kept: list[DecisionShown] = []
+    counts: Counter[str] = Counter()
+    for each in rows[:_ROWS_TAKEN_MAX]:
+        counts[each.request] += 1
+        if each.gateway == gateway and counts[each.request] <= _ROWS_OF_A_REQUEST_MAX:
+            kept.append(msgspec.structs.replace(each, hops=[]))
+    return kept

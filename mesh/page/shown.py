@@ -138,7 +138,7 @@ def _joined(group: list[DecisionShown]) -> list[DecisionShown]:
     """Rows of one request id. Several clients may use the same id: only gateways that name each other are joined."""
     found = []
     for first in (each for each in group if not each.origin):
-        hops = [each for each in group if each.origin == first.gateway]
+        hops = [each for each in group if each.origin == first.gateway != each.gateway]
         marks = [mark for mark in Mark if any(mark in each.marks for each in (first, *hops))]
         found.append(msgspec.structs.replace(first, hops=hops, marks=marks))
     told = {id(hop) for each in found for hop in each.hops}

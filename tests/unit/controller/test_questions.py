@@ -133,3 +133,40 @@ async def test_the_latest_are_asked_for_now_and_then_and_one_stays_where_it_was_
     clock.now += 2_000_000_000
     latest.rows()
     assert await answered(2999) == first
+
+
+async def latest_of(**documents: bytes) -> list[DecisionShown]:
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.latest())
+        await answers(questions, links, **documents)
+    return asked.result()
+
+
+async def test_a_decision_says_nothing_in_the_name_of_a_gateway_behind_it() -> None:
+    forged = DecisionShown("eu-1", "r-1", 0, words="forged")
+    for origin in ("", "ghost"):
+        row = DecisionShown("us-1", "r-1", 0, origin=origin, hops=[forged])
+        (shown,) = await latest_of(us_1=msgspec.json.encode([row]), eu_1=b"")
+        assert (shown.gateway, shown.hops) == ("us-1", [])
+
+
+async def test_rows_of_one_request_are_few_and_no_gateway_is_behind_itself() -> None:
+    rows = [decision("us-1", "r-1", 0), *[DecisionShown("us-1", "r-1", 0, origin="us-1")] * 50]
+    shown = await latest_of(us_1=msgspec.json.encode(rows), eu_1=b"")
+    assert len(shown) == 2
+    assert [each.hops for each in shown] == [[], []]
+
+
+async def test_an_answer_that_nests_too_deeply_is_nonsense_like_any() -> None:
+    opening, closing = b'{"gateway":"us-1","request":"r","age_ms":0,"hops":[', b"]}"
+    deep = b"[" + opening * 4000 + closing * 4000 + b"]"
+    (shown,) = await latest_of(us_1=deep, eu_1=msgspec.json.encode([decision("eu-1", "r-2", 0)]))
+    assert shown.gateway == "eu-1"
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.about("r-1"))
+        await answers(questions, links, us_1=b'{"x":' * 100_000, eu_1=side("eu-1", ""))
+    assert asked.result() is not None
