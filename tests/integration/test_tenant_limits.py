@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gateway.core.features.limits.feature import limits_of
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.limits_config import LimitScope
 from gateway.core.kernel.sharing_config import TenantConfig
-from gateway.core.vocabulary import TenantName
+from gateway.core.vocabulary import RequestId, TenantName
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget
 from mesh.clock import Clock
@@ -51,13 +52,13 @@ class Clients:
         self._session = session
         self._tasks = tasks
         self._held: list[asyncio.Task[aiohttp.ClientResponse]] = []
+        self._numbers = count()
 
     async def ask(self, region: Region, tenant: str = ACME, path: str = "/v1/chat/completions") -> Any:
         """Error that the request is refused with; None: it was admitted, and stays open."""
-        requests = region.gateway.core.requests
-        before = len(requests)
-        asked = self._tasks.create_task(self._post(region, tenant, path))
-        await until(lambda: asked.done() or len(requests) > before)
+        requests, request_id = region.gateway.core.requests, RequestId(f"asked-{next(self._numbers)}")
+        asked = self._tasks.create_task(self._post(region, tenant, path, request_id))
+        await until(lambda: asked.done() or request_id in requests)  # forwards of others come and go meanwhile
         if asked.done():
             return asked.result().status, asked.result().headers, await asked.result().json()
         self._held.append(asked)
@@ -67,11 +68,15 @@ class Clients:
         for task in self._held:
             task.cancel()
 
-    async def _post(self, region: Region, tenant: str, path: str) -> aiohttp.ClientResponse:
+    async def _post(self, region: Region, tenant: str, path: str, request_id: RequestId) -> aiohttp.ClientResponse:
         return await self._session.post(
             f"{region.gateway.http_url}{path}",
             json={**CHAT, "max_tokens": 5},
-            headers={"x-nightside-tenant": tenant, "anthropic-version": "2023-06-01"},
+            headers={
+                "x-nightside-tenant": tenant,
+                "anthropic-version": "2023-06-01",
+                "x-request-id": request_id,
+            },
         )
 
 
