@@ -19,6 +19,8 @@ from loadgen.report import RequestRecord
 from loadgen.vocabulary import Api, RequestEnd
 from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
 from mesh.clock import Clock
+from mesh.values import SECOND_NS
+from tests.support.clock import StillClock
 from tests.support.listening import serving_http
 
 US = RegionName("us-east-1")
@@ -100,9 +102,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def run_against(handler: Handler, **rest: Any) -> list[RequestRecord]:
+async def run_against(handler: Handler, *, clock: Clock | None = None, **rest: Any) -> list[RequestRecord]:
     async with serving(handler) as url:
-        runner = runner_for(plan_for(url, **rest))
+        runner = LiveRunner(plan_for(url, **rest), clock=clock or Clock())
         await runner.run()
     assert runner.records
     return runner.records
@@ -141,11 +143,14 @@ async def test_thinking_is_tokens_too(name: str) -> None:
 
 
 async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves_them_all() -> None:
+    clock = StillClock()
     bodies: list[dict[str, Any]] = []
     ports: set[object] = set()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         bodies.append(await request.json())
+        if len(bodies) == 4:
+            clock.now += 10 * SECOND_NS  # the load is over
         ports.add(request.transport.get_extra_info("peername") if request.transport else None)
         response = web.StreamResponse()
         await response.prepare(request)
@@ -153,7 +158,7 @@ async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves
         await asyncio.sleep(0.01)  # the body's end arrives by itself, as from a gateway
         return response
 
-    await run_against(answer, load_s=1.5)
+    await run_against(answer, load_s=10, clock=clock)
     roles = [[message["role"] for message in body["messages"]] for body in bodies[:4]]
     opening, further = ["system", "user"], ["assistant", "user"]
     assert roles == [opening, opening + further, opening + further + further, opening]
@@ -261,16 +266,19 @@ async def test_tallies_and_callbacks_follow_every_request() -> None:
 
 
 async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
+    clock = StillClock()
+
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(token("in") + token("time"))
-        await until(lambda: runner.load_s >= 1.0)
+        await until(lambda: runner.tallies[US].tokens == 2)
+        clock.now += SECOND_NS  # the load is over
         await response.write(token("late") + DONE)
         return response
 
     async with serving(answer) as url:
-        runner = runner_for(plan_for(url, load_s=1.0))
+        runner = LiveRunner(plan_for(url, load_s=1), clock=clock)
         await runner.run()
     assert [(record.tokens_in_time, record.output_tokens) for record in runner.records] == [(2, 3)]
 
