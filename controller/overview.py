@@ -83,9 +83,9 @@ class Overview:
 
     def look(self, now_ns: int) -> None:
         """Take the samples that are due."""
-        self._problems.look(now_ns)
         if self._hour.is_due(now_ns):
             self._hour.look(self._counted(), now_ns)
+        self._problems.look(now_ns)
 
     def _counted(self) -> dict[str, dict[str, Totals]]:
         counted: dict[str, dict[str, Totals]] = {}
@@ -157,7 +157,7 @@ class Overview:
             "waiting": 0 if load is None else load.waiting,
             "slots": 0 if load is None else load.slots,
             "slots_used": 0 if load is None else load.slots_used,
-            "kv": round(load.kv_usage, 2) if load is not None and load.replicas else None,
+            "kv": None if load is None or load.kv_usage is None else round(load.kv_usage, 2),
             "addresses": registered.announcement.client_addresses,
             "rejected": "" if link is None or link.rejected is None else link.rejected.reason,
         }
@@ -195,7 +195,7 @@ class Overview:
                 row.waiting += load.waiting
                 row.slots += load.slots
                 row.slots_used += load.slots_used
-                if load.replicas > load.down:
+                if load.kv_usage is not None:
                     kv_usages.setdefault(row.region, []).append((load.kv_usage, load.replicas - load.down))
             health = self._desk.core.health.get(registered.gateway_id)
             if health is not None and health.condition is not Condition.UP:

@@ -67,7 +67,11 @@ class ProblemWatch:
         if self._looked_ns is not None and now_ns - self._looked_ns < _LOOK_EVERY_NS:
             return
         self._looked_ns = now_ns
-        found = {(each.kind, each.subject): each for each in self._find()}
+        try:
+            found = {(each.kind, each.subject): each for each in self._find()}
+        except msgspec.ValidationError as error:  # an error of this program: it must not look like a healthy mesh
+            unreadable = Problem(f"this process's own state cannot be judged: {error}", "state_unreadable")
+            found = {(unreadable.kind, ""): unreadable}
         kept = list(found.items())[:PROBLEMS_MAX]
         before = self._found
         self._found = {key: (each, before[key][1] if key in before else now_ns) for key, each in kept}

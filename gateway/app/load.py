@@ -40,15 +40,15 @@ class EngineUse:
     slots: int
     """Requests that they run at once, of those for which that is known."""
     slots_used: int
-    kv_usage: float
-    """Mean share of the KV cache in use, from 0 to 1; 0 where none answers."""
+    kv_usage: float | None
+    """Mean share of the KV cache in use, from 0 to 1; None where none answers."""
 
 
 def engine_use(replicas: Iterable[ReplicaState]) -> EngineUse:
     """Use of the replicas that answer their probes."""
     answering = [each for each in replicas if condition_of(each) is not ReplicaCondition.DOWN]
     slots = [(each.slots.total, min(each.running, each.slots.total)) for each in answering]
-    kv_usage = sum(each.kv_usage for each in answering) / len(answering) if answering else 0.0
+    kv_usage = sum(each.kv_usage for each in answering) / len(answering) if answering else None
     return EngineUse(sum(total for total, _ in slots), sum(used for _, used in slots), kv_usage)
 
 

@@ -42,6 +42,8 @@ from mesh.page.shown import (
 from mesh.problems import Problem, ProblemWatch
 
 _QUEUES_MAX = 50
+_FORWARDED = "(forwarded here)"
+"""Stands for the tenants of forwards; a tenant's name has no blanks."""
 _MILLISECOND_NS = 1_000_000
 _LOOK_EVERY_S = 1.0
 """Seconds between two looks at whether a sample is due."""
@@ -88,11 +90,11 @@ class Overview:
 
     def look(self, now_ns: int) -> None:
         """Take the samples that are due."""
-        self._problems.look(now_ns)
         if self._hour.is_due(now_ns):
             self._desk.driver.tell_observers()
             core = self._core
             self._hour.look({core.place.region: {core.gateway_id: self._desk.metrics.totals()}}, now_ns)
+        self._problems.look(now_ns)
 
     def _find_problems(self) -> Iterator[Problem]:
         return problems(read_status(msgspec.json.encode(self._state_now())))
@@ -152,7 +154,7 @@ class Overview:
         return {
             "slots": use.slots,
             "slots_used": use.slots_used,
-            "kv": round(use.kv_usage, 2) if len(core.replicas) else None,
+            "kv": _rounded(use.kv_usage),
             "requests": len(core.requests),
             "waiting": len(core.waiting),
             "replicas": len(core.replicas),
@@ -179,12 +181,15 @@ class Overview:
         }
 
     def _tenants(self) -> list[dict[str, object]]:
-        """Open requests by tenant and service class, most waiting first. Tenants that logs may not name are one."""
+        """Open requests by tenant and service class, most waiting first. Tenants that logs may not name are one, and so
+        are those of forwards: their names are another region's to show, and take no label of the metrics here."""
         running: Counter[tuple[str, str]] = Counter()
         waiting: Counter[tuple[str, str]] = Counter()
         oldest_ns: dict[tuple[str, str], int] = {}
         for each in self._core.requests.values():
-            key = self._desk.metrics.tenant_label(each.profile.tenant), each.request_class.service_class
+            is_ours = each.record.origin is None
+            tenant = self._desk.metrics.tenant_label(each.profile.tenant) if is_ours else _FORWARDED
+            key = tenant, each.request_class.service_class
             if each.phase is Phase.WAITING:
                 waiting[key] += 1
                 oldest_ns[key] = min(oldest_ns.get(key, each.arrived_ns), each.arrived_ns)
@@ -224,6 +229,7 @@ class Overview:
         core = self._core
         shown: dict[str, RegionShown] = {}
         healths: dict[str, list[Health]] = {}
+        by_place: dict[Place, list[ReplicaState]] = {}
         here = _row(shown, core.place)
         here.is_here, (here.latitude, here.longitude) = True, self._location
         here.gateways, here.waiting, here.why = [core.gateway_id], len(core.waiting), self._desk.readiness()
@@ -232,9 +238,10 @@ class Overview:
             is_down = condition_of(replica) is ReplicaCondition.DOWN
             running = replica.running + replica.waiting
             _row(shown, replica.spec.place).add(replicas=1, free=is_free, down=is_down, running=running)
-        if len(core.replicas):
-            use = engine_use(core.replicas)
-            here.slots, here.slots_used, here.kv = use.slots, use.slots_used, round(use.kv_usage, 2)
+            by_place.setdefault(replica.spec.place, []).append(replica)
+        for place, served in by_place.items():
+            row, use = _row(shown, place), engine_use(served)
+            row.slots, row.slots_used, row.kv = use.slots, use.slots_used, _rounded(use.kv_usage)
         for peer in core.peers:
             row = _row(shown, peer.spec.place)
             row.gateways.append(peer.spec.gateway_id)
@@ -304,6 +311,10 @@ class Overview:
 
 def _row(shown: dict[str, RegionShown], place: Place) -> RegionShown:
     return shown.setdefault(place.region, RegionShown(place.region, place.jurisdiction))
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 2)
 
 
 def _health_of(state: PeerState) -> Health:

@@ -315,7 +315,8 @@ class DecisionLog:
         return None if found is None else self._explained(found, now_ns)
 
     def latest(self, count: int, now_ns: int, marked_max: int = 0) -> list[Latest]:
-        """Latest finished requests, newest first, and up to `marked_max` of each mark among those before them."""
+        """Latest finished requests, newest first, and of those before them as many as it takes to have `marked_max` of
+        each mark."""
         found: list[Latest] = []
         counts: Counter[Mark] = Counter()
         for index, entry in enumerate(islice(reversed(self._remembered.values()), max(count, _MARKED_AMONG))):

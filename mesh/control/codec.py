@@ -276,7 +276,7 @@ def _load(message: pb.GatewayLoad) -> GatewayLoad:
         message.is_locked_down,
         message.slots,
         message.slots_used,
-        message.kv_usage if 0 <= message.kv_usage <= 1 else 0.0,
+        message.kv_usage if message.HasField("kv_usage") and 0 <= message.kv_usage <= 1 else None,
     )
 
 

@@ -79,8 +79,8 @@ class GatewayLoad:
     slots: int = 0
     """Requests that the engines run at once, of the replicas for which that is known."""
     slots_used: int = 0
-    kv_usage: float = 0.0
-    """Mean share of the KV cache in use, of the replicas that answer."""
+    kv_usage: float | None = None
+    """Mean share of the KV cache in use, of the replicas that answer; None where none does, or it is not reported."""
 
 
 @value

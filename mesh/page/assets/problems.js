@@ -3,10 +3,10 @@
 import { count, h, keyed, moment, plain, say, span } from "./dom.js";
 
 export function problems() {
-  const heading = h("h2", { id: "problems-title" });
+  const heading = h("h2", { id: "problems-title", "aria-live": "polite" });
   const list = h("ul", { "aria-labelledby": "problems-title" });
   const more = h("p", { class: "muted" });
-  const element = h("section", { class: "panel", id: "problems", "aria-labelledby": "problems-title", "aria-live": "polite" }, heading, list, more);
+  const element = h("section", { class: "panel", id: "problems", "aria-labelledby": "problems-title" }, heading, list, more);
   let held = null;
   const make = () => h("li", null, h("span", { class: "what" }), h("time"), h("span", { class: "link" }));
   const draw = () => {

@@ -511,13 +511,15 @@ class GatewayLoad(_message.Message):
         is_locked_down: _builtins.bool = ...,
         slots: _builtins.int = ...,
         slots_used: _builtins.int = ...,
-        kv_usage: _builtins.float = ...,
+        kv_usage: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kv_usage", b"_kv_usage", "kv_usage", b"kv_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "kv_usage", b"kv_usage", "replicas", b"replicas", "running", b"running", "slots", b"slots", "slots_used", b"slots_used", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kv_usage", b"_kv_usage", "available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "kv_usage", b"kv_usage", "replicas", b"replicas", "running", b"running", "slots", b"slots", "slots_used", b"slots_used", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kv_usage: _TypeAlias = _typing.Literal["kv_usage"]  # noqa: Y015
+    _WhichOneofArgType__kv_usage: _TypeAlias = _typing.Literal["_kv_usage", b"_kv_usage"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_usage) -> _WhichOneofReturnType__kv_usage | None: ...
 
 Global___GatewayLoad: _TypeAlias = GatewayLoad  # noqa: Y015
 
