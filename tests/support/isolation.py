@@ -6,6 +6,7 @@ what they take; the list only becomes shorter.
 
 from __future__ import annotations
 
+import multiprocessing.util
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import grpc
 import grpc.aio
 
 ISOLATED = ("tests/unit/", "tests/property/", "tests/simulation/")
@@ -75,6 +77,8 @@ class Watch:
         sys.addaudithook(self._on_event)
         self._note_calls(time, "sleep", TIME)
         self._note_calls(grpc.aio, "server", SOCKETS)
+        self._note_calls(grpc, "server", SOCKETS)
+        self._note_calls(multiprocessing.util, "spawnv_passfds", PROCESSES)
 
     def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
         if (kind := _EVENTS.get(event)) is not None and _is_of_the_test() and not _looks_at_machine():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from ctypes.util import find_library
+from multiprocessing import get_context
 from pathlib import Path
 
 import grpc.aio
@@ -15,8 +16,8 @@ from tests.support.isolation import STILL_TAKEN, WATCH, allowed_to, more_than_al
 
 ROOT = Path(__file__).parents[4]
 HERE = "tests/unit/tests/support/test_isolation.py::test"
-MOST = 128
-"""Lines of the list of what is still taken. The number only falls."""
+MOST = 129
+"""Lines of the list of what is still taken. The number only falls, but where the watch learns to see more."""
 
 
 def connects() -> None:
@@ -26,6 +27,12 @@ def connects() -> None:
 
 def starts() -> None:
     subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+def spawns() -> None:
+    process = get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
 
 
 def sleeps() -> None:
@@ -44,6 +51,7 @@ def serves() -> None:
     [
         (connects, "sockets (socket.bind)"),
         (starts, "processes (subprocess.Popen)"),
+        (spawns, "processes (multiprocessing.util.spawnv_passfds)"),
         (sleeps, "time (time.sleep)"),
         (serves, "sockets (grpc.aio.server)"),
     ],
