@@ -59,10 +59,10 @@ def open_now() -> int:
 
 def test_while_there_are_some_nothing_is_said_and_none_is_kept(told: Told) -> None:
     before = open_now()
-    for _ in range(3):
+    for _ in range(50):
         told.watch.look()
     assert (told.lines(), told.counted) == ([], 0)
-    assert open_now() == before
+    assert open_now() <= before, "what earlier tests left may be closed meanwhile; fifty more would show"
 
 
 @pytest.mark.usefixtures("exhausted")
