@@ -85,7 +85,7 @@ return [...document.querySelectorAll(".plot canvas")].map((canvas) => {
   });
 });
 """
-"""For each chart, whether it has pixels in the colours of the first two lines."""
+"""Script that tells of each chart whether it has pixels in the colours of its first two lines."""
 
 
 async def test_the_last_hour_is_drawn_and_its_newest_values_are_told(page: Page) -> None:

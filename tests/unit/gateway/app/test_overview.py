@@ -1,4 +1,4 @@
-"""What a gateway's page shows of its replicas, tenants and the last hour."""
+"""A gateway's page: its replicas, tenants and the last hour."""
 
 from __future__ import annotations
 
