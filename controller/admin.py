@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from controller.history import SHOWN_MAX, Entry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
@@ -22,8 +22,7 @@ BODY_BYTES_MAX = 64 << 20
 """Largest request body: an import holds everything that every gateway announced."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminSources:
+class AdminSources(Struct, frozen=True):
     """Sources of the admin pages' content, all JSON-able, and the receiver of orders."""
 
     metrics: Callable[[], bytes]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from msgspec import Struct, field
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from controller.core.config import ControllerConfig
@@ -41,8 +41,7 @@ from mesh.yaml_file import YamlFile, read_yaml
 _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 
 
-@dataclass(frozen=True, slots=True)
-class ListenConfig:
+class ListenConfig(Struct, frozen=True):
     grpc: Address = _GATEWAYS
     """Address for gateways."""
     admin: Address = _OPERATORS
@@ -53,8 +52,7 @@ class ListenConfig:
     """Host names of the admin address on this machine, besides its own: those of a proxy."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
+class LinkConfig(Struct, frozen=True):
     """Streams of gateways, and the limits of each."""
 
     alive_interval_ns: int = 1 * SECOND_NS
@@ -74,8 +72,7 @@ class LinkConfig:
     """Certificate and key that the controller shows to gateways, and the CA roots that verify theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryConfig:
+class HistoryConfig(Struct, frozen=True):
     """Operator audit log: one JSON object a line."""
 
     path: Path | None = None
@@ -84,8 +81,7 @@ class HistoryConfig:
     """Size at which the file is renamed to `.1`, in place of the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeConfig:
+class ProbeConfig(Struct, frozen=True):
     """Health probes of gateways."""
 
     interval_ns: int = 500 * MILLISECOND_NS
@@ -106,8 +102,7 @@ class AwsAction(StrEnum):
     REBOOT = "reboot"
 
 
-@dataclass(frozen=True, slots=True)
-class AwsRecoveryConfig:
+class AwsRecoveryConfig(Struct, frozen=True):
     """Settings of recovery by AWS. Credentials are looked for where AWS's own tools look for them."""
 
     action: AwsAction = AwsAction.REPLACE
@@ -119,8 +114,7 @@ class AwsRecoveryConfig:
     """URL of the service in place of AWS's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryConfig:
+class RecoveryConfig(Struct, frozen=True):
     """Recovery of gateways that are down."""
 
     kind: RecoveryKind = RecoveryKind.NONE
@@ -133,8 +127,7 @@ class RecoveryConfig:
     """Recoveries at once; others wait, and one gateway never has two."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalConfig:
+class JournalConfig(Struct, frozen=True):
     """Journal of every event and effect, for replay; off unless a folder is named."""
 
     folder: Path | None = None
@@ -142,16 +135,14 @@ class JournalConfig:
     files_max: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadConfig:
+class ReloadConfig(Struct, frozen=True):
     watch_ns: int | None = 2 * SECOND_NS
     """Interval of checks for changed files, which are read anew; without it, only on SIGHUP."""
     controller_file: bool = False
     """Watch the controller's own file too, and not only the certificates."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sections:
+class Sections(Struct, frozen=True):
     """Sections of the file that are used as written."""
 
     store: StoreConfig

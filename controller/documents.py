@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from controller.store.store import StoreUnusable
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import Announcement
 
@@ -37,8 +37,7 @@ Changes = dict[str, bytes | None]
 """Documents to put, and those to delete (None), all together or not at all."""
 
 
-@value
-class Announced:
+class Announced(Struct, frozen=True):
     """Last announcement of a gateway."""
 
     place: Place
@@ -49,8 +48,7 @@ class Announced:
     """Number of the gateway in order of arrival. Of two that announce the same replica, the earlier one has it."""
 
 
-@value
-class GatewayOrder:
+class GatewayOrder(Struct, frozen=True):
     """Orders of an operator about a gateway."""
 
     is_drained: bool = False
@@ -61,8 +59,7 @@ class GatewayOrder:
     announcement: Announcement = Announcement()
 
 
-@value
-class ReplicaOrder:
+class ReplicaOrder(Struct, frozen=True):
     """Orders of an operator about a replica."""
 
     home: GatewayId
@@ -73,8 +70,7 @@ class ReplicaOrder:
     pinned_to: GatewayId | None = None
 
 
-@value
-class Freeze:
+class Freeze(Struct, frozen=True):
     reason: str
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.lease import Lease
@@ -21,8 +21,7 @@ from mesh.clock import Clock
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
+class LeaseTimes(Struct, frozen=True):
     margin_ns: int
     """Time taken off the end of a lease, for messages under way and for clock drift."""
     renew_interval_ns: int

@@ -9,9 +9,9 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from socket import gethostname
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import ControllerFile, ListenConfig
@@ -30,8 +30,7 @@ from mesh.tls import HttpTls
 from mesh.values import Address
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """Parts of a controller that leads."""
 
     keeper: Keeper

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, assert_never
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.core.effects import (
@@ -30,8 +30,7 @@ RECENT_MAX = 100
 _BY_NAME = {each.name: each for each in EVENTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Telling:
+class Telling(Struct, frozen=True):
     """One log event about an effect, with its fields."""
 
     event: str

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 
+from msgspec import Struct
+
 from controller.core.controller_core import ControllerCore
 from controller.core.events import (
     ConfigApplied,
@@ -18,15 +20,13 @@ from controller.core.events import (
 )
 from controller.registry import Registry
 from gateway.core.kernel.residency import ResidencyPolicy, may_accept, may_process
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, TenantName
 
 _MOVES_TOLD_MAX = 1000
 _NO_TENANT = TenantName("")
 
 
-@value
-class Move:
+class Move(Struct, frozen=True):
     """A replica whose owner changes."""
 
     replica: ReplicaId
@@ -35,8 +35,7 @@ class Move:
     why: str
 
 
-@value
-class Stay:
+class Stay(Struct, frozen=True):
     """Replicas of one home that no gateway may serve, or a replica that was moved to a gateway and may not go there."""
 
     home: GatewayId
@@ -44,8 +43,7 @@ class Stay:
     why: str
 
 
-@value
-class Unreachable:
+class Unreachable(Struct, frozen=True):
     """Replicas that clients of one region reach at present, by DNS and the policies, and would not reach."""
 
     region: RegionName
@@ -58,8 +56,7 @@ class Unreachable:
     why: str
 
 
-@value
-class Preview:
+class Preview(Struct, frozen=True):
     moves: tuple[Move, ...]
     """Moves; only the first of them, where there are very many."""
     moves_in_all: int

@@ -6,10 +6,10 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from msgspec import Struct
 
 from controller.config import ProbeConfig
 from controller.core.events import Event, GatewayProbed
@@ -26,8 +26,7 @@ _ADDRESSES_AT_ONCE = 1 << 16
 some, so that its error holds for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
+class _Fault(Struct, frozen=True):
     """Reason why a gateway is not well."""
 
     detail: str

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from controller.links import Links
 from gateway.core.vocabulary import GatewayId
@@ -31,8 +31,7 @@ class TooManyQuestions(Exception):
     """Too many other questions are being answered."""
 
 
-@dataclass(slots=True, eq=False)
-class _Open:
+class _Open(Struct, eq=False):
     waiting: set[GatewayId]
     found: dict[GatewayId, bytes] = field(default_factory=dict)
     is_over: asyncio.Event = field(default_factory=asyncio.Event)

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from controller import documents
 from controller.core.vocabulary import GatewayEntry, Location, ReplicaEntry
@@ -19,7 +20,6 @@ from controller.documents import Announced, Changes, Freeze, GatewayOrder, Repli
 from controller.store.store import DOCUMENT_BYTES_MAX
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.control.vocabulary import Announcement, Hello, PeerGrant
 from mesh.regions import announcement_fault
@@ -31,8 +31,7 @@ _NO_ORDER = GatewayOrder()
 _Kind = TypeVar("_Kind")
 
 
-@value
-class Registered:
+class Registered(Struct, frozen=True):
     """A gateway, as announced by itself or added by an operator."""
 
     gateway_id: GatewayId
@@ -56,8 +55,7 @@ class Registered:
         return PeerGrant(self.gateway_id, self.place, address) if address else None
 
 
-@value
-class RegisteredReplica:
+class RegisteredReplica(Struct, frozen=True):
     replica_id: ReplicaId
     home: GatewayId
     home_place: Place
@@ -109,8 +107,7 @@ class _Table(Generic[_Kind]):
         return table
 
 
-@value
-class _Described:
+class _Described(Struct, frozen=True):
     """A replica that can be used."""
 
     document: str
@@ -118,16 +115,14 @@ class _Described:
     is_lent: bool
 
 
-@value
-class _Said:
+class _Said(Struct, frozen=True):
     """Announcement of a gateway, with its replicas read."""
 
     announced: Announced
     replicas: dict[ReplicaId, _Described | DocumentFault]
 
 
-@value
-class _Tables:
+class _Tables(Struct, frozen=True):
     said: _Table[_Said]
     gateway_orders: _Table[GatewayOrder]
     replica_orders: _Table[ReplicaOrder]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import LinkConfig
@@ -50,8 +51,7 @@ _MESSAGE_ROOM_BYTES = 1024
 _Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """Status and reason with which a stream ends, as sent to the gateway."""
 
     code: grpc.StatusCode

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import click
 import msgspec
+from msgspec import Struct
 
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.private_files import open_to_others
@@ -85,8 +86,7 @@ def _in_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     status: int
     body: bytes
 

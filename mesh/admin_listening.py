@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import cast
 
 from aiohttp import web
+from msgspec import Struct
 
 from mesh.listening import named_by
 from mesh.tls import HttpTls
@@ -25,8 +25,7 @@ _TURNED_AWAY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DoorLimits:
+class DoorLimits(Struct, frozen=True):
     connections_max: int = 256
     first_request_s: float = 10.0
     """Seconds from the start of a connection until the headers of its first request have arrived. Between requests

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from mesh.environment import choice_in
 from mesh.values import MILLISECOND_NS, Address
@@ -14,8 +15,7 @@ LOG_FORMAT_VARIABLE = "NIGHTSIDE_LOG_FORMAT"
 LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
 
 
-@dataclass(frozen=True, slots=True)
-class ListenTlsConfig:
+class ListenTlsConfig(Struct, frozen=True):
     """Certificate that clients are shown, and authorities that theirs must come from."""
 
     certificate: Path
@@ -24,8 +24,7 @@ class ListenTlsConfig:
     """Authorities of client certificates; with it, a client without one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeshTlsConfig:
+class MeshTlsConfig(Struct, frozen=True):
     """Certificate for other members of the mesh, and the roots that theirs must come from."""
 
     certificate: Path
@@ -35,8 +34,7 @@ class MeshTlsConfig:
     """Require that the certificate of each gateway names the jurisdiction of its region."""
 
 
-@dataclass(frozen=True, slots=True)
-class DnsConfig:
+class DnsConfig(Struct, frozen=True):
     """DNS server of this program for the mesh's name, and its limits."""
 
     listen: tuple[Address, ...] = ()
@@ -63,8 +61,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class LoggingConfig:
+class LoggingConfig(Struct, frozen=True):
     format: LogFormat = LogFormat.AUTO
     level: LogLevel = LogLevel.INFO
 

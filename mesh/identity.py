@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
 from cryptography import x509
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from mesh.transport import AuthContext
@@ -28,8 +28,7 @@ _CERTIFICATE = "x509_pem_cert"
 zero byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeshIdentity:
+class MeshIdentity(Struct, frozen=True):
     trust_domain: str
     region: RegionName
     gateway_id: GatewayId
@@ -55,8 +54,7 @@ class MeshIdentity:
         return self.uri
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerIdentity:
+class ControllerIdentity(Struct, frozen=True):
     """Identity of a controller. It is no gateway's identity, and gateways accept no requests from it."""
 
     trust_domain: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from msgspec import Struct
 
 from mesh.private_files import make_private_folder, named, private_opener
 from mesh.shortage import is_full_disk
@@ -24,8 +25,7 @@ class JournalUnreadable(Exception):
     """File that is no journal, is damaged, or belongs to another story."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalSettings:
+class JournalSettings(Struct, frozen=True):
     folder: Path
     file_bytes_max: int
     files_max: int

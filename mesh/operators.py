@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.faults import ConfigError, KeyFaults
 from mesh.operators_config import OperatorsConfig, Role
 from mesh.reloader import ReloadRefused
@@ -19,8 +21,7 @@ from mesh.values import read_secret
 _ROLES = tuple(Role)
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """Caller with a verified credential."""
 
     name: str

@@ -5,10 +5,11 @@ secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+
+from msgspec import Struct
 
 from mesh.faults import Fault
 from mesh.settings import Section
@@ -29,8 +30,7 @@ class Role(StrEnum):
     """Permission for everything else: keys, assignments, policies."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTokenConfig:
+class OperatorTokenConfig(Struct, frozen=True):
     """Operator token in a file."""
 
     name: Id
@@ -39,8 +39,7 @@ class OperatorTokenConfig:
     token_file: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorIssuerConfig(IssuerConfig):
+class OperatorIssuerConfig(IssuerConfig, frozen=True, kw_only=True):
     """Issuer of operators' tokens."""
 
     claim: ClaimText
@@ -49,8 +48,7 @@ class OperatorIssuerConfig(IssuerConfig):
     """Values of the claim for each role; the highest role of all that match counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorsConfig:
+class OperatorsConfig(Struct, frozen=True):
     """Operators beside the holder of `admin_token_file`."""
 
     tokens: tuple[Annotated[OperatorTokenConfig, Section()], ...] = ()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
 Callback = Callable[[], Awaitable[None] | None]
@@ -26,8 +26,7 @@ class ReloadRefused(Exception):
     """The files cannot be used; the message has one line for each fault. What was in force stays in force."""
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     name: str
     callback: Callback
     files: Files

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from mesh.journal import JournalUnreadable
 
@@ -17,8 +17,7 @@ _NAME = re.compile(r"(?P<run>.+)-(?P<part>\d{6})\.journal")
 _NAMED_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     name: str
     files: tuple[Path, ...]
     """Files of the run in their order."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from gateway.core.value import value
+from msgspec import Struct
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
@@ -22,8 +21,7 @@ class Core(Protocol[_EventT_contra, _EffectOf]):
     def next_wakeup_ns(self) -> int | None: ...
 
 
-@value
-class Step(Generic[EventT, EffectT]):
+class Step(Struct, Generic[EventT, EffectT], frozen=True):
     """Event and the core's effects; `effects` is None for the step in which the core failed."""
 
     now_ns: int
@@ -44,8 +42,7 @@ class Observer(Protocol[EventT, EffectT]):
     def subscriptions(self) -> Subscriptions[EventT, EffectT]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Crash(Generic[EventT, EffectT]):
+class Crash(Struct, Generic[EventT, EffectT], frozen=True):
     """Error that stopped the pump, with the steps that led there. The last step has no effects where the core failed;
     it has effects where an observer failed, or a part that an observer passes steps on to."""
 

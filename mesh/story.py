@@ -7,11 +7,11 @@ Each program defines its header and how a core is made from it. This module touc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
+from msgspec import Struct
 
 from mesh.journal import JournalUnreadable, complete_lines
 from mesh.private_files import private_opener
@@ -50,8 +50,7 @@ EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(Struct, frozen=True):
     """First step at which the core behaves otherwise than recorded."""
 
     step: int
@@ -61,8 +60,7 @@ class Divergence:
     got: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(Struct, frozen=True):
     steps: int
     """Steps replayed, the diverging one included."""
     code_version: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
@@ -21,8 +22,7 @@ OnFailure = Callable[[str, Exception], None]
 """Callback that gets the name of the loop that failed, and the error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Pause after a failure: twice as long after each failure in a row, between bounds."""
 
     min_ns: int = 100_000_000

@@ -10,13 +10,13 @@ import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Never, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 from cryptography import x509
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId, Place
@@ -233,8 +233,7 @@ class ControllerTls(_MemberTls[ControllerIdentity]):
         return controller_identity(certificate)
 
 
-@dataclass(frozen=True, slots=True)
-class _MeshCredentials(Generic[_Identity]):
+class _MeshCredentials(Struct, Generic[_Identity], frozen=True):
     pair: KeyPair
     identity: _Identity
     roots_pem: bytes

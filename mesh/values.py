@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationInfo
 
 from mesh.faults import Fault, KeyFaults
@@ -33,8 +33,7 @@ DURATION_UNITS_NS = {
 SIZE_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": MEBIBYTE, "GiB": 2**30}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """TCP address to listen on or to connect to; port 0 lets the system choose one to listen on."""
 
     host: str
@@ -126,8 +125,7 @@ def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
 # Types of keys, for models of files
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """Context in which a file's model is validated: the meaning of a file depends on it besides its text."""
 
     folder: Path

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -31,8 +32,7 @@ Words = Callable[[ErrorDetails], str | None]
 """Callback for a file's own message on a fault; None leaves the fault to the messages that all files share."""
 
 
-@dataclass(frozen=True, slots=True)
-class YamlFile:
+class YamlFile(Struct, frozen=True):
     """Content of a file, and the line of each key."""
 
     path: Path

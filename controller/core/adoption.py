@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.residency import ResidencyPolicy, may_accept
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId
 
 
-@value
-class Adopters:
+class Adopters(Struct, frozen=True):
     """Gateways that may take over a home's replicas, all equally near; where there is none, `why` says the reason."""
 
     gateways: tuple[GatewayId, ...]

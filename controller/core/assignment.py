@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import ceil
 
+from msgspec import Struct
+
 from controller.core.adoption import Adopters, adopters_of, least_burdened
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
 _Unit = tuple[ReplicaId, ...]
@@ -23,8 +24,7 @@ _Moves = dict[GatewayId, list[tuple[_Unit, GatewayId]]]
 """Moves that wait for a step, by home: each unit and its new owner."""
 
 
-@value
-class Wanted:
+class Wanted(Struct, frozen=True):
     """An assignment, and the replicas that could not be assigned."""
 
     owners: dict[ReplicaId, GatewayId]

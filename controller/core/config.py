@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import Jurisdiction
 
 _SECOND_NS = 1_000_000_000
 
 
-@value
-class ControllerConfig:
+class ControllerConfig(Struct, frozen=True):
     """Defaults are for a mesh across continents whose gateways send heartbeats every 100 ms."""
 
     probe_failures_min: int = 3

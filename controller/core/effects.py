@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from controller.core.vocabulary import Condition
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.naming.tree import RecordTree
 
 
-@value
-class Assign:
+class Assign(Struct, frozen=True):
     """Give a gateway these replicas and no others from this version on. The message may arrive late, or never."""
 
     gateway_id: GatewayId
@@ -19,8 +19,7 @@ class Assign:
     """Sorted by name."""
 
 
-@value
-class KeepOwners:
+class KeepOwners(Struct, frozen=True):
     """Store the assignment, before any gateway is told of it."""
 
     version: int
@@ -30,28 +29,24 @@ class KeepOwners:
     """Replicas that had an owner and have none."""
 
 
-@value
-class KeepPolicy:
+class KeepPolicy(Struct, frozen=True):
     """Store the policy in force in a region: adoptions by other regions rest on it."""
 
     policy: ResidencyPolicy
 
 
-@value
-class PublishRecords:
+class PublishRecords(Struct, frozen=True):
     tree: RecordTree
 
 
-@value
-class StartRecovery:
+class StartRecovery(Struct, frozen=True):
     """Start the recovery of a gateway that is down, by the configured means."""
 
     gateway_id: GatewayId
     why: str
 
 
-@value
-class TellCondition:
+class TellCondition(Struct, frozen=True):
     """Report a gateway's condition to the log, the alerts and status queries."""
 
     gateway_id: GatewayId
@@ -59,16 +54,14 @@ class TellCondition:
     why: str
 
 
-@value
-class TellFrozen:
+class TellFrozen(Struct, frozen=True):
     """Report a freeze, in which failover and reassignment are suspended."""
 
     reason: str
     """Reason of the freeze; empty: it is over."""
 
 
-@value
-class TellOrphans:
+class TellOrphans(Struct, frozen=True):
     """Report the number of a home gateway's replicas that no gateway may serve; 0: none is left."""
 
     gateway_id: GatewayId

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from controller.core.config import ControllerConfig
 from controller.core.vocabulary import GatewayEntry, HeardPeer, ReplicaEntry
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
 
-@value
-class ConfigApplied:
+class ConfigApplied(Struct, frozen=True):
     config: ControllerConfig
 
 
-@value
-class RegistryApplied:
+class RegistryApplied(Struct, frozen=True):
     """All registered gateways and replicas; replaces the earlier registry."""
 
     gateways: tuple[GatewayEntry, ...]
     replicas: tuple[ReplicaEntry, ...]
 
 
-@value
-class StateRestored:
+class StateRestored(Struct, frozen=True):
     """Owners, gateways that were down and policies in force, as the controller last stored them. Comes before the
     registry."""
 
@@ -35,8 +33,7 @@ class StateRestored:
     """Gateways known to be down; they stay down until they answer."""
 
 
-@value
-class NarrowingApplied:
+class NarrowingApplied(Struct, frozen=True):
     """All policies by which the controller narrows the regions' own; replaces earlier ones. After a start the event
     comes before the registry, so that nothing is assigned against it."""
 
@@ -44,30 +41,26 @@ class NarrowingApplied:
     """One policy per region."""
 
 
-@value
-class GatewayConnected:
+class GatewayConnected(Struct, frozen=True):
     """A gateway's stream is open; the gateway reports the policy in force in its region."""
 
     gateway_id: GatewayId
     policy: ResidencyPolicy
 
 
-@value
-class PolicyAccepted:
+class PolicyAccepted(Struct, frozen=True):
     """A gateway has switched to another policy."""
 
     gateway_id: GatewayId
     policy: ResidencyPolicy
 
 
-@value
-class GatewayDisconnected:
+class GatewayDisconnected(Struct, frozen=True):
     gateway_id: GatewayId
     detail: str
 
 
-@value
-class GatewayProbed:
+class GatewayProbed(Struct, frozen=True):
     """Result of a health probe that the controller made itself."""
 
     gateway_id: GatewayId
@@ -78,27 +71,23 @@ class GatewayProbed:
     that."""
 
 
-@value
-class PeersHeard:
+class PeersHeard(Struct, frozen=True):
     """Report of a connected gateway on its peers. The report says nothing about gateways that it does not name."""
 
     gateway_id: GatewayId
     peers: tuple[HeardPeer, ...]
 
 
-@value
-class FreezeOrdered:
+class FreezeOrdered(Struct, frozen=True):
     reason: str
 
 
-@value
-class FreezeLifted:
+class FreezeLifted(Struct, frozen=True):
     """An operator lifted the freeze, having seen that the missing gateways are really gone. Holds until no gateway is
     missing."""
 
 
-@value
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """A wake-up that the core asked for."""
 
 

@@ -5,20 +5,19 @@ The module decides nothing.
 
 from __future__ import annotations
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import GatewayId, Place, ReplicaId, Word
 
 
-@value
-class Location:
+class Location(Struct, frozen=True):
     """A point on the globe, in degrees."""
 
     latitude: float
     longitude: float
 
 
-@value
-class GatewayEntry:
+class GatewayEntry(Struct, frozen=True):
     """A gateway as an operator registered it."""
 
     gateway_id: GatewayId
@@ -30,8 +29,7 @@ class GatewayEntry:
     """The gateway is going out of service: it is given nothing new."""
 
 
-@value
-class ReplicaEntry:
+class ReplicaEntry(Struct, frozen=True):
     """A replica as an operator registered it. Its address is known only outside the core."""
 
     replica_id: ReplicaId
@@ -55,8 +53,7 @@ class Condition(Word):
     """Gateway that answers again after it was down; it is watched for a while before it gets replicas back."""
 
 
-@value
-class HeardPeer:
+class HeardPeer(Struct, frozen=True):
     """Report of one gateway on another."""
 
     gateway_id: GatewayId

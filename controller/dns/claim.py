@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
+
 from controller.dns.provider import DnsOutdated, DnsRefused
-from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import RecordTree
 
@@ -22,8 +23,7 @@ _CHARACTERS_MAX = 3_800
 """Total length of the strings that any provider accepts in one TXT record."""
 
 
-@value
-class Claim:
+class Claim(Struct, frozen=True):
     owner: str
     term: int
     """Fencing token of the last writer."""

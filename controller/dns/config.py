@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from mesh.values import SECOND_NS, Address, Id
 
@@ -25,8 +26,7 @@ class HealthCheckKind(StrEnum):
     HTTPS = "https"
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheckConfig:
+class HealthCheckConfig(Struct, frozen=True):
     """Health checks that Route53 makes of each gateway by itself."""
 
     kind: HealthCheckKind = HealthCheckKind.NONE
@@ -39,8 +39,7 @@ class HealthCheckConfig:
     """Consecutive failures after which a gateway is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route53Config:
+class Route53Config(Struct, frozen=True):
     hosted_zone: str | None = None
     """Id of the hosted zone."""
     regions: Mapping[str, str] = field(default_factory=dict)
@@ -67,8 +66,7 @@ class TsigAlgorithm(StrEnum):
     HMAC_SHA512 = "hmac-sha512"
 
 
-@dataclass(frozen=True, slots=True)
-class Rfc2136Config:
+class Rfc2136Config(Struct, frozen=True):
     server: Address | None = None
     """Address of the zone's primary server."""
     zone: str | None = None
@@ -81,8 +79,7 @@ class Rfc2136Config:
     """Time limit of one query or update. No write begins with less than that left of a lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsConfig:
+class RecordsConfig(Struct, frozen=True):
     provider: RecordsKind = RecordsKind.NONE
     owner: Id = "nightside"
     """Owner of the names: the same for all controllers of a mesh, another for another mesh."""

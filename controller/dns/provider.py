@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from controller.lease import Lease, LeaseOver
-from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import RecordTree
 
@@ -47,8 +48,7 @@ def check_zone(tree: RecordTree, zone: str) -> None:
         raise DnsRefused(f"version {tree.version} is of {tree.zone or 'no zone'}, and {zone} is published: start anew")
 
 
-@value
-class Changes:
+class Changes(Struct, frozen=True):
     """Differences of a tree from the one before, so that only the records concerned are touched."""
 
     regions: frozenset[RegionName]
@@ -62,8 +62,7 @@ class Changes:
     unknown."""
 
 
-@value
-class Published:
+class Published(Struct, frozen=True):
     """Published records, as a provider reads them."""
 
     version: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from mesh.faults import Fault, KeyFaults
 from mesh.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
@@ -17,8 +18,7 @@ class StoreKind(StrEnum):
     DYNAMODB = "dynamodb"
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresqlConfig:
+class PostgresqlConfig(Struct, frozen=True):
     hosts: tuple[Address, ...]
     """Addresses of one database; the host that accepts writes is used."""
     database: str = "nightside"
@@ -31,8 +31,7 @@ class PostgresqlConfig:
     """CA bundle (PEM) that verifies the server; default: the machine's trusted roots."""
 
 
-@dataclass(frozen=True, slots=True)
-class DynamodbConfig:
+class DynamodbConfig(Struct, frozen=True):
     """Settings of a DynamoDB store. Credentials are looked for where AWS's own tools look for them."""
 
     table: str
@@ -43,8 +42,7 @@ class DynamodbConfig:
     """URL of the service in place of AWS's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
+class StoreConfig(Struct, frozen=True):
     kind: StoreKind = StoreKind.SQLITE
     path: Path | None = None
     """Path of one SQLite file. A lock file beside it keeps a second controller from writing."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
+from msgspec import Struct
 from xxhash import xxh64_intdigest
 
 from controller.store.dynamodb_table import DynamodbSettings, Item, Table, typed
@@ -31,7 +32,6 @@ from controller.store.store import (
     StoreUnusable,
     check_changes,
 )
-from gateway.core.value import value
 from mesh.clock import Clock
 
 FORMAT = 1
@@ -46,8 +46,7 @@ _READS_MAX = 5
 _GARBAGE_MAX = 10_000
 
 
-@value
-class _Shard:
+class _Shard(Struct, frozen=True):
     """Location of one shard's documents."""
 
     key: str
@@ -58,8 +57,7 @@ class _Shard:
         return [f"{self.key}#{number}" for number in range(self.parts)]
 
 
-@value
-class _Head:
+class _Head(Struct, frozen=True):
     mark: Mark
     revision: int
     holder: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from msgspec import Struct
 
 from controller.store.store import StoreUnavailable
 
@@ -31,8 +31,7 @@ Item = dict[str, Any]
 """Item with its attributes' types, as the service represents it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DynamodbSettings:
+class DynamodbSettings(Struct, frozen=True):
     table: str
     region: str | None = None
     endpoint: str | None = None

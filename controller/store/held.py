@@ -7,11 +7,10 @@ whose clock is set, nor one that fails over to a machine with another time, ends
 
 from __future__ import annotations
 
-from gateway.core.value import value
+from msgspec import Struct
 
 
-@value
-class Mark:
+class Mark(Struct, frozen=True):
     """Identity of a store's holding; each renewal changes it."""
 
     token: int

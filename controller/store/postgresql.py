@@ -11,11 +11,11 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self, TypeVar
 from uuid import uuid4
 
 import asyncpg
+from msgspec import Struct
 
 from controller.store.held import Mark, Watch
 from controller.store.store import (
@@ -70,8 +70,7 @@ _TROUBLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Inte
 """Exceptions that asyncpg raises; the last one where a host takes no writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresqlSettings:
+class PostgresqlSettings(Struct, frozen=True):
     """Address of the database, and the credentials."""
 
     hosts: tuple[Address, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gateway.core.value import value
+from msgspec import Struct
 
 NAME_BYTES_MAX = 512
 DOCUMENT_BYTES_MAX = 4 << 20
@@ -43,8 +43,7 @@ class StoreUncertain(StoreUnavailable):
     write does no harm."""
 
 
-@value
-class Holding:
+class Holding(Struct, frozen=True):
     """Proof that a controller holds the store."""
 
     token: int
@@ -53,8 +52,7 @@ class Holding:
     """Unique for all time. A database that lost its last writes may give out a token twice, but never a key."""
 
 
-@value
-class Contents:
+class Contents(Struct, frozen=True):
     """All documents of a store at one moment."""
 
     revision: int

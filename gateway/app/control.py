@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Never
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.precedence import Precedence
@@ -42,8 +42,7 @@ from mesh.values import Address
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """Parts of the gateway that its controller link reads."""
 
     ears: Ears

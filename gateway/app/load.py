@@ -5,7 +5,8 @@ depends on them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.kernel.description import ReplicaCondition, condition_of
 from gateway.core.kernel.replicas import ReplicaState
@@ -33,8 +34,7 @@ def load_of(core: GatewayState) -> GatewayLoad:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineUse:
+class EngineUse(Struct, frozen=True):
     """Use of several replicas' engines, as their last probes found it."""
 
     slots: int

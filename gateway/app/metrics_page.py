@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.kernel.description import ReplicaCondition
 from gateway.core.vocabulary import (
@@ -94,8 +95,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
 """Meaning of labels that differ by series."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One recording or alerting rule of a file of Prometheus rules."""
 
     name: str

@@ -5,7 +5,8 @@ checks here decide nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.config.classifiers import SAMPLED, find_classifier
 from gateway.config.names import Model
@@ -16,8 +17,7 @@ from mesh.values import SECOND_NS
 _PART_TOKENS_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ModelContentConfig:
+class ModelContentConfig(Struct, frozen=True):
     """Declared tokens of one media part of each kind for one model. None: learnt from the usage of its engines."""
 
     image_tokens: int | None = None
@@ -30,8 +30,7 @@ class ModelContentConfig:
         return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ContentConfig:
+class ContentConfig(Struct, frozen=True):
     classifier: str = SAMPLED
     """Classifier of a text's category, where neither the request nor its tenant states one."""
     image_tokens: int = 1024

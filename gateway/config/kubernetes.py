@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Struct
 from pydantic import AfterValidator, Strict
 
 from gateway.config.targets import KubernetesApi
@@ -22,8 +22,7 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SELECTOR = re.compile(r"[A-Za-z0-9._/,=!() -]{1,1024}")
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Cluster that this process runs in."""
 
     api: KubernetesApi

@@ -6,10 +6,10 @@ This section defines what a token may do; a claim only selects among its entries
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Struct, field
 from pydantic import Field
 
 from gateway.config.names import Model
@@ -28,8 +28,7 @@ _SUBJECTS_MAX = 20_000
 _Count = Annotated[int, Field(strict=True, ge=1, le=_COUNT_MAX)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceConfig:
+class ChoiceConfig(Struct, frozen=True, kw_only=True):
     """Choice of one configured name: a fixed value, or selected by a claim."""
 
     value: Id | None = None
@@ -41,8 +40,7 @@ class ChoiceConfig:
     """Name used where the claim is missing or not mapped. None: such a token is refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig:
+class PlanConfig(Struct, frozen=True, kw_only=True):
     """Limits of a token's holder, as a key has them."""
 
     concurrency: _Count | None = None
@@ -57,8 +55,7 @@ class PlanConfig:
     """Accept the tenant of each request from a proxy in front (with `trust_tenant_header`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientIssuerConfig(IssuerConfig):
+class ClientIssuerConfig(IssuerConfig, frozen=True, kw_only=True):
     """Issuer of clients' tokens."""
 
     tenant: ChoiceConfig
@@ -68,8 +65,7 @@ class ClientIssuerConfig(IssuerConfig):
     """Choice of one of the `plans`, which limits the holder's use. None: only the gateway's own limits apply."""
 
 
-@dataclass(frozen=True, slots=True)
-class OidcConfig:
+class OidcConfig(Struct, frozen=True):
     """Tokens of issuers, accepted beside keys or without any."""
 
     issuers: tuple[Annotated[ClientIssuerConfig, Section()], ...] = ()

@@ -12,11 +12,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 from pydantic import ValidationError
 
 from gateway.config.checks import core_faults
@@ -62,8 +63,7 @@ class OrdersRefused(ConfigError):
     """Snapshot refused by this gateway, with the reason in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(Struct, frozen=True):
     """Config that this gateway serves by, as far as a controller decides it."""
 
     version: ControlVersion = field(default_factory=ControlVersion)
@@ -379,8 +379,7 @@ def _base(section: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 # Places
 
 
-@dataclass(frozen=True, slots=True)
-class _PlaceCheck:
+class _PlaceCheck(Struct, frozen=True):
     """Checks grants against the operators' table, and keeps the refusals."""
 
     regions: RegionTable | None

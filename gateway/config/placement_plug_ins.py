@@ -7,8 +7,10 @@ one that it cannot find.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+
+from msgspec import Struct
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
@@ -20,8 +22,7 @@ from gateway.features.sections import POLICIES
 GROUP = "nightside.placement"
 
 
-@dataclass(frozen=True, slots=True)
-class PlugIn:
+class PlugIn(Struct, frozen=True):
     """Installed policy, with the version of the package that provides it."""
 
     policy: type[Policy]

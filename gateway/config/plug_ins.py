@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+
+from msgspec import Struct
 
 
 class PlugInUnusable(Exception):
     """Plug-in is missing, ambiguous or invalid; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Imported object of an entry point, not validated yet."""
 
     brought: object

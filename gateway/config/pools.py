@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
 
+from msgspec import Struct
 from pydantic import StrictBool, model_validator
 
 from gateway.config.targets import Dialect
@@ -61,8 +61,7 @@ class PoolFile(FileModel):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A replica, or a template of discovered ones, as far as its pool is concerned."""
 
     path: str

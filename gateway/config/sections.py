@@ -9,9 +9,10 @@ from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from gateway.config.content import ContentConfig
 from gateway.config.oidc import OidcConfig
@@ -50,8 +51,7 @@ class AuditSync(StrEnum):
     """Sync as soon as a request ends; lines of requests that end meanwhile share one sync."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenConfig:
+class ListenConfig(Struct, frozen=True):
     http: Address = _CLIENTS
     """Address of the OpenAI-compatible API, for clients."""
     peers: Address = _PEERS
@@ -71,8 +71,7 @@ class ListenConfig:
         return None if self.admin.is_loopback else self.tls
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsConfig:
+class LimitsConfig(Struct, frozen=True):
     """Bounds on the resources that clients and slow readers may use."""
 
     requests_max: int = 10_000
@@ -120,8 +119,7 @@ class LimitsConfig:
     """Time that running requests may take to finish after SIGTERM."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeConfig:
+class ProbeConfig(Struct, frozen=True):
     interval_ns: int = 100 * MILLISECOND_NS
     timeout_ns: int = 1 * SECOND_NS
     timeouts_max: int = 3
@@ -141,8 +139,7 @@ class ProbeConfig:
     """Probes per second of all adopted engines together; bounded because other gateways supply their addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryConfig:
+class DiscoveryConfig(Struct, frozen=True):
     """Settings of DNS discovery. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
 
     interval_min_ns: int = 5 * SECOND_NS
@@ -155,8 +152,7 @@ class DiscoveryConfig:
     address do not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadConfig:
+class ReloadConfig(Struct, frozen=True):
     """Automatic reloading of changed files; SIGHUP reloads all files."""
 
     watch_ns: int | None = 2 * SECOND_NS
@@ -165,8 +161,7 @@ class ReloadConfig:
     """Watch the region file as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadinessConfig:
+class ReadinessConfig(Struct, frozen=True):
     """Settings of the readiness check at `/ready`."""
 
     unserved_max_ns: int | None = None
@@ -174,8 +169,7 @@ class ReadinessConfig:
     while another gateway has room. None: engines do not affect readiness."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeeringConfig:
+class PeeringConfig(Struct, frozen=True):
     """Timings and limits of the connections between gateways, and of the resources that each peer may use."""
 
     ping_interval_ns: int = 1 * SECOND_NS
@@ -218,8 +212,7 @@ class PeeringConfig:
     tls: MeshTlsConfig | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JournalConfig:
+class JournalConfig(Struct, frozen=True):
     """Journal of every event and effect, for replay. It holds no text and is off unless a folder is named. A full disk
     ends it; only a restart begins another."""
 
@@ -228,16 +221,14 @@ class JournalConfig:
     files_max: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionsConfig:
+class DecisionsConfig(Struct, frozen=True):
     """Bounds on the latest requests that are remembered with their decisions, for `nightside explain`."""
 
     requests_max: int = 10_000
     held_max_bytes: int = 32 * MEBIBYTE
 
 
-@dataclass(frozen=True, slots=True)
-class AuditConfig:
+class AuditConfig(Struct, frozen=True):
     """Audit log: a durable record of where each request ran and under which policy. It holds no text and is off unless
     a folder is named."""
 
@@ -257,8 +248,7 @@ class AuditConfig:
     """Log lines held in memory while the disk cannot be written; further lines are lost, and counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCacheConfig:
+class EngineCacheConfig(Struct, frozen=True):
     """Sharing of the engines' prefix caches between tenants. Every region needs the same settings, or a prompt cached
     in one is not recognised in another."""
 
@@ -268,8 +258,7 @@ class EngineCacheConfig:
     """Tenants that share one `cache_salt`, as if they were one tenant."""
 
 
-@dataclass(frozen=True, slots=True)
-class CorsConfig:
+class CorsConfig(Struct, frozen=True):
     """Web pages that may call this gateway from browsers (CORS): none, unless their origins are listed."""
 
     origins: tuple[Origin, ...] = ()
@@ -277,8 +266,7 @@ class CorsConfig:
     """Time that a browser may cache a preflight answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageConfig:
+class UsageConfig(Struct, frozen=True):
     """Usage records by key, tenant and day. With `state.folder` they survive a restart."""
 
     days_max: int = 400
@@ -287,8 +275,7 @@ class UsageConfig:
     """Interval of writing usage to disk; a process that is killed loses at most this much."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateConfig:
+class StateConfig(Struct, frozen=True):
     """Folder for state that survives a restart; without one no state does."""
 
     folder: Path | None = None
@@ -301,8 +288,7 @@ class ParametersRule(StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
-class ControlConfig:
+class ControlConfig(Struct, frozen=True):
     """Connection to controllers, which assign replicas to this gateway besides those of its file, and this gateway's
     own description for them. Off unless controllers are named."""
 
@@ -340,8 +326,7 @@ class ControlConfig:
     message_max_bytes: int = 16 * MEBIBYTE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sections(FeatureSections):
+class Sections(FeatureSections, frozen=True, kw_only=True):
     """Sections of the region file, by their keys there."""
 
     listen: ListenConfig = field(default_factory=ListenConfig)
@@ -376,8 +361,7 @@ class Sections(FeatureSections):
     oidc: OidcConfig = field(default_factory=OidcConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig(Sections):
+class GatewayConfig(Sections, frozen=True, kw_only=True):
     """Complete, checked config of one gateway process."""
 
     gateway_id: GatewayId
@@ -392,7 +376,7 @@ class GatewayConfig(Sections):
     """Alias names of models, each with the models that it stands for, the most wanted first."""
     keys_file: Path | None = None
     """Keys of clients and their rights. None: every client that can reach the gateway is served."""
-    admin_token: str | None = field(default=None, repr=False)
+    admin_token: str | None = None
     """Bearer token that operators have to present, except for health. None: no token is needed."""
     secret_files: tuple[Path, ...] = ()
     """All files that hold keys or tokens."""
@@ -406,10 +390,14 @@ class GatewayConfig(Sections):
     """Listen and dial beyond this machine without TLS or authentication."""
     folder: Path = Path()
     """Folder that relative paths start from."""
-    cache_secret: str | None = field(default=None, repr=False)
+    cache_secret: str | None = None
     """Secret that every tenant's `cache_salt` is derived from."""
-    collector_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    collector_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers sent to the trace collector."""
+
+    def __repr__(self) -> str:
+        """Name of the gateway alone, since the config holds secrets."""
+        return f"GatewayConfig({self.gateway_id})"
 
     @property
     def templates(self) -> tuple[ReplicaConfig, ...]:

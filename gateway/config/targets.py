@@ -7,6 +7,8 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
+from msgspec import Struct
+
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
 from mesh.values import Address
 
@@ -38,8 +40,7 @@ class DnsRecord(StrEnum):
     """SRV records: one replica at each address and port; priorities and weights are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTlsConfig:
+class EngineTlsConfig(Struct, frozen=True):
     """TLS between a gateway and an engine whose URL begins with https."""
 
     ca_file: Path | None = None
@@ -99,8 +100,7 @@ class ReplicaConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DnsReplicasConfig:
+class DnsReplicasConfig(Struct, frozen=True):
     """Replicas found by looking up a name, alike except for their addresses."""
 
     template: ReplicaConfig
@@ -124,8 +124,7 @@ class KubernetesKind(StrEnum):
     """Pods, which need no Service."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesApi:
+class KubernetesApi(Struct, frozen=True):
     """Cluster's API and the credentials for it. Files are read again for each call: tokens last an hour."""
 
     url: str
@@ -134,8 +133,7 @@ class KubernetesApi:
     """CA bundle that verifies the API; without it, the machine's trusted authorities."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesReplicasConfig:
+class KubernetesReplicasConfig(Struct, frozen=True):
     """Replicas found by the labels of a cluster's objects, alike except for their addresses."""
 
     template: ReplicaConfig
@@ -153,8 +151,7 @@ class KubernetesReplicasConfig:
     region, if it names networks; in no case an address that no pod can have."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerConfig:
+class PeerConfig(Struct, frozen=True):
     """Peer: the core's view of it, and its own address (never a load balancer's)."""
 
     spec: PeerSpec

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from mesh.faults import Fault, KeyFaults
 from mesh.values import SECOND_NS, Address, WebUrl, checked_secret, read_secret
@@ -31,8 +32,7 @@ class Protocol(StrEnum):
         return f"opentelemetry.exporter.otlp.proto.{self}.trace_exporter"
 
 
-@dataclass(frozen=True, slots=True)
-class TailConfig:
+class TailConfig(Struct, frozen=True):
     """Tail sampling: which requests are kept by how they ended, though head sampling dropped them."""
 
     slow_first_token_ns: int | None = 5 * SECOND_NS
@@ -47,8 +47,7 @@ class TailConfig:
     """Requests kept per second; further ones are dropped, since a sample suffices where everything is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorTlsConfig:
+class CollectorTlsConfig(Struct, frozen=True):
     """TLS for a collector at an https URL, besides this machine's trusted authorities."""
 
     ca_file: Path | None = None
@@ -56,8 +55,7 @@ class CollectorTlsConfig:
     key: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TracingConfig:
+class TracingConfig(Struct, frozen=True):
     """Tracing; off unless a collector is named."""
 
     endpoint: WebUrl | None = None

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import click
+from msgspec import Struct
 
 from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
@@ -185,8 +186,7 @@ def _chances_of(tree: ast.AST) -> Iterator[str]:
 # Behaviour
 
 
-@dataclass(frozen=True, slots=True)
-class _Story:
+class _Story(Struct, frozen=True):
     digest: str
     books_bytes: int
     fault: str = ""

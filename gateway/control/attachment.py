@@ -13,11 +13,11 @@ import random
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Never, Protocol
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ControlConfig
@@ -71,8 +71,7 @@ class Gateway(Protocol):
     def answer(self, question: Question) -> Answer: ...
 
 
-@dataclass(slots=True)
-class Tallies:
+class Tallies(Struct):
     taken: int = 0
     rejected: int = 0
     lost: int = 0

@@ -5,10 +5,10 @@ again if the snapshot can still be served.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
@@ -22,8 +22,7 @@ _AGAIN_S = 30.0
 """Seconds until a disk that failed is tried again, unless there is a newer snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     snapshot: Snapshot
     taken_ns: int
     """Wall-clock time, which is valid after a restart."""

@@ -3,7 +3,7 @@ changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -58,16 +58,14 @@ _ESTIMATES_MOVE = 2
 event change it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """Broken invariant, and what was seen."""
 
     invariant: str
     detail: str
 
 
-@dataclass(slots=True)
-class _Story:
+class _Story(Struct):
     """History of one request, as told by events and effects alone."""
 
     rule: PlaceRule

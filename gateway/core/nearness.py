@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import Word
 
 UNIT = 32767
@@ -36,8 +37,7 @@ class SignatureState(Word):
     """No artifact is in force."""
 
 
-@value
-class Nearness:
+class Nearness(Struct, frozen=True):
     """Similarity of one prefilled request to the centroids."""
 
     state: SignatureState

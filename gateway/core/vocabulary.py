@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NewType
 
-from gateway.core.value import value
+from msgspec import Struct
 
 RegionName = NewType("RegionName", str)
 Jurisdiction = NewType("Jurisdiction", str)
@@ -26,8 +26,7 @@ PREFIX_HASH_BYTES = 8
 """Width of one block hash in a packed prefix chain."""
 
 
-@value
-class Place:
+class Place(Struct, frozen=True):
     """Place where plaintext would be seen: a region and the jurisdiction whose law applies there."""
 
     region: RegionName
@@ -40,8 +39,7 @@ class Word(StrEnum):
     __hash__ = str.__hash__
 
 
-@value
-class ControlVersion:
+class ControlVersion(Struct, frozen=True):
     """Version of a controller's snapshot. A controller that took over later has a higher term; within a term the
     version rises with each change. Unrelated to a gateway's own count of its assignments."""
 
@@ -57,8 +55,7 @@ class TargetKind(Word):
     PEER = "peer"
 
 
-@value
-class Target:
+class Target(Struct, frozen=True):
     """Possible destination of a leg: a replica of this gateway, or another gateway."""
 
     kind: TargetKind
@@ -76,16 +73,14 @@ def peer_target(gateway_id: GatewayId) -> Target:
     return Target(TargetKind.PEER, gateway_id)
 
 
-@value
-class RegionsWithin:
+class RegionsWithin(Struct, frozen=True):
     """Set of regions, each included only while one of these jurisdictions applies there."""
 
     regions: frozenset[RegionName]
     jurisdictions: frozenset[Jurisdiction]
 
 
-@value
-class PlaceRule:
+class PlaceRule(Struct, frozen=True):
     """Set of places, named by jurisdiction or by region; a denied region is excluded, whatever else names it.
 
     Every field but the denials only adds places, so a reader that does not know a field reads the rule as narrower than
@@ -167,8 +162,7 @@ class ServiceClass(Word):
 _SERVICE_RANKS: Final = {each: rank for rank, each in enumerate(ServiceClass)}
 
 
-@value
-class RequestProfile:
+class RequestProfile(Struct, frozen=True):
     """Properties of a request that decisions may use. It holds no text, so neither does the journal."""
 
     request_id: RequestId
@@ -224,8 +218,7 @@ class RequestProfile:
         return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
 
 
-@value
-class Hops:
+class Hops(Struct, frozen=True):
     """Number of times a request has been forwarded: at most one in-region hop, then one cross-region hop, which is
     final."""
 
@@ -251,8 +244,7 @@ class Hops:
         return Hops(self.in_region + (not crosses_regions), self.cross_region + crosses_regions)
 
 
-@value
-class ResidencyStamp:
+class ResidencyStamp(Struct, frozen=True):
     """Origin's statement about a forward: whose request it is and where it may be processed."""
 
     origin: Place
@@ -261,8 +253,7 @@ class ResidencyStamp:
     policy_digest: str
 
 
-@value
-class Resumes:
+class Resumes(Struct, frozen=True):
     """Count of resumes of a broken answer over all gateways involved: those still allowed, or those used."""
 
     count: int
@@ -406,8 +397,7 @@ class PoolStep(Word):
     """Another gateway, which chooses among its own pools."""
 
 
-@value
-class PoolChoice:
+class PoolChoice(Struct, frozen=True):
     """Pool of a placement and the reasons for it; only for models whose pools have a threshold."""
 
     step: PoolStep
@@ -459,8 +449,7 @@ class Standing(Word):
     """The peer reports no available replica, or its queue and this gateway's own forwards use up its reported room."""
 
 
-@value
-class Figure:
+class Figure(Struct, frozen=True):
     """Figure about a target beside its costs, which a placement policy went by."""
 
     name: str
@@ -471,8 +460,7 @@ class Figure:
     """Amount that makes one unit."""
 
 
-@value
-class Costs:
+class Costs(Struct, frozen=True):
     """Estimated costs of a request at a target, part by part, each weighted as it was compared."""
 
     reading_ns: float = 0.0
@@ -490,8 +478,7 @@ class Costs:
         return self.reading_ns + self.crowding_ns + self.waiting_ns + self.distance_ns
 
 
-@value
-class DecodeLoad:
+class DecodeLoad(Struct, frozen=True):
     """Load of a decode worker when it was considered."""
 
     group: str
@@ -502,8 +489,7 @@ class DecodeLoad:
     """Difference between the load of the group's fullest worker and this load."""
 
 
-@value
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One target that was considered for a placement, with its figures and costs."""
 
     target: Target
@@ -519,8 +505,7 @@ class Candidate:
     """Set for a decode worker."""
 
 
-@value
-class Decision:
+class Decision(Struct, frozen=True):
     """Record of one placement, for the log, the metrics and `explain`."""
 
     reason: PlacementReason
@@ -550,8 +535,7 @@ class ReplicaRole(Word):
     DECODE = "decode"
 
 
-@value
-class PoolSpec:
+class PoolSpec(Struct, frozen=True):
     """Common settings of the replicas of one pool, all in one place."""
 
     name: PoolName
@@ -577,8 +561,7 @@ REGION_FILE: Final = "region_file"
 """Source of a place that the operator's own region file states."""
 
 
-@value
-class ReplicaSpec:
+class ReplicaSpec(Struct, frozen=True):
     """One replica assigned to this gateway, as configuration or the controller describes it."""
 
     replica_id: ReplicaId
@@ -604,8 +587,7 @@ class ReplicaSpec:
     """Source of the stated place: `region_file`, or `announced_by:GATEWAY`. No decision depends on it."""
 
 
-@value
-class PeerSpec:
+class PeerSpec(Struct, frozen=True):
     """Another gateway, as this gateway's operator describes it. If the peer's own claims differ, it is not a target."""
 
     gateway_id: GatewayId
@@ -614,8 +596,7 @@ class PeerSpec:
     """Source of the stated place: `region_file` or `controller`. No decision depends on it."""
 
 
-@value
-class ReplicaObservation:
+class ReplicaObservation(Struct, frozen=True):
     """One probe of one replica."""
 
     replica_id: ReplicaId
@@ -638,8 +619,7 @@ class ReplicaObservation:
     """Requests that the engine runs at once, as it reports; 0: not reported."""
 
 
-@value
-class ModelCapacity:
+class ModelCapacity(Struct, frozen=True):
     """Capacity of a gateway for one (model, pool) on replicas of one place."""
 
     model: ModelName
@@ -668,8 +648,7 @@ class ModelCapacity:
     """Mean time between two requests leaving these replicas while all of their slots are taken; 0: not known."""
 
 
-@value
-class ModelQueue:
+class ModelQueue(Struct, frozen=True):
     model: ModelName
     length: int
     pool: PoolName | None = None
@@ -681,8 +660,7 @@ _PROMPT_TOKENS: Final = 4 * 1024
 """Offset of a long prompt, added to the prompt bytes left and the free tokens before relative changes are computed."""
 
 
-@value
-class TenantUse:
+class TenantUse(Struct, frozen=True):
     """Use of one gateway by a tenant with limits, for the gateways that share the limits. A forward counts only at the
     gateway where it arrived."""
 
@@ -698,8 +676,7 @@ class TenantUse:
     """Places whose gateways may learn that the tenant exists. Never sent to peers; see `LoadReport.told_to`."""
 
 
-@value
-class LoadReport:
+class LoadReport(Struct, frozen=True):
     """Content of a heartbeat: everything that a peer needs to know about this gateway for placement."""
 
     gateway_id: GatewayId
@@ -762,8 +739,7 @@ class LoadReport:
         return numbers | {(queue.model, queue.pool, "queue"): queue.length for queue in self.queues}
 
 
-@value
-class PeerObservation:
+class PeerObservation(Struct, frozen=True):
     """One heartbeat as received."""
 
     report: LoadReport

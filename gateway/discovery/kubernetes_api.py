@@ -11,12 +11,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
 from gateway.config.targets import KubernetesApi
 from mesh.whole_files import read_whole
@@ -56,14 +56,12 @@ class Expired(Exception):
     """The known version is too old to watch changes from it; fetch the whole list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed(Generic[_Item]):
+class Listed(Struct, Generic[_Item], frozen=True):
     items: list[_Item]
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(Struct, frozen=True):
     version: str
     """Version of the whole collection after this event."""
     item: dict[str, Any] | None = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, TypedDict
 
 import msgspec
+from msgspec import Struct
 
 from gateway.config.targets import KubernetesKind
 from gateway.discovery.templates import Location, is_one_servers
@@ -93,8 +93,7 @@ class Condition(Enum):
     GOING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     who: str
     """Name that tells engines apart: a pod's port that two Services expose, at two addresses, is one engine."""
     location: Location

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ import dns.rdtypes.IN.A
 import dns.rdtypes.IN.AAAA
 import dns.rdtypes.IN.SRV
 import dns.resolver
+from msgspec import Struct
 
 from gateway.config.targets import DnsRecord, DnsReplicasConfig
 from gateway.discovery.templates import Location, is_one_servers
@@ -29,8 +29,7 @@ class LookupFailed(Exception):
     """The lookup gave no usable answer; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     locations: tuple[Location, ...]
     """Locations of the name; empty where it resolves to none."""
     ttl_ns: int
@@ -113,8 +112,7 @@ class NameLookup:
         return _Records(tuple(answer), answer.rrset.ttl if answer.rrset is not None else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
+class _Records(Struct, frozen=True):
     records: tuple[object, ...]
     """Records of the kind asked for; empty where the name has none."""
     ttl_s: int

@@ -5,10 +5,10 @@ request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from gateway.door.health import Notes, Readiness, add_health_routes
 from mesh.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
@@ -30,8 +30,7 @@ class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminSources:
+class AdminSources(Struct, frozen=True):
     """Sources of the admin API's answers, and receivers of operators' commands. What is shown is JSON-able."""
 
     metrics: Callable[[], bytes]

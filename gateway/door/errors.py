@@ -7,7 +7,9 @@ in `nightside explain`, under the request's id.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome
@@ -15,8 +17,7 @@ from gateway.core.vocabulary import Outcome
 _MILLISECOND_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorKind:
+class ErrorKind(Struct, frozen=True):
     """Wire form of one reason. `code` is for programs and never changes; the message is for people."""
 
     status: int

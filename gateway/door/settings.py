@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 from gateway.config.sections import CorsConfig, EngineCacheConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId, Place
@@ -18,8 +19,7 @@ def operators_connections_max(clients_max: int) -> int:
     return min(clients_max, _OPERATORS_CONNECTIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
+class HttpSettings(Struct, frozen=True):
     gateway_id: GatewayId
     place: Place
     requests_max: int = 10_000

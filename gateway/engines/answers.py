@@ -6,8 +6,9 @@ The status alone does not tell: engines answer 500 while they shut down, 503 to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from gateway.request.engine_errors import error_type_of, in_openai_shape, message_of
 
@@ -23,8 +24,7 @@ class Meaning(StrEnum):
     """The engine failed, or rejected something that this gateway added to the client's request."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineError:
+class EngineError(Struct, frozen=True):
     meaning: Meaning
     status: int
     body: bytes

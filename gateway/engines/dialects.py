@@ -11,19 +11,17 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from gateway.config.targets import Dialect
-from gateway.core.value import value
 from gateway.engines.exposition import BadProbe, Lines, Sample, find, first_present, lines_about, samples
 
 
-@value
-class Reading:
+class Reading(Struct, frozen=True):
     """Load of one engine, or of one of its data-parallel ranks."""
 
     running: int = 0
@@ -42,16 +40,14 @@ class Reading:
     """Requests that the engine runs at once; 0 if not reported, as by vLLM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """One GET, and the function that reads its answer into one reading for each of a given number of ranks."""
 
     path: str
     read: Callable[[bytes, int], list[Reading]]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineDialect:
+class EngineDialect(Struct, frozen=True):
     load: tuple[Question, ...]
     """Questions in order of preference; where one is not offered, the next is asked."""
     tells_load: bool = True
@@ -176,8 +172,7 @@ def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
     return [Reading()]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedModel:
+class ListedModel(Struct, frozen=True):
     name: str
     parent: str | None
     """Base model of an adapter; None for a base model."""

@@ -6,17 +6,18 @@ It must never fall back to a connection without checks: a file that cannot be us
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+
+from msgspec import Struct
 
 from gateway.config.targets import EngineTlsConfig
 from mesh.faults import ConfigError
 from mesh.whole_files import read_whole
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTls:
+class EngineTls(Struct, frozen=True):
     """TLS context and server name of connections to an engine."""
 
     context: ssl.SSLContext

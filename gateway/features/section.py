@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.core.vocabulary import PoolName, PoolSpec
 from mesh.faults import Fault
 
@@ -25,10 +27,8 @@ class WrittenFile(Protocol):
     def pool_specs(self) -> dict[PoolName, PoolSpec]: ...
 
 
-class FeatureSection:
+class FeatureSection(Struct, frozen=True):
     """Section of one feature. Every hook does nothing unless the section overrides it."""
-
-    __slots__ = ()
 
     def faults(self, file: WrittenFile) -> Iterator[Fault]:  # noqa: ARG002
         """Faults between keys that are valid by themselves."""

@@ -4,7 +4,8 @@ here is unknown."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import CoreConfig, PlacementPolicy
@@ -32,8 +33,7 @@ CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
 """Checks of settings that a feature's decisions depend on, from a region file or from a snapshot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureSections:
+class FeatureSections(Struct, frozen=True, kw_only=True):
     """Keys of features."""
 
     prediction: PredictionConfig = field(default_factory=PredictionConfig)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, idf_of
 from gateway.fit.balanced_kmeans import Labels, cluster, matched
@@ -22,8 +23,7 @@ OnProgress = Callable[[str], object]
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class EldrRules:
+class EldrRules(Struct, frozen=True):
     workers: int
     """Decode workers, and so clusters: K."""
     held_out: float = 0.25
@@ -32,8 +32,7 @@ class EldrRules:
     is_balanced: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EldrScores:
+class EldrScores(Struct, frozen=True):
     """Scores as ρ, on requests of documents that the scored fit does not include."""
 
     requests: int

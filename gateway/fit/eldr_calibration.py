@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gateway.core.features.expert_locality.artifact import Shape
 from gateway.request.expert_counts import BadCounts, unpack_counts
@@ -27,8 +27,7 @@ class UnusableCalibration(ValueError):
     """Calibration that cannot be fitted to; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Calibration in columns, each with one entry per request."""
 
     shape: Shape

@@ -9,15 +9,13 @@ import heapq
 
 import numpy as np
 import numpy.typing as npt
-
-from gateway.core.value import value
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float32]
 Ranks = npt.NDArray[np.uint16]
 
 
-@value
-class PlacementArtifact:
+class PlacementArtifact(Struct, frozen=True):
     """Rank of each expert, by cluster (the decode worker's seat), layer and expert. Packed uint16."""
 
     artifact: str

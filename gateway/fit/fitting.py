@@ -7,8 +7,9 @@ fit to the earlier part alone, on requests that this fit has not seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec import Struct, field
 
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PredictorKind, PromptKey
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
@@ -24,8 +25,7 @@ OnProgress = Callable[[str], object]
 _Known = Sequence[tuple[Ended, Features]]
 
 
-@dataclass(frozen=True, slots=True)
-class FitRules:
+class FitRules(Struct, frozen=True):
     """Kind of predictor, its horizon, and how it is fitted."""
 
     kind: PredictorKind
@@ -39,8 +39,7 @@ class FitRules:
     trees: TreeRules = field(default_factory=TreeRules)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     arrays: PredictorArrays
     scores: Scores | None
     """Scores; None where the history is too short to hold any of it out."""

@@ -7,10 +7,10 @@ yield more questions, as they do there. Source: BalanceRoute, Appendix C.2.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Ages, Features
@@ -21,8 +21,7 @@ _GOLDEN = 0.6180339887498949
 """Golden ratio less 1. Fractional parts of its multiples are spread evenly, and so are the first ages of requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(Struct, frozen=True):
     """Questions in columns, each with one entry per question."""
 
     ages: Ages
@@ -41,8 +40,7 @@ class Questions:
         return np.minimum(self.remaining, horizon).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """History in two parts: one to fit to, and what came later."""
 
     earlier: Sequence[tuple[Ended, Features]]

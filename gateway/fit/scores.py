@@ -6,9 +6,8 @@ steps that a request is expected to stay of the next H.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from gateway.core.features.disaggregated.predictor import Numbers
@@ -18,8 +17,7 @@ from gateway.fit.samples import Questions
 BINS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(Struct, frozen=True):
     """Questions with about the same estimated probability."""
 
     questions: int
@@ -29,8 +27,7 @@ class Bin:
     """... and share of the requests that did leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Struct, frozen=True):
     """Scores of an estimator. None where a score is undefined, since all requests left within the horizon, or none
     did."""
 

@@ -6,10 +6,10 @@ to keep. So its version is pinned, and a test compares the arrays with the libra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
@@ -23,8 +23,7 @@ class TooLittle(ValueError):
     """History that no tree can be fitted to; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRules:
+class TreeRules(Struct, frozen=True):
     """Number and size of the trees."""
 
     trees: int = 100
@@ -46,8 +45,7 @@ class TreeRules:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class FittedTrees:
+class FittedTrees(Struct, frozen=True):
     """Arrays, and the library's own models to compare them with."""
 
     arrays: LearnedArrays

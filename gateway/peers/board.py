@@ -5,13 +5,13 @@ that a slow subscriber cannot build up a backlog.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import LoadReport
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(Struct, frozen=True):
     report: LoadReport
     posted_ns: int
 

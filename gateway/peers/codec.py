@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
 from gateway.core.features.stored_responses.key import stored_response_key
@@ -136,14 +137,12 @@ with one."""
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivedForward:
+class ArrivedForward(Struct, frozen=True):
     event: ForwardArrived
     request: OutboundRequest
 
 
-@dataclass(frozen=True, slots=True)
-class EndedForward:
+class EndedForward(Struct, frozen=True):
     """Last message of a forward: its outcome at the peer, and where it ran."""
 
     outcome: Outcome | None

@@ -11,11 +11,11 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Never
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event
@@ -58,8 +58,7 @@ class ImposterFound(PeerLost):
     """The gateway that answers at a peer's address is not that peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscription:
+class _Subscription(Struct, frozen=True):
     call: _Call
     version: int
     """Version of the credentials that the call was made with."""

@@ -6,10 +6,11 @@ It must never open a file, and it judges no request: every verdict comes from th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.regions import places_in
@@ -48,8 +49,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Finding about one policy file, for its author."""
 
     severity: Severity
@@ -57,8 +57,7 @@ class Finding:
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """Result of the check: one region for each place, and the findings, the gravest first."""
 
     regions: list[Region]

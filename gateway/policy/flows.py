@@ -5,8 +5,9 @@ It must never decide by itself: every verdict comes from the residency rules in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict, may_accept, may_enter, may_process, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
@@ -15,8 +16,7 @@ EVERYONE_ELSE = TenantName("")
 """Name that stands for all tenants without a rule of their own; no tenant's name is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Region and the policy that its gateways would apply: the file's, or the closed one if the file contradicts
     itself."""
 
@@ -34,8 +34,7 @@ class Region:
         return bool(self.policy.closed_reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """Verdicts of both regions on whether requests of these tenants may go from one to the other."""
 
     origin: Place

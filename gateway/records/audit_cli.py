@@ -4,11 +4,11 @@ changes no file."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec import Struct, field
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -120,8 +120,7 @@ def _witness(key_files: Iterable[Path], noted_files: Iterable[Path]) -> Witness:
         raise click.UsageError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFiles:
+class CheckedFiles(Struct, frozen=True):
     files: list[VerifiedFile]
     broken: list[BrokenLine]
     notes: list[str]
@@ -210,8 +209,7 @@ def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) ->
         raise SystemExit(1)
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """Requests of one region in another, as each side wrote it down."""
 
     seen_by_origin: int = 0
@@ -220,16 +218,14 @@ class Counts:
     processed_by_receiver: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(Struct, frozen=True):
     path: str
     line: int
     request: str
     problem: str
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """Sums over the lines."""
 
     policies: dict[str, ResidencyPolicy]

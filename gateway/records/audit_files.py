@@ -13,10 +13,10 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.audit_heads import Head, HeadSigner
@@ -50,8 +50,7 @@ class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
     prev: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChainSettings:
+class ChainSettings(Struct, frozen=True):
     folder: Path
     file_bytes_max: int
     files_max: int | None

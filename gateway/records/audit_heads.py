@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Self
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
+from msgspec import Struct
 
 from mesh.faults import ConfigError
 from mesh.whole_files import read_whole
@@ -137,8 +137,7 @@ def _noted_in(line: bytes) -> Head | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     line: int
     """Line number from 1; 0 for the file as a whole."""
     problem: str

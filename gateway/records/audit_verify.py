@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from gateway.records.audit_files import FORMAT, LINE_BYTES_MAX, FileHeader, hash_of
 from gateway.records.audit_heads import FileWitness, Head, Witness
@@ -17,8 +17,7 @@ from gateway.records.audit_heads import FileWitness, Head, Witness
 _HASH = re.compile(rb'^\{.*"prev":"(?P<hash>[0-9a-f]{64}|)"\}$', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenLine:
+class BrokenLine(Struct, frozen=True):
     """A place where the chain does not hold, or where a file is not what it should be."""
 
     path: Path
@@ -30,8 +29,7 @@ class BrokenLine:
         return f"{self.path}:{self.line}: {self.problem}" if self.line else f"{self.path}: {self.problem}"
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedFile:
+class VerifiedFile(Struct, frozen=True):
     path: Path
     header: FileHeader | None
     """Unset when the file has no readable header."""

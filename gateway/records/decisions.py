@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
@@ -70,8 +70,7 @@ def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg:
 # Explanations: plain values that can be JSON, the same for an operator, for a peer and over the wire.
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedFigure:
+class ExplainedFigure(Struct, frozen=True):
     """Figure about a target beside its score."""
 
     amount: float | None
@@ -79,8 +78,7 @@ class ExplainedFigure:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedCosts:
+class ExplainedCosts(Struct, frozen=True):
     """Score of a target and its parts: times in milliseconds, each weighted as it was compared. A weighted time is no
     real waiting time, so the score is shown without a unit; the lowest wins."""
 
@@ -100,8 +98,7 @@ class ExplainedCosts:
         return cls(reading, crowding, waiting, distance, reading + crowding + waiting + distance)
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedDecode:
+class ExplainedDecode(Struct, frozen=True):
     """Load of a decode worker when it was considered."""
 
     group: str
@@ -111,8 +108,7 @@ class ExplainedDecode:
     """Tokens below the fullest worker of its group."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedCandidate:
+class ExplainedCandidate(Struct, frozen=True):
     """Target that was considered. The region is empty where it is no longer known."""
 
     kind: str
@@ -128,8 +124,7 @@ class ExplainedCandidate:
     """Present only for a decode worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedPool:
+class ExplainedPool(Struct, frozen=True):
     """Pool that was chosen, and the figures behind the choice."""
 
     step: str
@@ -147,8 +142,7 @@ class ExplainedPool:
     """Context of an engine that refused the request for its length; 0 if none has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedPlacement:
+class ExplainedPlacement(Struct, frozen=True):
     """One decision: its target (first among `considered`), its reason, and its result."""
 
     attempt: int
@@ -176,16 +170,14 @@ class ExplainedPlacement:
     """Number of the resume, from 1; present only where the leg continues a broken answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedRefusal:
+class ExplainedRefusal(Struct, frozen=True):
     """Refusal of a forward, with its reason."""
 
     reason: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedRequest:
+class ExplainedRequest(Struct, frozen=True):
     """Knowledge of one gateway about one request."""
 
     gateway: str
@@ -211,8 +203,7 @@ class ExplainedRequest:
     ran_in: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherSide:
+class OtherSide(Struct, frozen=True):
     """Answer of a gateway that the request was forwarded to, or the reason why there is none."""
 
     gateway: str
@@ -220,8 +211,7 @@ class OtherSide:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Explanation of a request by the asked gateway and by those it forwarded to."""
 
     here: ExplainedRequest
@@ -233,15 +223,13 @@ class Explanation:
 # Records
 
 
-@dataclass(slots=True)
-class _ShadowCount:
+class _ShadowCount(Struct):
     recorded: int = 0
     placed: int = 0
     waited_on_ns: int = 0
 
 
-@dataclass(slots=True)
-class _Remembered:
+class _Remembered(Struct):
     """One request with what became of it beyond its record."""
 
     record: RequestRecord
@@ -250,8 +238,7 @@ class _Remembered:
     """Refusals of this forward by this gateway, the earlier ones too, as far as they are remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Latest:
+class Latest(Struct, frozen=True):
     """Finished request, for a list of the latest ones."""
 
     arrived_ns: int

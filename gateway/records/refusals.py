@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.kernel.state import GatewayState
-from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest, Latest
 from gateway.request.callers import KeyId
@@ -24,8 +24,7 @@ _LINE_EVERY_NS = 1_000_000_000
 _MILLISECOND_NS = 1_000_000
 
 
-@value
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Refusal of one request at admission."""
 
     reason: str

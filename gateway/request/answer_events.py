@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-
-from gateway.core.value import value
+from msgspec import Struct
 
 ABSENT = msgspec.Raw()
 
@@ -133,8 +132,7 @@ MESSAGE_EVENTS = msgspec.json.Decoder(list[MessageEvent])
 RESPONSE_EVENTS = msgspec.json.Decoder(list[ResponseEvent])
 
 
-@value
-class TokenUsage:
+class TokenUsage(Struct, frozen=True):
     """Token counts that the engine reported; None where one is missing or implausible."""
 
     prompt_tokens: int | None = None

@@ -12,8 +12,7 @@ from itertools import islice
 from operator import itemgetter
 
 import msgspec
-
-from gateway.core.value import value
+from msgspec import Struct
 
 _SPACE = rb"[ \t\n\r]*"
 _EMPTY = re.compile(_SPACE + rb"\}")
@@ -74,8 +73,7 @@ class Member:
         return [match.span() for match in islice(pattern.finditer(body), _LOOKS_MAX + 1)]
 
 
-@value
-class Setting:
+class Setting(Struct, frozen=True):
     """Value that a member is to get."""
 
     member: Member

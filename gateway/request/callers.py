@@ -6,16 +6,16 @@ This module reads no file, counts nothing, and holds no secret.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NewType
+
+from msgspec import Struct, field
 
 from gateway.core.vocabulary import ModelName, PlaceRule, ServiceClass, TenantName
 
 KeyId = NewType("KeyId", str)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLimits:
+class KeyLimits(Struct, frozen=True):
     """Limits of one key; None where only the gateway's own limits apply."""
 
     concurrency_max: int | None = None
@@ -24,8 +24,7 @@ class KeyLimits:
     """Prompt and output tokens together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Quota of a day or a month in UTC, over all gateways together; None where there is no limit."""
 
     tokens_per_day: int | None = None
@@ -36,8 +35,7 @@ class Budget:
 NO_BUDGET = Budget()
 
 
-@dataclass(frozen=True, slots=True)
-class ClientKey:
+class ClientKey(Struct, frozen=True):
     """Identity and rights of an authenticated credential."""
 
     key_id: KeyId

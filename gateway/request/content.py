@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from gateway.config.classifiers import SAMPLED, Classifier, find_classifier
 from gateway.config.content import ContentConfig
-from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, TenantName
 from gateway.request.bodies import Body, is_set
 from gateway.request.classifying import SAMPLE_BYTES, classify
@@ -50,8 +50,7 @@ _ABSENT = msgspec.Raw()
 _Read = TypeVar("_Read")
 
 
-@value
-class Content:
+class Content(Struct, frozen=True):
     """Sizes and category of a body's content."""
 
     text_bytes: int

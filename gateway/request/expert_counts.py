@@ -13,9 +13,9 @@ from base64 import b64decode
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gateway.core.features.expert_locality.artifact import CELLS_MAX, MODEL_LENGTH_MAX
-from gateway.core.value import value
 
 VERSION = 1
 ENCODED_BYTES_MAX = 64 << 10
@@ -27,8 +27,7 @@ class BadCounts(ValueError):
     """Error for counts that cannot be used, with the reason."""
 
 
-@value
-class ExpertCounts:
+class ExpertCounts(Struct, frozen=True):
     counts: npt.NDArray[np.uint16]
     """Number of the prompt's tokens routed to each expert, up to 65,535, as [layers, experts]."""
     model: str

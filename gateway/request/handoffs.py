@@ -12,8 +12,8 @@ from collections.abc import Callable
 from operator import attrgetter
 
 import msgspec
+from msgspec import Struct
 
-from gateway.core.value import value
 from gateway.core.vocabulary import Connector, LegResult
 from gateway.request.answers import fault_of
 from gateway.request.bodies import Body, ChatBody, CompletionBody, MessagesBody, ResponsesBody, is_set
@@ -130,8 +130,7 @@ def _are_functions(tools: msgspec.Raw) -> bool:
 # Prefill answers
 
 
-@value
-class Handoff:
+class Handoff(Struct, frozen=True):
     """Hand-off in a prefill's answer, and the rest of the answer."""
 
     told: bytes = b""

@@ -11,11 +11,12 @@ class of exceptions around code that works on outgoing data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
-from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
 from gateway.request.answer_events import TokenUsage
 from gateway.request.side_channels import NOWHERE, SideChannel
@@ -26,8 +27,7 @@ Headers = tuple[tuple[str, str], ...]
 """Header names and values. A value is stored as `header_values.py` defines: its bytes, one character for each."""
 
 
-@value
-class CacheSalt:
+class CacheSalt(Struct, frozen=True):
     """Salt that keeps a prompt apart from other tenants' in an engine's prefix cache."""
 
     text: str
@@ -36,8 +36,7 @@ class CacheSalt:
     """True if the body names a `cache_salt` of its own, from which this one is derived."""
 
 
-@value
-class PartInput:
+class PartInput(Struct, frozen=True):
     """Additional input for a leg that runs only a prefill or a decode."""
 
     nonce: bytes
@@ -49,8 +48,7 @@ class PartInput:
     """True if a decode is streamed and assembled here for a client that wants the answer in one piece."""
 
 
-@value
-class OutboundRequest:
+class OutboundRequest(Struct, frozen=True):
     """Request as sent to a target: the client's own bytes, with only the headers that an engine may see."""
 
     profile: RequestProfile
@@ -71,16 +69,14 @@ class OutboundRequest:
     """True if traceparent names a span of a gateway; else it is the client's, if any."""
 
 
-@value
-class RanAt:
+class RanAt(Struct, frozen=True):
     """Replica and place at which a leg ran; for a forward, as the peer reported."""
 
     replica_id: ReplicaId
     place: Place
 
 
-@value
-class LegHead:
+class LegHead(Struct, frozen=True):
     """Status and headers of a target's answer, and where it runs."""
 
     status: int
@@ -205,8 +201,7 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class RequestSummary:
+class RequestSummary(Struct):
     """Results of a finished request, for the log line, the metrics and a forward's last message."""
 
     ran_at: RanAt | None = None

@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from xxhash import xxh3_64_digest
 
 from gateway.config.content import ContentConfig
-from gateway.core.value import value
 from gateway.core.vocabulary import ModelName, Word
 from gateway.request.bodies import Body
 
@@ -97,8 +97,7 @@ _PARTS: Final = msgspec.json.Decoder(list[_Part])
 _RAWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-@value
-class Media:
+class Media(Struct, frozen=True):
     """The media parts of one prompt, and the prompt without them."""
 
     pieces: tuple[bytes | memoryview, ...]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
+from msgspec import Struct
 
 from gateway.core.placement.prefix_chain import extended_chain
-from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile
 from gateway.request import engine_api
 from gateway.request.answer_events import Said
@@ -87,8 +87,7 @@ class _RawTurn(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw()
 
 
-@value
-class Rest:
+class Rest(Struct, frozen=True):
     """Request for the missing rest of a broken answer."""
 
     outbound: OutboundRequest

@@ -16,8 +16,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 import msgspec
-
-from gateway.core.value import value
+from msgspec import Struct
 
 _VALUES_MAX = 10_000
 """Limit of values in members that are not only numbers; a worker of many nodes names a few hundred."""
@@ -68,8 +67,7 @@ def _kind(key: str) -> _Kind | None:
     return _Kind.COUNT if _COUNT_KEY.search(key) else kind
 
 
-@value
-class SideChannel:
+class SideChannel(Struct, frozen=True):
     """Addresses from which decode workers may fetch the KV blocks of one prefill worker."""
 
     hosts: frozenset[str] = frozenset()
@@ -96,8 +94,7 @@ class SideChannel:
 NOWHERE = SideChannel()
 
 
-@value
-class Stray:
+class Stray(Struct, frozen=True):
     """Fault of a hand-off: it names a forbidden host or port, or is too long to check."""
 
     why: str

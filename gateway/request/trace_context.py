@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from os import urandom
 
-from gateway.core.value import value
+from msgspec import Struct
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _OURS = frozenset({TRACEPARENT, TRACESTATE})
@@ -29,8 +29,7 @@ _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _Headers = tuple[tuple[str, str], ...]
 
 
-@value
-class SpanName:
+class SpanName(Struct, frozen=True):
     """Span that a traceparent names. Ids are hexadecimal."""
 
     trace_id: str

@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import yaml
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
@@ -32,8 +32,7 @@ _Snippets = dict[str, dict[str, object]]
 """Parts of configuration files, by gateway or controller."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(Struct, frozen=True):
     """Paths of one gateway's certificates and keys."""
 
     folder: Path
@@ -54,8 +53,7 @@ class _Files:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _ControllerFiles:
+class _ControllerFiles(Struct, frozen=True):
     """Paths of one controller's certificate and key."""
 
     folder: Path

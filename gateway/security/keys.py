@@ -13,11 +13,11 @@ import math
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+from msgspec import Struct
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -46,8 +46,7 @@ _CREDENTIAL = re.compile(rf"ns-({ID_PATTERN.pattern})-([0-9a-f]{{{2 * _SECRET_BY
 _HASH = re.compile(rf"blake2b:([0-9a-f]{{{2 * _SALT_BYTES}}}):([0-9a-f]{{{2 * _SECRET_BYTES}}})")
 
 
-@dataclass(frozen=True, slots=True)
-class SecretHash:
+class SecretHash(Struct, frozen=True):
     """Salted hash of a secret."""
 
     salt: bytes
@@ -229,8 +228,7 @@ def read_keys_file(path: Path) -> KeysFile:
 # Recognition of keys
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     key: ClientKey
     secret: SecretHash
     expires_ns: float

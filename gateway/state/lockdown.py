@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event
@@ -26,8 +26,7 @@ _KIND = "lockdown"
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LockdownState:
+class LockdownState(Struct, frozen=True):
     """State that the last command set."""
 
     active: bool
@@ -38,8 +37,7 @@ class LockdownState:
     """The lockdown ended streams between gateways as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockdownAnswer(LockdownState):
+class LockdownAnswer(LockdownState, frozen=True, kw_only=True):
     """Answer to the operator's command."""
 
     is_kept: bool

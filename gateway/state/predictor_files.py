@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gateway.core.features.disaggregated.predictors.arrays import (
     LENGTHS_MAX,
@@ -34,8 +35,7 @@ _SECRET_BYTES_MAX = 64
 # History
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryColumns:
+class HistoryColumns(Struct, frozen=True):
     """Columns of equal length with one entry for each request, in the order in which the requests ended."""
 
     added: int
@@ -98,8 +98,7 @@ def _check(column: Sequence[int], highest: int, path: Path) -> None:
 # Secret for prompt keys
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Struct, frozen=True):
     """Secret that prompt keys are made with. It is kept apart from the files with the keys, so that a reader of those
     files cannot confirm a guess at a prompt."""
 
@@ -123,8 +122,7 @@ def read_or_make_secret(path: Path) -> bytes:
 # Artifact
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Struct, frozen=True):
     """Predictor that was fitted: its arrays, which are of exactly one kind, the number of requests and the time."""
 
     fitted_ms: int

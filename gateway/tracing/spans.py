@@ -8,8 +8,9 @@ it. Text from other programs stays out: a failure is named by its class, never b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import LegState, RequestRecord
@@ -70,8 +71,7 @@ class Kind(StrEnum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(Struct, frozen=True):
     """Event at one moment of a span."""
 
     name: str
@@ -79,8 +79,7 @@ class Happening:
     attributes: Attributes
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Span of a request. Times are the gateway's own, in nanoseconds."""
 
     name: str
@@ -97,8 +96,7 @@ class Span:
     links_to_cause: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """Server that a leg connects to."""
 
     address: str
@@ -111,8 +109,7 @@ ServerOf = Callable[[Target], Server | None]
 """Finds the server of a target; None where the target is not known any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRequest:
+class FinishedRequest(Struct, frozen=True):
     """Data of a finished request, once its owner is done. It does not change afterwards."""
 
     profile: RequestProfile

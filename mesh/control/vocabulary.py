@@ -4,15 +4,15 @@ them knows their form on the wire.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.value import value
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
 from mesh.naming.tree import RecordTree
 from mesh.totals import Totals
 
 
-@value
-class Announcement:
+class Announcement(Struct, frozen=True):
     """Facts about a gateway from its own region file, which the controller needs as well."""
 
     client_addresses: tuple[str, ...] = ()
@@ -27,8 +27,7 @@ class Announcement:
     place where it is read, never by value."""
 
 
-@value
-class Hello:
+class Hello(Struct, frozen=True):
     """First message of a gateway."""
 
     gateway_id: GatewayId
@@ -40,8 +39,7 @@ class Hello:
     """Policy of the region, before any narrowing."""
 
 
-@value
-class PeerHeard:
+class PeerHeard(Struct, frozen=True):
     """State of a gateway's link to a peer."""
 
     gateway_id: GatewayId
@@ -52,8 +50,7 @@ class PeerHeard:
     rtt_ns: int | None = None
 
 
-@value
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Number of replicas that a pool in a gateway's region should have, as the gateway reports it."""
 
     model: str
@@ -63,8 +60,7 @@ class Wanted:
     reason: str
 
 
-@value
-class GatewayLoad:
+class GatewayLoad(Struct, frozen=True):
     """Replicas and load of one gateway, for views of the whole mesh. No decision depends on it."""
 
     replicas: int = 0
@@ -83,8 +79,7 @@ class GatewayLoad:
     """Mean share of the KV cache in use, of the replicas that answer; None where none does, or it is not reported."""
 
 
-@value
-class ForwardsTo:
+class ForwardsTo(Struct, frozen=True):
     """Forwards from the reporting gateway to another one."""
 
     gateway_id: GatewayId
@@ -92,8 +87,7 @@ class ForwardsTo:
     running: int
 
 
-@value
-class Report:
+class Report(Struct, frozen=True):
     peers: tuple[PeerHeard, ...]
     open_requests: int = 0
     load: GatewayLoad | None = None
@@ -104,23 +98,20 @@ class Report:
     """Counts since the process started; None from a gateway that does not report them. `waiting` is that of `load`."""
 
 
-@value
-class Taken:
+class Taken(Struct, frozen=True):
     """The gateway serves by this snapshot."""
 
     version: ControlVersion
 
 
-@value
-class Rejected:
+class Rejected(Struct, frozen=True):
     """The gateway refuses this snapshot, and keeps the one before."""
 
     version: ControlVersion
     reason: str
 
 
-@value
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer to the question with this number."""
 
     number: int
@@ -131,8 +122,7 @@ class Answer:
 FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
 
 
-@value
-class ReplicaGrant:
+class ReplicaGrant(Struct, frozen=True):
     """Replica that a gateway is to serve."""
 
     document: str
@@ -147,8 +137,7 @@ class ReplicaGrant:
 NOBODY = GatewayId("")
 
 
-@value
-class ReplicaOwner:
+class ReplicaOwner(Struct, frozen=True):
     """Replica that another gateway than its home serves."""
 
     replica_id: ReplicaId
@@ -158,8 +147,7 @@ class ReplicaOwner:
     serve it either."""
 
 
-@value
-class PeerGrant:
+class PeerGrant(Struct, frozen=True):
     gateway_id: GatewayId
     place: Place
     address: str
@@ -171,8 +159,7 @@ FEATURE_DOCUMENT_LENGTH_MAX = 256 * 1024
 """Most characters of a document for an optional feature."""
 
 
-@value
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Complete state that a gateway is to serve by."""
 
     version: ControlVersion
@@ -192,13 +179,11 @@ class Snapshot:
     """An operator has drained the gateway: its clients and replicas go to others."""
 
 
-@value
-class Alive:
+class Alive(Struct, frozen=True):
     """Sign of life of a controller that has nothing new to send."""
 
 
-@value
-class Question:
+class Question(Struct, frozen=True):
     """Question about a gateway's decisions, for an operator who looks at the whole mesh. A gateway that does not know
     this message skips it."""
 
@@ -210,8 +195,7 @@ class Question:
 FromController = Snapshot | Alive | Question
 
 
-@value
-class Ownership:
+class Ownership(Struct, frozen=True):
     """Replicas that are served away from home, with the version of the snapshot that says so."""
 
     version: ControlVersion = ControlVersion()

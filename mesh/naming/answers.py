@@ -5,7 +5,6 @@ It is authoritative for one zone and knows no other. It opens no socket and read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_network
 
 import dns.edns
@@ -15,6 +14,7 @@ import dns.opcode
 import dns.rcode
 import dns.rdataclass
 import dns.rdatatype
+from msgspec import Struct
 
 from mesh.naming.geography import Address, Network, network_of
 from mesh.naming.tree import RecordTree
@@ -30,8 +30,7 @@ _BY_CLIENT = frozenset({dns.rdatatype.A, dns.rdatatype.AAAA, dns.rdatatype.HTTPS
 _IN = dns.rdataclass.IN
 
 
-@dataclass(frozen=True, slots=True)
-class _Asker:
+class _Asker(Struct, frozen=True):
     """Client that an answer is for."""
 
     network: Network

@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.tree import Area
 
@@ -21,8 +22,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
-@value
-class Whereabouts:
+class Whereabouts(Struct, frozen=True):
     """Location of a client, or of a whole network of clients."""
 
     region: RegionName | None

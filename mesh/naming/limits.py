@@ -5,7 +5,8 @@ answers no query.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mesh.config import DnsConfig
 from mesh.naming.geography import Address, Network, network_of
@@ -16,8 +17,7 @@ _NETWORK_BITS = {4: 24, 6: 56}
 single addresses more easily than networks."""
 
 
-@dataclass(frozen=True, slots=True)
-class DnsLimits:
+class DnsLimits(Struct, frozen=True):
     """Limits of the DNS server, equal for all clients."""
 
     answers_per_s: int = 200

@@ -15,7 +15,6 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
 
@@ -23,6 +22,7 @@ import dns.exception
 import dns.flags
 import dns.message
 import dns.rcode
+from msgspec import Struct
 
 from mesh.accepting import hear_of_all_accepted
 from mesh.clock import Clock
@@ -47,8 +47,7 @@ _UNREADABLE = (dns.exception.DNSException, ValueError, IndexError, struct.error)
 """Exceptions of dnspython for bytes that are no message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(Struct, frozen=True):
     """Parts that all DNS servers of one program share, whichever addresses they listen on."""
 
     answers: Answers

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _QUERY_BYTES_MAX = 4096
 _CONTROL_BYTES = 128
@@ -19,8 +20,7 @@ Sender = tuple[str, int] | tuple[str, int, int, int]
 _Control = list[tuple[int, int, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Datagram:
+class Datagram(Struct, frozen=True):
     data: bytes
     sender: Sender
     control: _Control

@@ -4,12 +4,12 @@ from it.
 
 from __future__ import annotations
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 
 
-@value
-class Area:
+class Area(Struct, frozen=True):
     """Answers for clients of one region. Areas differ in where a client is, never in which client it is."""
 
     region: RegionName
@@ -25,16 +25,14 @@ class Area:
     """The jurisdiction is closed: clients there are given no addresses of another one."""
 
 
-@value
-class NameServer:
+class NameServer(Struct, frozen=True):
     """Name server of the zone."""
 
     name: str
     addresses: tuple[str, ...] = ()
 
 
-@value
-class RecordTree:
+class RecordTree(Struct, frozen=True):
     """Complete content of the mesh's name, for all clients."""
 
     version: int

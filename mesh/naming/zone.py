@@ -16,8 +16,8 @@ import dns.rdata
 import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
+from msgspec import Struct
 
-from gateway.core.value import value
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.geography import Network, Networks, Whereabouts
 from mesh.naming.tree import Area, RecordTree
@@ -36,8 +36,7 @@ _HINTS = {dns.rdatatype.A: "ipv4hint", dns.rdatatype.AAAA: "ipv6hint"}
 Sets = tuple[dns.rrset.RRset, ...]
 
 
-@value
-class Found:
+class Found(Struct, frozen=True):
     """Records of a name, for one client."""
 
     sets: Sets

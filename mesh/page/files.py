@@ -4,11 +4,11 @@ needs a token: the page requests its data by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from aiohttp import web
+from msgspec import Struct
 
 from mesh.admin_server import open_to_all
 
@@ -40,8 +40,7 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     body: bytes
     kind: str
     tag: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from mesh.admin_server import as_json, fault, needs
 from mesh.operators_config import Role
@@ -28,8 +28,7 @@ _HEADERS = {
 _ALIVE = b": alive\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSettings:
+class LiveSettings(Struct, frozen=True):
     watchers_max: int = 32
     interval_s: float = 0.5
     """Least seconds between two events."""

@@ -5,12 +5,12 @@ their tokens have to be like. It reads no file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from pydantic import AfterValidator, Field, Strict
 
 from mesh.faults import Fault
@@ -51,8 +51,7 @@ ClaimText = Annotated[str, Strict(), Field(min_length=1, max_length=_TEXT_LENGTH
 IssuerName = Annotated[Id, Field(max_length=_NAME_LENGTH_MAX)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuerConfig:
+class IssuerConfig(Struct, frozen=True, kw_only=True):
     """Issuer of tokens (OpenID Connect, or OAuth 2 with published keys)."""
 
     name: IssuerName

@@ -11,10 +11,10 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
 from mesh.clock import Clock
@@ -42,8 +42,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
     """Key set as it was published."""
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(Struct, frozen=True):
     """Parts that all issuers of one program share."""
 
     program: str

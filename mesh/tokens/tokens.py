@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from mesh.clock import Clock
 from mesh.tokens.config import IssuerConfig
@@ -27,8 +28,7 @@ Grant = Callable[[IssuerConfig, Mapping[str, Any]], _Grant]
 """Callback that maps verified claims to what they grant. Raises TokenRefused."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Remembered(Generic[_Grant]):
+class _Remembered(Struct, Generic[_Grant], frozen=True):
     grant: _Grant
     issuer: Issuer
     keys: PublicKeys

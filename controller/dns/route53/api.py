@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+
 from controller.dns.config import Route53Config
 from controller.dns.provider import DnsError, DnsRefused, DnsUnavailable, check_lease
 from controller.dns.route53.changes import Change
 from controller.dns.route53.record_sets import RecordSet, as_api, from_api
 from controller.lease import Lease
-from gateway.core.value import value
 from mesh.clock import Clock
 from mesh.supervisor import Backoff
 
@@ -52,8 +53,7 @@ class BatchRefused(DnsRefused):
     """A change in the batch is invalid: no part of the batch was applied."""
 
 
-@value
-class HealthCheck:
+class HealthCheck(Struct, frozen=True):
     check_id: str
     reference: str
     """Caller reference, given by the check's creator."""

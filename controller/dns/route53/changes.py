@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
+from msgspec import Struct
+
 from controller.dns.route53.record_sets import RecordSet
-from gateway.core.value import value
 
 _RECORDS_MAX = 1_000
 _CHARACTERS_MAX = 32_000
@@ -26,8 +27,7 @@ class Action(StrEnum):
 _SIGNS = {Action.CREATE: "+", Action.DELETE: "-", Action.UPSERT: "~"}
 
 
-@value
-class Change:
+class Change(Struct, frozen=True):
     action: Action
     record_set: RecordSet
 

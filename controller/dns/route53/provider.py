@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from msgspec import Struct
+
 from controller.dns.claim import Claim, check_claim, refuse_foreign
 from controller.dns.config import Route53Config
 from controller.dns.provider import Changes, DnsError, DnsRefused, DnsUnavailable, Published, check_zone
@@ -19,7 +21,6 @@ from controller.dns.route53.checks import HealthChecks
 from controller.dns.route53.layout import Layout
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
-from gateway.core.value import value
 from mesh.clock import Clock
 from mesh.naming.tree import RecordTree
 from mesh.supervisor import Backoff
@@ -30,8 +31,7 @@ _SYNC_MAX_NS = 600 * _SECOND_NS
 """Longest wait for all of Route53's servers; AWS says within a minute, as a rule."""
 
 
-@value
-class _Plan:
+class _Plan(Struct, frozen=True):
     batches: tuple[tuple[Change, ...], ...]
     after: tuple[RecordSet, ...]
 

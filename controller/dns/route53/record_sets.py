@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.core.value import value
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from types_boto3_route53.type_defs import ResourceRecordSetTypeDef
@@ -29,8 +29,7 @@ _OWN_KEYS = frozenset(
 )
 
 
-@value
-class Location:
+class Location(Struct, frozen=True):
     """Place of clients."""
 
     continent: str = ""
@@ -65,15 +64,13 @@ def _is_code(text: str, shortest: int, longest: int) -> bool:
     return text.isascii() and text.isalnum() and text.upper() == text and shortest <= len(text) <= longest
 
 
-@value
-class Alias:
+class Alias(Struct, frozen=True):
     zone_id: str
     name: str
     evaluates_health: bool = False
 
 
-@value
-class RecordSet:
+class RecordSet(Struct, frozen=True):
     name: str
     """Lower-case name with the final dot."""
     kind: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.limits_config import SharesConfig
@@ -82,8 +83,7 @@ class OverflowMode(StrEnum):
     ON = "on"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementConfig:
+class PlacementConfig(Struct, frozen=True):
     policy: str = PlacementPolicy.COST
     """Built-in policy, such as `cost`, `price` or `round_robin`, or the name of a plug-in's policy."""
     policy_version: str | None = None
@@ -164,8 +164,7 @@ class PlacementConfig:
         return self.overflow_by_model.get(model, self.overflow)
 
 
-@dataclass(frozen=True, slots=True)
-class PushingConfig:
+class PushingConfig(Struct, frozen=True):
     mode: PushingMode = PushingMode.PENDING
     in_band_credit: int | None = 4
     """Legs started since the last probe and without a first token, beyond which they count as pending. None: probes
@@ -173,8 +172,7 @@ class PushingConfig:
     outstanding_max: int = 32
 
 
-@dataclass(frozen=True, slots=True)
-class QueueConfig:
+class QueueConfig(Struct, frozen=True):
     length_max: int = 10_000
     """Most requests waiting at this gateway."""
     tenant_length_max: int = 10_000
@@ -182,8 +180,7 @@ class QueueConfig:
     wait_max_ns: int = 60 * _SECOND_NS
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptConfig:
+class AttemptConfig(Struct, frozen=True):
     attempts_max: int = 3
     refusals_max: int = 8
     """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures. Also the
@@ -205,8 +202,7 @@ class AttemptConfig:
     """Number of legs at which the ramp ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeConfig:
+class ResumeConfig(Struct, frozen=True):
     """Handling of an answer that breaks after its first token."""
 
     enabled: bool = True
@@ -219,8 +215,7 @@ class ResumeConfig:
     a broken answer is then exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservationConfig:
+class ObservationConfig(Struct, frozen=True):
     replica_stale_ns: int = 2 * _SECOND_NS
     publish_interval_ns: int = 100 * _MILLISECOND_NS
     """Shortest interval between two heartbeats; they are sent on change."""
@@ -230,8 +225,7 @@ class ObservationConfig:
     difference."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBudgetConfig:
+class TokenBudgetConfig(Struct, frozen=True):
     """Parameters of the estimate of a request's tokens (token-budget-aware pool routing, §2.1)."""
 
     ratio_start: float = 4.0
@@ -248,8 +242,7 @@ class TokenBudgetConfig:
     """Pairs of tenant and category with ratios of their own; over it, the one used least recently is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThresholdConfig:
+class ThresholdConfig(Struct, frozen=True):
     """Parameters by which a short pool's threshold tunes itself (token-budget-aware pool routing, §7)."""
 
     tuned: bool = False
@@ -276,8 +269,7 @@ class ThresholdConfig:
     beyond it failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoreConfig:
+class CoreConfig(Struct, frozen=True):
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pushing: PushingConfig = field(default_factory=PushingConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)

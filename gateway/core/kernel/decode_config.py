@@ -6,7 +6,8 @@ This module checks settings and makes no decisions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import Connector, Word
 
@@ -32,8 +33,7 @@ class DecodePolicyName(Word):
     """BR-H, with each worker limited to requests near its experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceConfig:
+class BalanceConfig(Struct, frozen=True):
     """Settings of `DecodePolicyName.BR_0` and `DecodePolicyName.BR_H`. BR-0 ignores horizon, discount, weights and the
     settings of predictions."""
 
@@ -59,8 +59,7 @@ class BalanceConfig:
     """Count down predictions of requests assumed to stay as well, as the paper does."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalityConfig:
+class LocalityConfig(Struct, frozen=True):
     """Settings of `DecodePolicyName.ELDR` and `DecodePolicyName.BR_H_LOCAL`."""
 
     band: float = 0.1
@@ -68,8 +67,7 @@ class LocalityConfig:
     nearest, 1: every worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeConfig:
+class DecodeConfig(Struct, frozen=True):
     policy: DecodePolicyName = DecodePolicyName.JOIN_SHORTEST_QUEUE
     tick_interval_ns: int = 10 * _MILLISECOND_NS
     """Least interval between ticks; entries are admitted together at a tick."""

@@ -3,7 +3,7 @@ no request content."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gateway.core.kernel.goodput import Promise
 from gateway.core.kernel.kernel import Kernel
@@ -50,8 +50,7 @@ def condition_of(state: ReplicaState) -> ReplicaCondition:
     return _CONDITIONS.get(state.standing, ReplicaCondition.RECOVERING)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreGauges:
+class CoreGauges(Struct, frozen=True):
     """Gauges for the metrics page."""
 
     queue_length: int
@@ -79,8 +78,7 @@ class CoreGauges:
     """Requests that each replica could begin at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharingFigures:
+class SharingFigures(Struct, frozen=True):
     """Figures of fair sharing and service classes, for the metrics page."""
 
     promises: dict[tuple[ServiceClass, Promise], int]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from gateway.core.value import value
 from gateway.core.vocabulary import (
     NO_RESUMES,
     Connector,
@@ -23,8 +22,7 @@ from gateway.core.vocabulary import (
 )
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class StartLeg:
+class StartLeg(Struct):
     """Open one leg of an attempt at a target. The driver must answer it with exactly one LegEnded.
 
     Legs of an attempt are numbered from 1. The core completes the order before the driver sees it, and nothing changes
@@ -66,8 +64,7 @@ class StartLeg:
     """False for a peer if the request has waited so long that it is served as interactive, there too."""
 
 
-@value
-class StopLeg:
+class StopLeg(Struct, frozen=True):
     """Close this leg's connection at once; its LegEnded follows."""
 
     request_id: RequestId
@@ -76,15 +73,13 @@ class StopLeg:
     detail: str
 
 
-@value
-class AcceptForward:
+class AcceptForward(Struct, frozen=True):
     """Tell the origin that its request waits or runs here."""
 
     request_id: RequestId
 
 
-@value
-class RefuseForward:
+class RefuseForward(Struct, frozen=True):
     """Refuse a forward and tell the origin why. This gateway never owned the request: no EndRequest follows."""
 
     request_id: RequestId
@@ -92,8 +87,7 @@ class RefuseForward:
     detail: str
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class EndRequest:
+class EndRequest(Struct):
     """End a request. If the client has not been sent anything yet, the driver sends it the outcome's error. The core
     completes it before the driver sees it, and nothing changes it afterwards."""
 
@@ -112,8 +106,7 @@ class EndRequest:
     """The tokens that the request has used are to be reported with TokensSettled."""
 
 
-@value
-class RecordShadow:
+class RecordShadow(Struct, frozen=True):
     """Record the forward that overflow in shadow mode would have started. The request stays here: it goes on waiting,
     or is placed by the next effect."""
 
@@ -122,16 +115,14 @@ class RecordShadow:
     decision: Decision
 
 
-@value
-class SampleProgress:
+class SampleProgress(Struct, frozen=True):
     """Ask the driver to report at once, with ProgressSampled, how far this pool's decode legs have come: the next tick
     of its decode tier needs it."""
 
     pool: PoolName
 
 
-@value
-class PublishLoad:
+class PublishLoad(Struct, frozen=True):
     """Send this heartbeat to every peer."""
 
     report: LoadReport

@@ -3,10 +3,11 @@ effects."""
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.nearness import Nearness
-from gateway.core.value import value
 from gateway.core.vocabulary import (
     ControlVersion,
     GatewayId,
@@ -27,28 +28,23 @@ from gateway.core.vocabulary import (
 )
 
 
-class FeatureEvent:
+class FeatureEvent(Struct, frozen=True):
     """Event that is one feature's own, and that the kernel passes to it."""
 
-    __slots__ = ()
 
-
-@value
-class ConfigApplied:
+class ConfigApplied(Struct, frozen=True):
     """Placement, pushing and limits change; waiting requests are decided again at once."""
 
     config: CoreConfig
 
 
-@value
-class PolicyApplied:
+class PolicyApplied(Struct, frozen=True):
     """A residency policy replaces the one before; running legs finish under their stamps."""
 
     policy: ResidencyPolicy
 
 
-@value
-class AssignmentApplied:
+class AssignmentApplied(Struct, frozen=True):
     """Complete, versioned list of the replicas this gateway owns and the peers it knows; older versions are ignored."""
 
     version: int
@@ -64,44 +60,37 @@ class AssignmentApplied:
     """Specifications of those pools among the replicas' of which more is configured than a name."""
 
 
-@value
-class DrainRequested:
+class DrainRequested(Struct, frozen=True):
     """Drain: finish running and waiting requests, accept no new ones."""
 
 
-@value
-class DrainLifted:
+class DrainLifted(Struct, frozen=True):
     """End of a drain: accept new requests again."""
 
 
-@value
-class ReplicasObserved:
+class ReplicasObserved(Struct, frozen=True):
     observations: tuple[ReplicaObservation, ...]
 
 
-@value
-class PeersObserved:
+class PeersObserved(Struct, frozen=True):
     observations: tuple[PeerObservation, ...]
 
 
-@value
-class TargetLost:
+class TargetLost(Struct, frozen=True):
     """Loss of a target that the edge sees at once (its connection broke), without waiting for staleness."""
 
     target: Target
     detail: str
 
 
-@value
-class RequestArrived:
+class RequestArrived(Struct, frozen=True):
     """Arrival of a client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
 
     profile: RequestProfile
     deadline_ns: int
 
 
-@value
-class ForwardArrived:
+class ForwardArrived(Struct, frozen=True):
     """Arrival of a request that another gateway asks this one to run."""
 
     profile: RequestProfile
@@ -114,15 +103,13 @@ class ForwardArrived:
     """Resumptions that the origin allows if the answer breaks. None: the origin does not say."""
 
 
-@value
-class RequestAbandoned:
+class RequestAbandoned(Struct, frozen=True):
     """The request's owner left: the client disconnected, or the origin cancelled its forward."""
 
     request_id: RequestId
 
 
-@value
-class LegAccepted:
+class LegAccepted(Struct, frozen=True):
     """A peer accepted the forward. An engine sends no such event; its first output implies it."""
 
     request_id: RequestId
@@ -130,8 +117,7 @@ class LegAccepted:
     leg: int
 
 
-@value
-class FirstToken:
+class FirstToken(Struct, frozen=True):
     """First token of a stream, or start of an answer that may take a while to send. From here on there are no
     retries."""
 
@@ -142,8 +128,7 @@ class FirstToken:
     """False: the client has not been sent any of it, so the request may still be tried elsewhere."""
 
 
-@value
-class TooLong:
+class TooLong(Struct, frozen=True):
     """Limits stated by an engine that refused a request for its length."""
 
     limit_tokens: int | None = None
@@ -152,8 +137,7 @@ class TooLong:
     """Length of the request by the engine's count, with the output that was asked for; None: not stated."""
 
 
-@value
-class LegEnded:
+class LegEnded(Struct, frozen=True):
     """End of a leg, sent exactly once for each StartLeg, from the owner's `finally`, even if the effect was never
     carried out."""
 
@@ -180,8 +164,7 @@ class LegEnded:
     """Resumptions made at the peer. None: the peer does not say."""
 
 
-@value
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """Wake-up that the core asked for with `next_wakeup_ns()`."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import Word
 
@@ -24,8 +25,7 @@ class LimitScope(StrEnum):
     """Each gateway has the limit to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantLimits:
+class TenantLimits(Struct, frozen=True):
     """Limits of one tenant on concurrency and per minute; None: not limited, but for the gateways' own limits."""
 
     concurrency_max: int | None = None
@@ -43,8 +43,7 @@ class TenantLimits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SharesConfig:
+class SharesConfig(Struct, frozen=True):
     """Parameters by which gateways divide tenants' limits among themselves. They must be the same at all gateways."""
 
     floor_share: float = 0.2
@@ -68,8 +67,7 @@ class LimitKind(Word):
     TOKENS = "tokens"
 
 
-@dataclass(slots=True)
-class Room:
+class Room(Struct):
     """Remainder of a limit per minute at this gateway."""
 
     kind: LimitKind

@@ -7,13 +7,13 @@ table is the only trusted source on places; claims of gateways, controllers and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, RegionsWithin
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRegion:
+class KnownRegion(Struct, frozen=True):
     """One region as its operators declared it."""
 
     jurisdiction: Jurisdiction
@@ -24,8 +24,7 @@ class KnownRegion:
     """Further regions whose gateways may announce replicas in this region."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionTable:
+class RegionTable(Struct, frozen=True):
     """All known regions. A region outside the table is unknown."""
 
     regions: dict[RegionName, KnownRegion] = field(default_factory=dict)

@@ -8,10 +8,11 @@ region and nothing is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from msgspec import Struct, field
 
 from gateway.core.kernel.regions import RegionTable
-from gateway.core.value import value
 from gateway.core.vocabulary import (
     Jurisdiction,
     Place,
@@ -27,15 +28,13 @@ _CLOSED = "closed: this region has no usable policy"
 """Only text that a peer may see: `closed_reason` names files and possibly tenants, and stays in the region."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantPolicy:
+class TenantPolicy(Struct, frozen=True):
     """Rule that replaces the region's rule for one tenant."""
 
     process: PlaceRule
 
 
-@dataclass(frozen=True, slots=True)
-class LoggingRule:
+class LoggingRule(Struct, frozen=True):
     """Request details that may appear in logs and audit records. Content is never logged."""
 
     tenant: bool = True
@@ -43,8 +42,7 @@ class LoggingRule:
     session_key: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResidencyPolicy:
+class ResidencyPolicy(Struct, frozen=True):
     """One region's policy: where its traffic may be processed, and which regions' traffic it accepts."""
 
     place: Place
@@ -62,8 +60,7 @@ class ResidencyPolicy:
     policies sent between gateway and controller."""
 
 
-@value
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Yes or no, with its reason in words."""
 
     allowed: bool

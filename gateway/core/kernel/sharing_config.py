@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from gateway.core.kernel.limits_config import TenantLimits
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
@@ -13,8 +14,7 @@ PRIORITY_MAX: Final = 9
 DEFAULT_TENANT: Final = TenantName("default")
 
 
-@dataclass(frozen=True, slots=True)
-class TenantConfig(TenantLimits):
+class TenantConfig(TenantLimits, frozen=True):
     """Settings of one tenant, or, under the name `default`, of every tenant without an entry."""
 
     weight: float = 1.0
@@ -26,8 +26,7 @@ class TenantConfig(TenantLimits):
     """Service class of its requests that name none; None: the model's class, else interactive."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharingConfig:
+class SharingConfig(Struct, frozen=True):
     """Fair queuing between tenants (Virtual Token Counter, Sheng et al., OSDI 2024)."""
 
     fair: bool = True
@@ -49,16 +48,14 @@ class SharingConfig:
     none, new tenants share one counter."""
 
 
-@dataclass(frozen=True, slots=True)
-class InteractiveConfig:
+class InteractiveConfig(Struct, frozen=True):
     first_token_ns: int | None = None
     """First-token objective: a request that cannot meet it is rejected on arrival. None: no objective."""
     models: tuple[ModelName, ...] = ()
     """Models whose requests have this class, unless the request, its key or its tenant names one."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchConfig:
+class BatchConfig(Struct, frozen=True):
     first_token_ns: int | None = None
     models: tuple[ModelName, ...] = ()
     free_share: float = 0.1
@@ -72,16 +69,14 @@ class BatchConfig:
     deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class BestEffortConfig:
+class BestEffortConfig(Struct, frozen=True):
     first_token_ns: int | None = None
     models: tuple[ModelName, ...] = ()
     queue_share: float = 0.5
     wait_max_ns: int = 60 * _SECOND_NS
 
 
-@dataclass(frozen=True, slots=True)
-class ClassesConfig:
+class ClassesConfig(Struct, frozen=True):
     interactive: InteractiveConfig = field(default_factory=InteractiveConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     best_effort: BestEffortConfig = field(default_factory=BestEffortConfig)

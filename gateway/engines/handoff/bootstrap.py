@@ -10,8 +10,8 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
-from gateway.core.value import value
 from gateway.core.vocabulary import Connector
 from gateway.engines.exposition import BadProbe
 
@@ -23,8 +23,7 @@ _PAGE_BYTES_MAX = 1 << 20
 """Size limit of Mooncake's page. SGLang's, which lists every argument of its engine, is smaller."""
 
 
-@value
-class Bootstrap:
+class Bootstrap(Struct, frozen=True):
     """A prefill worker's bootstrap server, as its decode workers have to be told of it."""
 
     host: str

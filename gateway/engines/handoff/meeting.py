@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.request.engine_api import REQUEST_ID_HEADER
 from gateway.request.legs import NONCE_BYTES, Headers
 
@@ -17,8 +18,7 @@ _ROOM_BITS = 63
 """Bits of a room: SGLang's rooms are signed 64-bit numbers."""
 
 
-@value
-class Meeting:
+class Meeting(Struct, frozen=True):
     """Ids of one attempt. A retry has others."""
 
     request_id: str

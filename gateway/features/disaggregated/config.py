@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
@@ -16,8 +15,7 @@ from mesh.values import SECOND_NS
 _MINUTE_NS = 60 * SECOND_NS
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionConfig(FeatureSection):
+class PredictionConfig(FeatureSection, frozen=True):
     """Output-length predictor of disaggregated pools."""
 
     kind: PredictorKind = PredictorKind.EXACT_MATCH

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import PoolName
 from gateway.features.section import FeatureSection, WrittenFile
@@ -12,8 +13,7 @@ from mesh.faults import Fault
 from mesh.values import SECOND_NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLocalityConfig:
+class PoolLocalityConfig(Struct, frozen=True, kw_only=True):
     pool: PoolName
     artifact: Path
     """File written by `nightside fit eldr`; checked at each interval, and loaded when it has changed."""
@@ -22,8 +22,7 @@ class PoolLocalityConfig:
     decode worker groups differs from the artifact's clusters."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalityConfig(FeatureSection):
+class LocalityConfig(FeatureSection, frozen=True):
     """Expert locality of disaggregated pools. A pool that is not listed has none."""
 
     pools: tuple[PoolLocalityConfig, ...] = ()

@@ -12,9 +12,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 
+from msgspec import Struct, field
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -43,8 +43,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class Share:
+class Share(Struct):
     """Usage of one region by one tenant."""
 
     requests: int = 0
@@ -64,8 +63,7 @@ class Share:
         return (self.replica_micros + self.egress_micros) / MICROS
 
 
-@dataclass(slots=True)
-class PricedRecord:
+class PricedRecord(Struct):
     """Sums over lines that are added one by one."""
 
     prices: PriceList

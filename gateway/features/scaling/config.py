@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
+from msgspec import Struct
 
 from gateway.config.names import Model
 from gateway.core.features.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
@@ -24,15 +25,13 @@ REPLICAS_MAX = 10_000
 CONCURRENCY_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloorConfig:
+class FloorConfig(Struct, frozen=True, kw_only=True):
     at: str
     """Time of day in UTC, such as 06:30."""
     replicas: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledPoolConfig:
+class ScaledPoolConfig(Struct, frozen=True, kw_only=True):
     """Scaling bounds of one pool of this region, and the capacity of its replicas."""
 
     model: Model
@@ -55,8 +54,7 @@ class ScaledPoolConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookConfig:
+class WebhookConfig(Struct, frozen=True, kw_only=True):
     """Receiver of a message for each change of the wanted number of replicas."""
 
     url: WebUrl
@@ -69,8 +67,7 @@ class WebhookConfig:
     retry_max_ns: int = 60 * SECOND_NS
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingConfig(ScalingSettings, FeatureSection):
+class ScalingConfig(ScalingSettings, FeatureSection, frozen=True):
     """Scaling of pools: the wanted number of replicas of each. Pools that are not listed are not scaled."""
 
     pools: tuple[Annotated[ScaledPoolConfig, Section(_MAY_BE_ZERO)], ...] = ()

@@ -14,13 +14,13 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Never
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.scaling.vocabulary import PoolKey, Want
@@ -48,8 +48,7 @@ class Result(StrEnum):
     """All tries failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(Struct, frozen=True):
     number: str
     key: PoolKey
     body: bytes

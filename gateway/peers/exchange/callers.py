@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.peers.exchange.called import CalledStream
 from gateway.peers.exchange.patience import Patience
@@ -21,8 +22,7 @@ REST_NS = 5 * _SECOND_NS
 _DISGRACED_MAX = 1024
 
 
-@dataclass(slots=True)
-class _Caller:
+class _Caller(Struct):
     patience: Patience = field(default_factory=Patience)
     streams: list[CalledStream] = field(default_factory=list)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId
 
@@ -12,8 +13,7 @@ def _nobody(*_: object) -> None:
     """Default callback, which does nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     ignored: Callable[[GatewayId], None] = _nobody
     """Called for a frame about a forward that is over or never began."""
     broken: Callable[[GatewayId, str], None] = _nobody

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.core.nearness import SignatureState
-from gateway.core.value import value
 from gateway.core.vocabulary import ReplicaId, RequestId, Word
 
 
@@ -25,8 +26,7 @@ class AdmissionReason(Word):
     """Chosen before its prompt was prefilled."""
 
 
-@value
-class WorkerView:
+class WorkerView(Struct, frozen=True):
     """Load of a decode worker when it was considered."""
 
     worker_id: ReplicaId
@@ -37,8 +37,7 @@ class WorkerView:
     """Difference between the load of the group's fullest worker and this load."""
 
 
-@value
-class Admission:
+class Admission(Struct, frozen=True):
     key: RequestId
     worker_id: ReplicaId
     reason: AdmissionReason
@@ -47,8 +46,7 @@ class Admission:
     """The chosen worker first, then those with most room when the tick began."""
 
 
-@value
-class GroupFigures:
+class GroupFigures(Struct, frozen=True):
     name: str
     workers: int
     free_slots: int
@@ -64,8 +62,7 @@ class GroupFigures:
         return self.load_max - self.load_min
 
 
-@value
-class DecodeFigures:
+class DecodeFigures(Struct, frozen=True):
     groups: tuple[GroupFigures, ...]
     pooled: int
     oldest_age_ns: int

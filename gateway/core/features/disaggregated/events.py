@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
@@ -10,12 +12,10 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 )
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.value import value
 from gateway.core.vocabulary import PoolName, RequestId
 
 
-@value
-class DecodeProgress:
+class DecodeProgress(Struct, frozen=True):
     """Progress of one decode leg."""
 
     request_id: RequestId
@@ -24,16 +24,14 @@ class DecodeProgress:
     """Tokens since its first; an estimate where the engine reports only events."""
 
 
-@value
-class ProgressSampled(FeatureEvent):
+class ProgressSampled(FeatureEvent, frozen=True):
     """Answer to SampleProgress: each decode leg of that pool that has begun."""
 
     pool: PoolName
     progress: tuple[DecodeProgress, ...]
 
 
-@value
-class DecodeHistoryRestored(FeatureEvent):
+class DecodeHistoryRestored(FeatureEvent, frozen=True):
     """History of the requests that a pool decoded before this process began."""
 
     pool: PoolName
@@ -44,8 +42,7 @@ class DecodeHistoryRestored(FeatureEvent):
     """Number of requests to remember from this event on."""
 
 
-@value
-class PredictorFitted(FeatureEvent):
+class PredictorFitted(FeatureEvent, frozen=True):
     """Fitted predictor of output lengths for one pool: exactly one kind of arrays, already checked."""
 
     pool: PoolName

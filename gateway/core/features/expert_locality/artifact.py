@@ -7,9 +7,9 @@ import hashlib
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gateway.core.nearness import CLUSTERS_MAX
-from gateway.core.value import value
 
 LAYERS_MAX = 1024
 EXPERTS_MAX = 4096
@@ -26,8 +26,7 @@ class UnusableArtifact(ValueError):
     """Arrays that signatures cannot be compared with; the message gives the reason."""
 
 
-@value
-class Shape:
+class Shape(Struct, frozen=True):
     """Shape of a model's mixture of experts."""
 
     layers: int
@@ -37,8 +36,7 @@ class Shape:
     """Fingerprint of the model, as the counting engine states it; empty: any model of this shape."""
 
 
-@value
-class EldrArtifact:
+class EldrArtifact(Struct, frozen=True):
     """Fitted arrays, packed little-endian, row by row."""
 
     shape: Shape

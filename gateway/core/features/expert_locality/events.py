@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.value import value
 from gateway.core.vocabulary import PoolName
 
 
-@value
-class ArtifactReady(FeatureEvent):
+class ArtifactReady(FeatureEvent, frozen=True):
     """Locality artifact of a pool, by which requests are compared with decode workers' experts. Its arrays stay at the
     edge, which compares; the core is told the number of clusters here, and cosines with each request."""
 

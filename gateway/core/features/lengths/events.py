@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, TenantName
 
 
-@value
-class LearntRatio:
+class LearntRatio(Struct, frozen=True):
     """Learnt ratio of bytes per token."""
 
     model: ModelName
@@ -19,8 +19,7 @@ class LearntRatio:
     deviation: float
 
 
-@value
-class LearntLengths:
+class LearntLengths(Struct, frozen=True):
     """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
 
     model: ModelName
@@ -28,16 +27,14 @@ class LearntLengths:
     counts: tuple[int, ...]
 
 
-@value
-class TokenBudgetSnapshot:
+class TokenBudgetSnapshot(Struct, frozen=True):
     """All learnt values, oldest first."""
 
     ratios: tuple[LearntRatio, ...] = ()
     lengths: tuple[LearntLengths, ...] = ()
 
 
-@value
-class TokenBudgetRestored(FeatureEvent):
+class TokenBudgetRestored(FeatureEvent, frozen=True):
     """Token-budget estimates learnt before this process began."""
 
     snapshot: TokenBudgetSnapshot

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.value import value
 from gateway.core.vocabulary import RequestId
 
 
-@value
-class TokensSettled(FeatureEvent):
+class TokensSettled(FeatureEvent, frozen=True):
     """Tokens of its tenant that a request has used, prompt and output together. Sent once, after its end, for each
     request that tokens were reserved for."""
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.value import value
 
 
-@value
-class LockdownChanged(FeatureEvent):
+class LockdownChanged(FeatureEvent, frozen=True):
     """An operator stops all forwarding, in both directions, or allows it again.
 
     Forwards without a first token come back at once; with `cut`, streams that cross gateways end as well.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from msgspec import Struct
+
 from gateway.core.features.prices.price_table import EgressPrice, Prices, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 
@@ -22,8 +24,7 @@ _FIRST_DAY: Final = 3
 _WEEKEND_FROM: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
+class Hours(Struct, frozen=True):
     """Times of the week, on weekdays, weekends or both, at which a tariff differs."""
 
     on_weekdays: bool
@@ -51,8 +52,7 @@ class Hours:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Tariff:
+class Tariff(Struct, frozen=True):
     """Prices of the replicas of one pool of a region, at all times of the week."""
 
     region: RegionName

@@ -5,18 +5,17 @@ Values only, no decisions. Requests are counted in thousandths, so that their su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.value import value
+from msgspec import Struct
+
 from gateway.core.vocabulary import DEFAULT_POOL, GatewayId, ModelName, PoolName, RegionName, ServiceClass, Word
 
 WHOLE: Final = 1000
 """Thousandths in one request."""
 
 
-@value
-class PoolKey:
+class PoolKey(Struct, frozen=True):
     """Replicas of one pool that serve one model, identified by the first of its names; each region has such replicas or
     none."""
 
@@ -24,16 +23,14 @@ class PoolKey:
     pool: PoolName
 
 
-@value
-class Floor:
+class Floor(Struct, frozen=True):
     """Least number of replicas from this minute of the day (UTC) until the next floor."""
 
     minute: int
     replicas: int
 
 
-@value
-class PoolSettings:
+class PoolSettings(Struct, frozen=True):
     """Operator's settings of one pool of a region."""
 
     model: ModelName
@@ -61,8 +58,7 @@ class PoolSettings:
         return min(max(self.replicas_min, floor), self.replicas_max)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingSettings:
+class ScalingSettings(Struct, frozen=True):
     """Settings of load averaging and of the rate of change."""
 
     mesh: bool = True
@@ -94,8 +90,7 @@ class ScalingSettings:
     """Time for which distrusted neighbours are not counted on."""
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """Sample of one pool at one gateway. Clients' requests count where they arrived, wherever they run."""
 
     ready: int = 0
@@ -112,8 +107,7 @@ class Sample:
     """Other regions' requests that run here; they count as those regions' demand."""
 
 
-@value
-class PoolLoad:
+class PoolLoad(Struct, frozen=True):
     """Report of one gateway on one pool of its region."""
 
     key: PoolKey
@@ -135,16 +129,14 @@ class PoolLoad:
     capacity."""
 
 
-@value
-class Way:
+class Way(Struct, frozen=True):
     """Region that another region's requests may go to, by that region's policy, and the round trip to it."""
 
     region: RegionName
     rtt_ns: int
 
 
-@value
-class ScalingReport:
+class ScalingReport(Struct, frozen=True):
     """Scaling part of a gateway's report to its peers, sent beside its load."""
 
     loads: tuple[PoolLoad, ...] = ()
@@ -153,8 +145,7 @@ class ScalingReport:
     """Regions whose requests the gateway's policy accepts."""
 
 
-@value
-class RegionNeed:
+class RegionNeed(Struct, frozen=True):
     """One region's input to the plan."""
 
     region: RegionName
@@ -198,8 +189,7 @@ class Reason(Word):
     """More replicas would be wanted than the upper bound allows."""
 
 
-@value
-class Want:
+class Want(Struct, frozen=True):
     """Replicas wanted of one pool in this gateway's region."""
 
     region: RegionName
@@ -227,8 +217,7 @@ class Want:
         return -(-self.missing // (self.concurrency * WHOLE))
 
 
-@value
-class Heard:
+class Heard(Struct, frozen=True):
     """Last report of a gateway, with the time of its receipt."""
 
     gateway_id: GatewayId

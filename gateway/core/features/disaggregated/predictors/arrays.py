@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gateway.core.value import value
+from msgspec import Struct
 
 LENGTHS_MAX = 200_000
 """Most output lengths of one predictor."""
@@ -45,14 +45,12 @@ class PromptKey(StrEnum):
     """Same prompt, or prompts of its length bucket if that prompt is unknown."""
 
 
-@value
-class SurvivalArrays:
+class SurvivalArrays(Struct, frozen=True):
     output_tokens: tuple[int, ...]
     """Lengths in ascending order."""
 
 
-@value
-class KeyedArrays:
+class KeyedArrays(Struct, frozen=True):
     """Lengths of answers by key, concatenated."""
 
     keys: tuple[int, ...]
@@ -63,15 +61,13 @@ class KeyedArrays:
     """Lengths of one key after the other, each in ascending order."""
 
 
-@value
-class ExactMatchArrays:
+class ExactMatchArrays(Struct, frozen=True):
     everybody: SurvivalArrays
     by_prompt: KeyedArrays | None
     by_length: KeyedArrays | None
 
 
-@value
-class ForestArrays:
+class ForestArrays(Struct, frozen=True):
     """Trees of one model, with all nodes concatenated. A leaf points to itself."""
 
     baseline: float
@@ -84,8 +80,7 @@ class ForestArrays:
     value: tuple[float, ...]
 
 
-@value
-class LearnedArrays:
+class LearnedArrays(Struct, frozen=True):
     horizon: int
     features: tuple[str, ...]
     """Names of the features in order, so that a program with other features cannot misread them."""
