@@ -6,7 +6,8 @@ The desk carries out decisions made elsewhere, in the only order that loses noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from controller import documents
 from controller.core.config import ControllerConfig

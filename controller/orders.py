@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from controller import documents
 from controller.documents import Changes, Freeze, GatewayOrder, ReplicaOrder, encode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.core.controller_core import ControllerCore
 from controller.core.events import (

@@ -7,12 +7,12 @@ nor which one owns a replica.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from controller import documents
 from controller.core.vocabulary import GatewayEntry, Location, ReplicaEntry

@@ -7,10 +7,10 @@ failure.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
+from msgspec import Struct, field
 
 from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.vocabulary import Api
@@ -27,8 +27,7 @@ class AnswerFailure(Exception):
     """The request failed; the message is text for the report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """Request format that an endpoint expects."""
 
     model: ModelName
@@ -91,8 +90,7 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """State of one answer as far as it has arrived."""
 
     served_by: RegionName | None = None

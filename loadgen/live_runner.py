@@ -10,12 +10,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import count
 from ssl import SSLContext
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from msgspec import Struct, field
 
 from gateway.core.vocabulary import RegionName
 from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
@@ -31,24 +31,21 @@ _SAMPLES_MAX = 100_000
 LEFT = "the client left"
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoop(Struct, frozen=True):
     """Fixed number of users, each starting a program when its previous one is done."""
 
     workload: Workload
     clients: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLoop:
+class OpenLoop(Struct, frozen=True):
     """Programs that start when they are due, however slowly answers come."""
 
     schedule: Iterable[tuple[float, Program]]
     """Seconds since the run's start and the program that starts then, in order of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGroup:
+class ClientGroup(Struct, frozen=True):
     """Users of one region, and the endpoints to which they send their requests."""
 
     region: RegionName
@@ -66,8 +63,7 @@ class ClientGroup:
     itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
+class LoadPlan(Struct, frozen=True):
     """Client groups, their request format, and how long they send."""
 
     groups: tuple[ClientGroup, ...]
@@ -89,8 +85,7 @@ class LoadPlan:
     tls: SSLContext | None = None
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Counters of one region's clients at this moment."""
 
     waiting: int = 0
@@ -105,8 +100,7 @@ class Tally:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TallySample:
+class TallySample(Struct, frozen=True):
     """Requests of one region waiting and streaming at one moment."""
 
     at_ns: int
@@ -114,8 +108,7 @@ class TallySample:
     streaming: int
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     """One request in flight."""
 
     due_ns: int

@@ -16,6 +16,7 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec import Struct
 
 from mesh.clock import Clock
 
@@ -24,8 +25,7 @@ _PATIENCE_S = 1.0
 """Time-out of one name server, after which the next one is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class NameAnswer:
+class NameAnswer(Struct, frozen=True):
     addresses: tuple[str, ...]
     ttl_s: int
     why: str = ""

@@ -6,15 +6,14 @@ Pure: lines come in; unreadable lines are counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from loadgen.traces.rows import RowFault, Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(Struct, frozen=True):
     """Questions of a file, each with one or more turns, and its unreadable lines."""
 
     asked: tuple[tuple[str, ...], ...]

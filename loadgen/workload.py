@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Protocol, TypedDict, runtime_checkable
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from loadgen.passages import Passage
 
@@ -47,8 +50,7 @@ class Message(TypedDict):
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A log-normal quantity: most draws lie near the median, a few lie far above it; clamped to its limits."""
 
     median: float
@@ -63,8 +65,7 @@ class Spread:
         return round(self.draw(rng))
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadConfig:
+class WorkloadConfig(Struct, frozen=True):
     """Shape of the conversations (SkyWalker §5.1, multi-turn); a word is about one and a half tokens."""
 
     applications: int = 4
@@ -78,8 +79,7 @@ class WorkloadConfig:
     think_s: Spread = Spread(median=1.5, sigma=0.6, minimum=0.2, maximum=8)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One request of a program, and what to expect of its answer."""
 
     text: str
@@ -95,8 +95,7 @@ class Step:
     """Minimum time from sending until the steps that wait for the answer may start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """Unit of one user's work: steps that share their beginnings. Steps that wait for no other run at once."""
 
     program_id: str
@@ -155,8 +154,7 @@ class Recorded(Workload, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One question, and what to expect of its answer."""
 
     question: str
@@ -165,8 +163,7 @@ class Turn:
     """Time that the user thinks before asking."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """Questions of one user to one application; each is sent with the whole conversation before it."""
 
     conversation_id: str
@@ -249,8 +246,7 @@ class MultiTurnWorkload:
         return _rng_of(self._seed, kind, name)
 
 
-@dataclass(frozen=True, slots=True)
-class TreeConfig:
+class TreeConfig(Struct, frozen=True):
     """Shape of Tree of Thoughts (SkyWalker §5.1): with depth 4, two branches make 15 requests and four make 85."""
 
     branches: int = 2
@@ -298,8 +294,7 @@ class TreeOfThoughts:
             yield Step(text, config.output_tokens.draw_int(rng), after=(number - 1) // config.branches)
 
 
-@dataclass(frozen=True, slots=True)
-class BurstConfig:
+class BurstConfig(Struct, frozen=True):
     """Shape of bursts: a user sends many requests at once, and then pauses."""
 
     requests: int = 32

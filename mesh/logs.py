@@ -10,11 +10,11 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TextIO
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from mesh.clock import Clock

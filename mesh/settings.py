@@ -1,20 +1,20 @@
-"""Reads a frozen dataclass of settings as a section of a file: `wait_max_ns: int = ...` is the key `wait_max`, written
+"""Reads a frozen struct of settings as a section of a file: `wait_max_ns: int = ...` is the key `wait_max`, written
 `60s`.
 
-A section is declared once, as the dataclass whose field names it. Its keys, their types, the defaults and the written
+A section is declared once, as the struct whose field names it. Its keys, their types, the defaults and the written
 form all follow from the fields' names and types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from dataclasses import Field as DataclassField
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
 
@@ -34,7 +34,7 @@ from mesh.values import (
 )
 
 AnySections = TypeVar("AnySections")
-_Settings = TypeVar("_Settings")
+_Settings = TypeVar("_Settings", bound=Struct)
 
 
 class FileModel(BaseModel):
@@ -49,7 +49,7 @@ class FileModel(BaseModel):
 
 
 class SectionsFile(FileModel, Generic[AnySections]):
-    """Model of a file with a key for each field of the dataclasses A and B, as `SectionsFile[A | B]`."""
+    """Model of a file with a key for each field of the structs A and B, as `SectionsFile[A | B]`."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     """Names of fields with counts that may be 0."""
@@ -62,7 +62,7 @@ class SectionsFile(FileModel, Generic[AnySections]):
         return create_model(cls.__name__, __base__=cls, **keys)
 
     def take(self, settings: type[_Settings]) -> _Settings:
-        """Settings of one of those dataclasses, from the sections that are its fields."""
+        """Settings of one of those structs, from the sections that are its fields."""
         return _settings_from(settings, self)
 
 
@@ -90,23 +90,28 @@ def file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
         return Factor
     if hint is int:
         return CountFromZero if field_name in may_be_zero else Count
-    if is_dataclass(hint) and hint is not Address:
+    if is_settings(hint):
         return Annotated[hint, Section(may_be_zero)]
-    if get_origin(hint) is dict and is_dataclass(get_args(hint)[1]):
+    if get_origin(hint) is dict and is_settings(get_args(hint)[1]):
         named, each = get_args(hint)
         key = named if get_origin(named) is Annotated else Id
         return dict[key, Annotated[each, Section(may_be_zero)]]  # type: ignore[valid-type]
     return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 
-def _file_default(each: DataclassField[Any]) -> Any:
-    if each.default_factory is not MISSING:
+def is_settings(hint: Any) -> TypeGuard[type[Struct]]:
+    """True for a struct of settings."""
+    return isinstance(hint, type) and issubclass(hint, Struct) and hint is not Address
+
+
+def _file_default(each: FieldInfo) -> Any:
+    if each.default_factory is not NODEFAULT:
         return Field(default_factory=each.default_factory)
-    return ... if each.default is MISSING else each.default
+    return ... if each.default is NODEFAULT else each.default
 
 
 class Section:
-    """Annotation that makes pydantic read and write a dataclass of settings as a section of the file."""
+    """Annotation that makes pydantic read and write a struct of settings as a section of the file."""
 
     def __init__(self, may_be_zero: frozenset[str] = frozenset()) -> None:
         self._may_be_zero = may_be_zero
@@ -121,7 +126,7 @@ class Section:
 
 
 def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
-    names = [each.name for each in fields(settings)]  # type: ignore[arg-type] # a dataclass, by construction
+    names = [each.name for each in fields(settings)]
     return settings(**{name: getattr(section, file_key(name)) for name in names})
 
 
@@ -145,7 +150,7 @@ def _file_value(field_name: str, value: Any) -> Any:
         return {str(name): _file_value(field_name, each) for name, each in value.items()}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return settings_as_file(value)
     if field_name.endswith("_ns"):
         return format_duration(value)

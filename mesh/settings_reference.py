@@ -10,7 +10,6 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from itertools import pairwise
@@ -18,12 +17,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from mesh.settings import SectionsFile, file_key, file_type
+from mesh.settings import SectionsFile, file_key, file_type, is_settings
 from mesh.values import (
     Address,
     AddressText,
@@ -69,28 +69,28 @@ class Key(Struct, frozen=True):
 def keys_of(file: type[SectionsFile[Any]], *documented: type[Any]) -> Iterator[Key]:
     """Every key of a file, sections before their keys.
 
-    `documented` are the dataclasses whose fields are the file's sections: their docstrings explain the sections. Raises
+    `documented` are the structs whose fields are the file's sections: their docstrings explain the sections. Raises
     TypeError for a type without a name in the reference.
     """
-    yield from _keys_below("", file, MISSING, _meanings(file, *documented), file.may_be_zero)
+    yield from _keys_below("", file, NODEFAULT, _meanings(file, *documented), file.may_be_zero)
 
 
 def _keys_below(
     above: str, model: type[Any], defaults: Any, meanings: Mapping[str, str], may_be_zero: frozenset[str]
 ) -> Iterator[Key]:
-    """Keys of a model or of a dataclass of settings; `defaults` is an instance of it, or MISSING."""
+    """Keys of a model or of a struct of settings; `defaults` is an instance of it, or NODEFAULT."""
     for name, key, hint, own in _attributes(model, may_be_zero):
-        value = own if defaults is MISSING else getattr(defaults, name)
+        value = own if defaults is NODEFAULT else getattr(defaults, name)
         sections = list(_sections(hint))
         default = _default(hint, value, is_section=bool(sections))
         yield Key(f"{above}{key}", _type(hint), default, meanings.get(file_key(name)) or _about(hint, sections))
         for section, below in sections:
-            inner = value if isinstance(value, section) else MISSING
+            inner = value if isinstance(value, section) else NODEFAULT
             yield from _keys_below(f"{above}{key}{below}.", section, inner, _meanings(section), may_be_zero)
 
 
 def _attributes(model: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, str, Any, Any]]:
-    """Name, key, type and default of each attribute; MISSING for no default."""
+    """Name, key, type and default of each attribute; NODEFAULT for no default."""
     hints = get_type_hints(model, include_extras=True)
     if issubclass(model, BaseModel):
         for name, info in model.model_fields.items():
@@ -98,17 +98,17 @@ def _attributes(model: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple
     else:
         for each in fields(model):
             factory = each.default_factory
-            own = each.default if factory is MISSING else factory()
+            own = each.default if factory is NODEFAULT else factory()
             yield each.name, file_key(each.name), file_type(each.name, hints[each.name], may_be_zero), own
 
 
 def _model_default(info: FieldInfo) -> Any:
     value = info.get_default(call_default_factory=True, validated_data={})
-    return MISSING if value is PydanticUndefined else value
+    return NODEFAULT if value is PydanticUndefined else value
 
 
 def _sections(hint: Any, below: str = "") -> Iterator[tuple[type[Any], str]]:
-    """Models and dataclasses of settings inside a type, each with the path that leads to it."""
+    """Models and structs of settings inside a type, each with the path that leads to it."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         yield from _sections(inner[0], below)
@@ -124,7 +124,7 @@ def _sections(hint: Any, below: str = "") -> Iterator[tuple[type[Any], str]]:
 
 
 def _is_section(kind: type[Any]) -> bool:
-    return (issubclass(kind, BaseModel) or is_dataclass(kind)) and kind is not Address
+    return issubclass(kind, BaseModel) or is_settings(kind)
 
 
 def _type(hint: Any) -> str:
@@ -169,7 +169,7 @@ def _range(annotations: Sequence[Any]) -> str:
 
 
 def _default(hint: Any, value: Any, *, is_section: bool) -> str:
-    if value is MISSING:
+    if value is NODEFAULT:
         return _REQUIRED
     if value is None or (is_section and _is_section(type(value))):
         return ""

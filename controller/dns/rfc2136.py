@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 import dns.asyncbackend
@@ -23,6 +22,7 @@ import dns.rdatatype
 import dns.rrset
 import dns.tsig
 import dns.update
+from msgspec.structs import replace
 
 from controller.dns.claim import Claim, check_claim, refuse_foreign
 from controller.dns.config import Rfc2136Config, secret_of

@@ -4,9 +4,8 @@ hold no text of a request.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from gateway.app.desk import Desk
 from gateway.app.wording import headline, of_other_side, sentence

@@ -10,11 +10,11 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.accounts import Accounts

@@ -8,8 +8,9 @@ files of journal and log, and the system's socket buffers are not included.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.config.placement_plug_ins import policy_by_name
 from gateway.config.region_file import RegionFile

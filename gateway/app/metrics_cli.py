@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 import yaml
+from msgspec import to_builtins
 
 from gateway.app.metrics_catalogue import catalogue
 from gateway.app.metrics_page import markdown, rules_in
@@ -31,7 +31,7 @@ def metrics(*, rules: Path | None, output: Path | None, as_json: bool) -> None:
 
 
 def _as_json() -> str:
-    return json.dumps([asdict(each) for each in catalogue()], indent=2) + "\n"
+    return json.dumps(to_builtins(catalogue()), indent=2) + "\n"
 
 
 def _as_page(rules: Path | None) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.config.orders import Orders, OrdersRefused, away_from, read_orders, without_orders
 from gateway.config.sections import GatewayConfig

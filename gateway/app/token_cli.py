@@ -8,11 +8,11 @@ import asyncio
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import click
+from msgspec.structs import replace
 
 from gateway.app.identities import Identities
 from gateway.config.reading import read_region_file

@@ -7,10 +7,10 @@ one that it cannot find.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
+from msgspec.structs import asdict, replace
 from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
 from gateway.config.kubernetes import Namespace, Network, PortName, Selector, as_network, cluster_around
@@ -463,7 +463,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             cache_secret=self._cache_secret,
             collector_headers=self._collector_headers,
             secret_files=tuple(self._secret_files()),
-            **{each.name: getattr(sections, each.name) for each in fields(sections)},
+            **asdict(sections),
         )
 
     @property

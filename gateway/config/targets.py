@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
 from mesh.values import Address
@@ -53,14 +53,13 @@ class EngineTlsConfig(Struct, frozen=True):
     """Accept any certificate: the connection is encrypted, but the engine's identity is unverified."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaConfig:
+class ReplicaConfig(Struct, frozen=True):
     """One engine, or one data-parallel rank of it: the core's view of it, and how the edge reaches it."""
 
     spec: ReplicaSpec
     url: str
     dialect: Dialect
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | None = None
     tls: EngineTlsConfig | None = None
     ranks: int = 1
     """Data-parallel ranks behind the URL."""
@@ -82,6 +81,10 @@ class ReplicaConfig:
     those hosts."""
     is_adopted: bool = False
     """Replica is at home at another gateway, which has announced its address."""
+
+    def __repr__(self) -> str:
+        """Name of the replica alone, since the config holds a secret."""
+        return f"ReplicaConfig({self.spec.replica_id})"
 
     @property
     def is_met(self) -> bool:

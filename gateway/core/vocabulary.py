@@ -5,11 +5,11 @@ No decisions are made here. One word stands for one thing, in code, config, metr
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NewType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 RegionName = NewType("RegionName", str)
 Jurisdiction = NewType("Jurisdiction", str)

@@ -6,7 +6,8 @@ replica and places no request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.config.targets import ReplicaConfig
 from gateway.core.kernel.events import AssignmentApplied

@@ -4,8 +4,10 @@ location.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+
+from msgspec.structs import replace
 
 from gateway.config.targets import EngineTlsConfig, ReplicaConfig
 from gateway.core.vocabulary import ReplicaId, ReplicaRole

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import LegResult, Outcome, RequestId

@@ -6,7 +6,8 @@ It must never log, keep or pass on a credential, nor answer a missing key differ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName

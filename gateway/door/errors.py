@@ -7,9 +7,9 @@ in `nightside explain`, under the request's id.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome

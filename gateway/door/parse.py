@@ -7,10 +7,10 @@ never text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from os import urandom
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from gateway.core.features.stored_responses.key import stored_response_key

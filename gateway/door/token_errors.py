@@ -4,7 +4,7 @@ and contain no part of the token.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.door.errors import ClientFault, ErrorKind
 from mesh.tokens.words import Reason, TokenRefused

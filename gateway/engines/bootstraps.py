@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ProbeConfig

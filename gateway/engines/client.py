@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect
 from gateway.core.kernel.effects import StartLeg

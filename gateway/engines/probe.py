@@ -7,8 +7,9 @@ It reports what it saw and makes no placement.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from urllib.parse import urljoin, urlsplit
+
+from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
 from gateway.engines.dialects import DIALECTS, Reading

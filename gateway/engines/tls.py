@@ -6,11 +6,11 @@ It must never fall back to a connection without checks: a file that cannot be us
 from __future__ import annotations
 
 import ssl
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.targets import EngineTlsConfig
 from mesh.faults import ConfigError

@@ -7,9 +7,8 @@ as it is.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect
 from gateway.request.body_edits import Member

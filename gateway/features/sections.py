@@ -4,6 +4,7 @@ here is unknown."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+
 from msgspec import Struct, field
 from msgspec.structs import fields
 

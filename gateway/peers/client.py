@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.forwarding import leg_end_of

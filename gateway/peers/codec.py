@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
 from gateway.core.features.stored_responses.key import stored_response_key

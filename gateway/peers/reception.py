@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
+from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -208,7 +209,7 @@ def _region_form(region: Region) -> dict[str, Any]:
         "digest": region.policy.digest,
         "closed": region.is_closed,
         "refused_on_arrival": [name for name in region.policy.tenants if not may_enter(region.policy, name).allowed],
-        "logging": asdict(region.policy.logging),
+        "logging": to_builtins(region.policy.logging),
     }
 
 
@@ -218,8 +219,8 @@ def _flow_form(flow: Flow) -> dict[str, Any]:
         "to": flow.target.region,
         "tenants": list(flow.tenants) or None,
         "allowed": flow.allowed,
-        "process": asdict(flow.process),
-        "accept": asdict(flow.accept),
+        "process": to_builtins(flow.process),
+        "accept": to_builtins(flow.accept),
     }
 
 

@@ -11,11 +11,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import (
     AfterValidator,
     BaseModel,

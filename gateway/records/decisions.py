@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from itertools import islice
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig

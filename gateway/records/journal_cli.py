@@ -3,11 +3,11 @@ file."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec import to_builtins
 
 from gateway.records.journal import replay as replay_journal
 from mesh.journal import JournalUnreadable
@@ -32,7 +32,7 @@ def replay(files: tuple[Path, ...], *, run: str | None, as_json: bool) -> None:
     except JournalUnreadable as error:
         click.echo(_as_json({"unreadable": str(error)}) if as_json else f"unreadable: {error}", err=not as_json)
         raise SystemExit(EXIT_UNREADABLE) from error
-    click.echo(_as_json(asdict(report)) if as_json else report_as_text(report))
+    click.echo(_as_json(to_builtins(report)) if as_json else report_as_text(report))
     if report.divergence is not None:
         raise SystemExit(EXIT_DIVERGED)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived

@@ -7,8 +7,9 @@ can be tried elsewhere without the client's knowing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Extra, LegResult, LegRole, TargetKind

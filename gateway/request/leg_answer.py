@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegAccepted, LegEnded

@@ -5,7 +5,8 @@ interpret the hand-off."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken, LegEnded

@@ -8,9 +8,11 @@ timers, and none of them waits. Each StartLeg is answered by exactly one LegEnde
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import urandom
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived

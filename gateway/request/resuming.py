@@ -7,10 +7,10 @@ prompt, since all engines support these. Unaffected members stay as the client w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.placement.prefix_chain import extended_chain
 from gateway.core.vocabulary import RequestProfile

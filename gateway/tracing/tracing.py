@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig

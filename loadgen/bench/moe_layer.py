@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 import click
+from msgspec import Struct, to_builtins
 
 from mesh.clock import Clock
 
@@ -25,8 +25,7 @@ CONTEXTS = (512, 1_024, 2_048, 4_096)
 _WARM_UPS, _ROUNDS = 10, 50
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerShape(Struct, frozen=True):
     """Shape of one layer of Qwen3-30B-A3B."""
 
     hidden: int = 2048
@@ -38,8 +37,7 @@ class LayerShape:
     head_size: int = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Least-squares fit: time = intercept + slope · size."""
 
     intercept_us: float
@@ -78,12 +76,12 @@ def main(device: str) -> None:
         "device": torch.cuda.get_device_name(device),
         "date": Clock().wall_time()[:10],
         "torch": torch.__version__,
-        "shape": asdict(shape),
+        "shape": to_builtins(shape),
         "layer_us": layer,
         "attention_us": attention,
         "ratio_16_to_128_at_64": at_64[-1] / at_64[0],
-        "layer_and_expert": asdict(fitted(EXPERTS, at_64)),
-        "kv_token": asdict(fitted(reads, taken)),
+        "layer_and_expert": to_builtins(fitted(EXPERTS, at_64)),
+        "kv_token": to_builtins(fitted(reads, taken)),
     }
     click.echo(json.dumps(document, indent=2))
 

@@ -10,10 +10,11 @@ import gc
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns  # noqa: TID251 - a bench measures
 from typing import Protocol
+
+from msgspec import Struct
 
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.placement.prefix_index import PrefixIndex
@@ -33,8 +34,7 @@ _BYTES_MAX = 2**34
 _TTL_NS = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One figure, and the reference's value where it has one."""
 
     case: str
@@ -43,8 +43,7 @@ class Row:
     naive: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     shape: str
     block_bytes: int
     targets: int
@@ -58,8 +57,7 @@ class Case:
         return _PROMPT_BYTES // self.block_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     chain: bytes
     slot: int
     is_timed: bool
@@ -155,8 +153,7 @@ def available_of(case: Case) -> list[int]:
     return sorted(rng.sample(range(case.targets), int(case.targets * _AVAILABLE)))
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     match_us: float
     insert_us: float
     both_us: float

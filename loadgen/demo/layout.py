@@ -7,8 +7,9 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.processes import OUR_MODULES, DemoFailure
@@ -28,8 +29,7 @@ from loadgen.demo.region_files import (
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """Ports and engines of one gateway."""
 
     region: RegionScenario
@@ -44,8 +44,7 @@ class Seat:
         return gateway_id(self.region.name, self.number)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     seats: tuple[Seat, ...]
     engines: dict[RegionName, tuple[int, ...]]
     controller: ControllerPorts | None

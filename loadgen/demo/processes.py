@@ -8,8 +8,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _LOG_TAIL_LINES = 8
 _LOG_LINE_MAX = 160
@@ -20,8 +21,7 @@ class DemoFailure(Exception):
     """The demo cannot go on; the message gives the reason for the user."""
 
 
-@dataclass(slots=True, eq=False)
-class Child:
+class Child(Struct, eq=False):
     """One process of the demo, in a session of its own so that a Ctrl-C reaches only the demo."""
 
     name: str

@@ -6,10 +6,10 @@ import random
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from msgspec import Struct
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, ModelName, RegionName, ReplicaRole
@@ -28,8 +28,7 @@ _ANSWERS_PER_S = 100_000
 """DNS rate limit, raised because all of the demo's clients ask from one network."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayPorts:
+class GatewayPorts(Struct, frozen=True):
     http: int
     peers: int
     admin: int
@@ -39,8 +38,7 @@ class GatewayPorts:
     """Zero for a gateway that does not answer DNS queries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Controlled:
+class Controlled(Struct, frozen=True):
     """Settings that attach a gateway to the demo's controller."""
 
     controller: str
@@ -182,8 +180,7 @@ def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Control
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerPorts:
+class ControllerPorts(Struct, frozen=True):
     grpc: int
     admin: int
     dns: int

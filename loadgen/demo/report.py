@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
@@ -23,8 +23,7 @@ from loadgen.vocabulary import RequestEnd
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """Results of one run."""
 
     name: str
@@ -38,8 +37,7 @@ class RunResult:
     """True if the run was stopped before its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(Struct, frozen=True):
     run: RunResult
     regions: dict[RegionName, Figures]
     """Figures of each region's clients; prefix hits are those of the region's engines, for requests of all regions."""

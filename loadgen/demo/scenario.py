@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, Jurisdiction, ModelName, Place, RegionName
 from loadgen.workload import WorkloadConfig
@@ -18,8 +20,7 @@ ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
 LLAMACPP_SERVER = FOLDER / "llamacpp_server.py"
 
 
-@dataclass(frozen=True, slots=True)
-class RegionScenario:
+class RegionScenario(Struct, frozen=True):
     place: Place
     clients: int
     engines: int = 4
@@ -52,8 +53,7 @@ def _region(name: str, jurisdiction: str, clients: int, location: tuple[float, f
     return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients, location=location)
 
 
-@dataclass(frozen=True, slots=True)
-class DemoScenario:
+class DemoScenario(Struct, frozen=True):
     """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
 
     regions: tuple[RegionScenario, ...] = (

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId
 from loadgen.demo.members import Member
@@ -27,8 +27,7 @@ _LATE_S = 1.0
 """Time that polling, resolving and connecting may add to the TTL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sightings:
+class Sightings(Struct, frozen=True):
     """Time at which each event was first seen, by the clock; None: not within the time allowed."""
 
     unforwarded_ns: int | None
@@ -39,8 +38,7 @@ class Sightings:
     """The name leads the dead gateway's region's clients to another gateway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Homecoming:
+class Homecoming(Struct, frozen=True):
     home_ns: int | None
     """The returned gateway has its replicas again, and no other gateway has them."""
     renamed_ns: int | None
@@ -57,8 +55,7 @@ class Cause(StrEnum):
     OTHER = "unexplained"
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(Struct, frozen=True):
     """Death of a gateway, by the clock of the client that sent the requests."""
 
     hosts: frozenset[str]

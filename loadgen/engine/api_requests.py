@@ -5,8 +5,9 @@ It checks and never changes a request; a refusal has the status and body that a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from loadgen.engine.fields import (
     ApiError,
@@ -27,8 +28,7 @@ CHOICES_MAX = 256
 """Maximum of prompts times samples of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Struct, frozen=True):
     """One checked request for tokens."""
 
     endpoint: Endpoint

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec import Struct, field
 
 from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
@@ -24,8 +25,7 @@ _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(slots=True)
-class TokenFeed:
+class TokenFeed(Struct):
     """Progress of one request. There is one reader."""
 
     request: EngineRequest

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct, field
 
 
 class FaultMode(StrEnum):
@@ -59,8 +59,7 @@ GENERATION_FAULTS = (
 """Modes that affect requests for tokens."""
 
 
-@dataclass(slots=True)
-class FaultSwitch:
+class FaultSwitch(Struct):
     """Fault in force, and the number of requests it has hit."""
 
     fault: Fault = field(default_factory=Fault)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import xxhash
+from msgspec import Struct
 
 from loadgen.engine.tokens import TOKEN_BYTES
 
@@ -49,8 +50,7 @@ def json_body(content_type: str, body: bytes) -> Fields:
     return Fields(_json_object(body))
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """JSON object whose members are read by type; null counts as absent, as it does in vLLM."""
 
     members: dict[str, Any]

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Never
@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import xxhash
 from aiohttp import web
+from msgspec import Struct
 
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
@@ -58,8 +59,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _RANK_HEADER = "X-data-parallel-rank"
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """Execution parameters of a request, beside its content."""
 
     handoff: HandOver | Fetch | None
@@ -78,8 +78,7 @@ async def reset_connection(http: web.Request) -> Never:
     raise AssertionError("a handler outlived its connection")
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Request that the engine has accepted."""
 
     http: web.Request

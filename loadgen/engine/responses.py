@@ -6,10 +6,10 @@ It interprets text and function calls; other items of a conversation count with 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
+from msgspec import Struct, field
 
 from loadgen.engine.api_answers import AnyAnswer, encode
 from loadgen.engine.api_requests import GenerationRequest, check_sampling, schema_in, schema_of
@@ -43,16 +43,14 @@ _ECHOED: dict[str, Any] = {
 """Request fields that a response repeats, each with its value when absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesRequest(GenerationRequest):
+class ResponsesRequest(GenerationRequest, frozen=True):
     messages: tuple[Message, ...] = ()
     """Conversation before the answer."""
     echo: dict[str, Any] = field(default_factory=dict)
     store: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(Struct, frozen=True):
     messages: tuple[Message, ...]
     """Conversation including the answer."""
     body: dict[str, Any]
@@ -143,7 +141,6 @@ def _tool_to_call(fields: Fields) -> Tool | None:
     return chosen_tool(tools, must_call=choice == "required", name=name)
 
 
-@dataclass(slots=True)
 class ResponsesAnswer(AnyAnswer):
     request: ResponsesRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -16,6 +16,7 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from msgspec import Struct
 
 from gateway.core.vocabulary import Connector
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
@@ -58,8 +59,7 @@ async def serve_engines(
         yield servers
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
+class Books(Struct, frozen=True):
     """Present state of one engine, all ranks together, followed by counters."""
 
     in_flight: int

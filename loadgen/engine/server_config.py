@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.model import EngineConfig
 
 
-@dataclass(frozen=True, slots=True)
-class EngineServerConfig:
+class EngineServerConfig(Struct, frozen=True):
     """Configuration of one emulated engine."""
 
     model: str

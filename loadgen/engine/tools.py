@@ -6,19 +6,18 @@ The form of the arguments is decided by `schemas.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import xxhash
+from msgspec import Struct, field
 
 from loadgen.engine.fields import bad_value
 from loadgen.engine.schemas import json_of
 from loadgen.engine.tokens import TOKEN_BYTES, continuation, token_count
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     name: str
     schema: dict[str, Any] = field(default_factory=dict)
 

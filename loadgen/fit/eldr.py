@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from msgspec import to_builtins
 from rich.console import Console
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, digest_of
@@ -143,7 +143,7 @@ def _document(made: EldrFit, source: str, out: str, took_s: float) -> dict[str, 
         "rho": list(artifact.rho),
         "fitted_by": f"NumPy {np.__version__}",
         "took_s": took_s,
-        "scores": made.scores and asdict(made.scores),
+        "scores": made.scores and to_builtins(made.scores),
         "unscored": made.unscored,
     }
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 from rich.console import Console
 
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
@@ -111,7 +111,7 @@ def predictor(
             "source": str((history or trace or out).name),
             "fitted_by": artifact.fitted_by,
             "artifact": str(out),
-            "scores": made.scores and asdict(made.scores),
+            "scores": made.scores and to_builtins(made.scores),
             "unscored": made.unscored,
         }
         _write(out, report, artifact, document)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
 import aiohttp
+from msgspec import Struct, to_builtins
 from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
@@ -46,8 +46,7 @@ _PROBE_PAUSE_S = 0.05
 _IN_FLIGHT_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """Figure that simulated and live runs both have."""
 
     name: str
@@ -63,8 +62,7 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """Time to first token on an idle mesh, of requests that share no prefix."""
 
     modelled_ns: int
@@ -221,7 +219,7 @@ def agreement_document(
 def _settings(run: RunSection) -> Figures:
     """Placement and pushing settings of every run, live and simulated, recorded because defaults change over time."""
     config = run.as_config()
-    return {"placement": asdict(config.placement), "pushing": asdict(config.pushing)}
+    return {"placement": to_builtins(config.placement), "pushing": to_builtins(config.pushing)}
 
 
 def _in_words(settings: Figures) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import (
@@ -40,8 +41,7 @@ _UNSEEN = dict.fromkeys(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRun:
+class LiveRun(Struct, frozen=True):
     """Results of one live run."""
 
     name: str

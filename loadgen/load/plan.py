@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from gateway.core.vocabulary import RegionName
 from loadgen.live_client import Dialect
@@ -30,8 +31,7 @@ HERE = "here"
 Urls = Mapping[RegionName, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """API keys by owner: `REGION/TENANT`, `REGION`, or `*` for all other clients."""
 
     by_owner: Mapping[str, str] = field(default_factory=dict)
@@ -41,8 +41,7 @@ class Keys:
         return next((self.by_owner[owner] for owner in owners if owner in self.by_owner), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Settings of a live run that a simulated one does not have."""
 
     in_flight_max: int

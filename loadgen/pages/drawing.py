@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from markupsafe import Markup
+from msgspec import Struct
 
 COLOURS = 9
 _DASHES = ("", "6 3", "2 3")
@@ -24,8 +24,7 @@ Span = tuple[float, float]
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """SVG elements of a picture and their description; the description is empty where adjacent text says the same."""
 
     width: float
@@ -76,8 +75,7 @@ def _pen(number: int) -> dict[str, str]:
 # Scales
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """Start of an axis, the position of each value on it, and its ticks."""
 
     start: float
@@ -130,8 +128,7 @@ _HALF = 8.0
 """Half of a box's or a bar's height."""
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
+class Boxes(Struct, frozen=True):
     """Box from 25 to 75 %, whiskers at 10 and 90 %, a line at the median, and a triangle at the mean; on a log
     scale."""
 
@@ -174,8 +171,7 @@ class Boxes:
         return _mark("g", Markup("").join(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Bars as long as their values, with the numbers beside them."""
 
     title: str
@@ -217,8 +213,7 @@ Panel = Boxes | Bars
 """One figure of every row, over one scale."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """Layout of rows and of their names: left of the rows, or above them where the width is for one panel."""
 
     left: float
@@ -276,8 +271,7 @@ def _said(panel: Panel, names: Sequence[str]) -> str:
 # Lines
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Named curve, its points from left to right."""
 
     name: str
@@ -352,8 +346,7 @@ def _highest(curves: Sequence[Line]) -> str:
 # Over time
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """Properties that all plots over time share."""
 
     end_s: float

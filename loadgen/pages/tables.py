@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING
@@ -38,8 +39,7 @@ class Part(NamedTuple):
     rows: Sequence[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     label: str
     """Label for screen readers."""
     heads: Sequence[str]

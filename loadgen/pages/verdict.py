@@ -8,7 +8,8 @@ of its requests is never the quickest beside one that does not, since lost reque
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from loadgen.figures import Figures
 
@@ -20,8 +21,7 @@ run is above it."""
 _TIMES_FROM = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One figure by which runs are compared."""
 
     title: str
@@ -53,8 +53,7 @@ class Measure:
         return f"{_sign(factor - 1)}{abs(factor - 1) * 100:.0f}\u00a0%"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Result of one measure over all runs."""
 
     title: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from loadgen.planner.lengths import Lengths, Shape
 from loadgen.planner.profiles import Profile
@@ -32,8 +33,7 @@ class Seats(StrEnum):
     """Number of sequences whose likely KV cache use fits: a sequence takes blocks as it grows, as in vLLM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Work of a mean request on an engine, and its use of the KV cache."""
 
     iterations: float
@@ -88,8 +88,7 @@ def throughput(profile: Profile, slots: int, work: Work) -> float:
     return slots / busy_ns * _SECOND_NS
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSize:
+class PoolSize(Struct, frozen=True):
     """One pool by formula."""
 
     name: str
@@ -105,8 +104,7 @@ class PoolSize:
     """Number of instances; None if not even one request of this window fits into an instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSize:
+class SplitSize(Struct, frozen=True):
     """Two pools by formula."""
 
     threshold_tokens: int
@@ -133,8 +131,7 @@ def closed_form(share: float, gain: float) -> float:
     return share * (1 - 1 / gain) if gain else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
+class Sizing(Struct, frozen=True):
     """A load on a profile, and the method of counting its instances' slots."""
 
     profile: Profile

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from gateway.core.features.prices.price_list import PriceList
 from loadgen.figures import Figures
@@ -22,8 +25,7 @@ from loadgen.simulator.sweep import all_done
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Inputs of a plan."""
 
     rate_per_s: float
@@ -76,8 +78,8 @@ def plan(
         "format": FORMAT,
         "profile": _profile_figures(profile, ask),
         "load": _load_figures(source, ask, served_share),
-        "slo": asdict(ask.slo),
-        "trial": None if ask.trial is None else asdict(ask.trial),
+        "slo": to_builtins(ask.slo),
+        "trial": None if ask.trial is None else to_builtins(ask.trial),
         "fleets": fleets,
     }
 
@@ -192,10 +194,10 @@ def _pool_figures(size: PoolSize, found: Carried | None) -> Figures:
     elif found is not None and found.rate_per_s:
         verified = math.ceil(size.rate_per_s / found.rate_per_s - 1e-9)
     return {
-        **asdict(size),
+        **to_builtins(size),
         "verified_instances": verified,
         "carried_per_s": found and found.rate_per_s,
-        "played": found and found.played and asdict(found.played),
+        "played": found and found.played and to_builtins(found.played),
         "limited_by": found and found.limited_by,
     }
 
@@ -264,7 +266,7 @@ def _profile_figures(profile: Profile, ask: Ask) -> Figures:
         "kv_tokens_computed": profile.kv_tokens_computed,
         "context_tokens_max": profile.context_tokens_max,
         "overrides": profile.overrides((*ask.thresholds, profile.context_tokens_max)),
-        "price": price and asdict(price),
+        "price": price and to_builtins(price),
     }
 
 

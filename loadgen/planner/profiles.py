@@ -8,7 +8,8 @@ precedence over the equations and are reported as overrides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import EngineConfig
@@ -17,8 +18,7 @@ BLOCK_TOKENS = 16
 HOURS_A_YEAR = 8_760
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Price of one GPU for an hour in US dollars, with its source and date."""
 
     usd_per_hour: float
@@ -26,16 +26,14 @@ class Price:
     date: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     name: str
     memory_bytes: float
     price: Price | None = None
     """Price of the GPU; a missing one (None) is shown as missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """Model as one GPU of an instance sees it."""
 
     name: str
@@ -48,8 +46,7 @@ class Model:
     activations_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """One model on one kind of instance."""
 
     name: str

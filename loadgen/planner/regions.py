@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from loadgen.traces.rates import Points, fitted
 
@@ -15,8 +16,7 @@ HOURS = 24
 _STEPS_AN_HOUR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RegionLoad:
+class RegionLoad(Struct, frozen=True):
     """Load of one region over a day."""
 
     name: str
@@ -37,8 +37,7 @@ def region_load(name: str, peak_per_s: float, ahead_hours: float = 0.0, day: Poi
     return RegionLoad(name, tuple(curve.rate_at(step / _STEPS_AN_HOUR) for step in range(steps)))
 
 
-@dataclass(frozen=True, slots=True)
-class PoolNeed:
+class PoolNeed(Struct, frozen=True):
     """Rate that one instance of a pool carries, and the pool's share of all requests."""
 
     name: str
@@ -46,8 +45,7 @@ class PoolNeed:
     carried_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RegionFleets:
+class RegionFleets(Struct, frozen=True):
     """Instances by pool."""
 
     by_region: Mapping[str, Mapping[str, int]]

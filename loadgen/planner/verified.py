@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
 from loadgen.engine.sequences import EngineRequest
@@ -21,8 +23,7 @@ _MS_NS = 1_000_000
 _LATE_SHARE_MAX = 0.10
 
 
-@dataclass(frozen=True, slots=True)
-class Slo:
+class Slo(Struct, frozen=True):
     """Latency objectives, each missed by at most `late_share` of the requests; no request may be preempted or
     rejected."""
 
@@ -37,8 +38,7 @@ class Slo:
         return replace(self, late_share=min(_LATE_SHARE_MAX, self.late_share / 2 / share))
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """Extent of the simulation."""
 
     seed: int = 1
@@ -54,8 +54,7 @@ class Trial:
         return min(self.requests_max, max(self.requests_min, 6 * self.instances * slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """Latencies of the slice's requests, and their failures."""
 
     requests: int
@@ -89,8 +88,7 @@ class Played:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """Highest rate of one instance at which all objectives were met, and the latencies at that rate."""
 
     rate_per_s: float
@@ -100,22 +98,19 @@ class Carried:
     """Objective that was missed just above the rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     at_ns: int
     shape: Shape
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     arrived_ns: int
     output_tokens: int
     is_counted: bool
     first_ns: int = 0
 
 
-@dataclass(slots=True)
-class Times:
+class Times(Struct):
     """Latencies of each counted request of a slice."""
 
     slo: Slo

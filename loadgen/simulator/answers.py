@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from loadgen.simulator.engines import EngineRun, SimReplica
 
@@ -11,8 +11,7 @@ class OutOfPlace(Exception):
     """A token was written twice, or left out."""
 
 
-@dataclass(slots=True)
-class Told:
+class Told(Struct):
     """Progress of one answer. Runs follow one another; each writes from some token on."""
 
     tokens: int = 0

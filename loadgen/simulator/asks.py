@@ -4,8 +4,10 @@ decisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import (
     GatewayId,
@@ -25,8 +27,7 @@ TRY_MARK = "~"
 """Separator between a request's id and the number of a retry, which gateways treat as a request of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class RanAt:
+class RanAt(Struct, frozen=True):
     """Engine that answers, and the prompt tokens that it had in its cache."""
 
     region: RegionName
@@ -46,8 +47,7 @@ class Upstream(Protocol):
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Ask:
+class Ask(Struct, eq=False):
     """One request as its client knows it. Times are the client's."""
 
     profile: RequestProfile

@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
@@ -27,8 +29,7 @@ _DISK_MAX = 8
 ASK_TIMEOUT_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class SimHello:
+class SimHello(Struct, frozen=True):
     """First message of a gateway on its stream."""
 
     gateway_id: GatewayId
@@ -59,8 +60,7 @@ class Switchboard(Protocol):
     def answer(self, near: Attachment, life: int, line: Line) -> Stream: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ControlTimes:
+class ControlTimes(Struct, frozen=True):
     """Intervals and time-outs of the control stream."""
 
     report_interval_ns: int
@@ -70,8 +70,7 @@ class ControlTimes:
     """Silence after which a peer counts as unreachable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ties:
+class Ties(Struct, frozen=True):
     """Shared environment of all attachments of a world."""
 
     peers: dict[GatewayId, Attachment]

@@ -8,8 +8,9 @@ or the mesh itself. A request's way beyond the gateway is invisible here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
 from loadgen.simulator.asks import TRY_MARK, Ask, RanAt

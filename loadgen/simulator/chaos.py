@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
@@ -24,8 +25,7 @@ _LOAD_S = 6
 _MILLISECOND_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Violation or exception found by one seed."""
 
     seed: int
@@ -33,8 +33,7 @@ class Finding:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ordeal:
+class Ordeal(Struct, frozen=True):
     """Counts of one seed that found nothing."""
 
     seed: int

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.core import events
 from gateway.core.events import Event
@@ -91,8 +92,7 @@ class Broken(Exception):
         return f"at {self.now_ns / 1e9:.6f} s: {self.what}: {self.detail}"
 
 
-@dataclass(slots=True)
-class _Visit:
+class _Visit(Struct):
     """One request at one gateway, as observed from outside."""
 
     arrival: int
@@ -137,8 +137,7 @@ class _Visit:
         return self.tenant, self.origin, self.came_across, bool(self.connectors), self.service_class
 
 
-@dataclass(slots=True)
-class _View:
+class _View(Struct):
     """Record of what one gateway was told in its present life."""
 
     spec: GatewaySpec
@@ -240,8 +239,7 @@ def names_place(rule: PlaceRule, place: Place) -> bool:
     return (named or within) and place.region not in rule.denied_regions
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """Counters for the report."""
 
     placements: Counter[tuple[RegionName, RegionName, str]] = field(default_factory=Counter)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import ceil
+
+from msgspec import Struct, field
 
 from controller.core import effects as ordered
 from controller.core import events as news
@@ -36,8 +37,7 @@ Disturbed = str | frozenset[str]
 controller's own."""
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(Struct):
     """Peer, or the controller, within a gateway's reach that has a newer snapshot than the gateway."""
 
     version: ControlVersion
@@ -46,8 +46,7 @@ class _Source:
     within the gateway's reach."""
 
 
-@dataclass(slots=True)
-class _Served:
+class _Served(Struct):
     """Record of what one gateway was told in its present life."""
 
     place: Place
@@ -58,8 +57,7 @@ class _Served:
     """Sources by peer, or the controller."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """Record of what the controller was told of one gateway in the controller's present life."""
 
     condition: Condition = Condition.UNKNOWN
@@ -74,8 +72,7 @@ class _Seen:
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Mind:
+class _Mind(Struct):
     """Record of what one controller was told in its present life, and has ordered."""
 
     seen: dict[GatewayId, _Seen] = field(default_factory=dict)

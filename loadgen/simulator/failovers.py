@@ -5,7 +5,8 @@ back home. It only observes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from controller.core.effects import Effect as Order
 from controller.core.effects import KeepOwners, PublishRecords, TellCondition
@@ -26,8 +27,7 @@ from mesh.naming.tree import RecordTree
 _SECOND_NS = 1_000_000_000
 
 
-@dataclass(slots=True)
-class Failover:
+class Failover(Struct):
     """One failure of a gateway. A time is None if that stage was not reached."""
 
     gateway_id: GatewayId

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 _MILLISECOND_NS = 1_000_000
 CONTROLLER = "controller"
@@ -130,8 +131,7 @@ FaultKey = tuple[FaultKind, str, str]
 """Kind and place of a fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One fault that heals again; repeated, it flaps."""
 
     kind: FaultKind
@@ -161,8 +161,7 @@ class Fault:
             yield start_ns, start_ns + self.lasts_ns
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPlaces:
+class FaultPlaces(Struct, frozen=True):
     """Places that faults can hit."""
 
     replicas: Sequence[str]

@@ -7,9 +7,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, assert_never
+
+from msgspec.structs import replace
 
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import click
 import yaml
 from click.core import ParameterSource
+from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -339,8 +339,7 @@ def _write_trace(
 # Chaos
 
 
-@dataclass(frozen=True, slots=True)
-class _Ordeals:
+class _Ordeals(Struct, frozen=True):
     """Seeds and kind of the chaos worlds."""
 
     seeds: range

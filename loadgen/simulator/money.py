@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.features.prices.price_table import MICROS, Prices, PriceTable, ReplicaPrice
@@ -30,8 +31,7 @@ _MILLIGRAMS = 1_000_000
 """Milligrams per kilogram."""
 
 
-@dataclass(frozen=True, slots=True)
-class PricedDay:
+class PricedDay(Struct, frozen=True):
     """Price list, and the time of the week at which a run takes place."""
 
     prices: PriceList
@@ -60,8 +60,7 @@ class PricedDay:
         return ceil((change_s - _MONDAY_S - self.from_s) * _SECOND_NS / self.stretch)
 
 
-@dataclass(slots=True)
-class _Spent:
+class _Spent(Struct):
     """Costs of one region."""
 
     replica_micros: float = 0.0

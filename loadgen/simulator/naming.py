@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from loadgen.simulator.agenda import Agenda
@@ -33,8 +34,7 @@ class NameServer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer to the clients of one region."""
 
     gateways: tuple[GatewayId, ...]
@@ -55,8 +55,7 @@ def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
     return tuple(map(GatewayId, tree.anywhere))
 
 
-@dataclass(frozen=True, slots=True)
-class ServedZone:
+class ServedZone(Struct, frozen=True):
     """Name servers of the zone, with the agenda, network and settings to reach them."""
 
     servers: tuple[NameServer, ...]

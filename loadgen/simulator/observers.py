@@ -4,8 +4,9 @@ else of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from controller.core.effects import Effect as Order
 from controller.core.events import Event as News
@@ -18,8 +19,7 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, 
 from mesh.control.vocabulary import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySpec:
+class GatewaySpec(Struct, frozen=True):
     """Start parameters of one gateway."""
 
     gateway_id: GatewayId

@@ -6,8 +6,9 @@ measured so.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import PurePath
+
+from msgspec import to_builtins
 
 from loadgen.figures import Figures
 from loadgen.simulator.scenario import ClientsSection, Scenario, questions_in
@@ -64,7 +65,7 @@ def _trace(scenario: Scenario, name: str) -> Figures:
         "speed": section.speed,
         "scale_tokens": section.scale_tokens,
         "sample": section.sample,
-        **asdict(replay.counts),
+        **to_builtins(replay.counts),
         **_unread(replay.trace.unreadable),
         "notes": list(replay.trace.notes),
     }

@@ -7,11 +7,11 @@ last. It decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.events import DecodeProgress
 from gateway.core.features.stored_responses.events import ResponseStored

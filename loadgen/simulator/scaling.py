@@ -8,7 +8,8 @@ its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.core.events import Event
 from gateway.core.features.scaling.demand import would_have_run
@@ -38,8 +39,7 @@ _IDLE_LOOK_NS = _SECOND_NS
 _STALE_LOOKS = 3
 
 
-@dataclass(slots=True, eq=False)
-class _Replica:
+class _Replica(Struct, eq=False):
     """One possible replica: it is off, starting, serving or stopping."""
 
     spec: ReplicaSpec
@@ -51,8 +51,7 @@ class _Replica:
     """Number of orders to start or stop; actions due for an earlier order are dropped."""
 
 
-@dataclass(slots=True, eq=False)
-class _Region:
+class _Region(Struct, eq=False):
     gateway: SimGateway
     scaler: Scaler
     key: PoolKey

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from controller.core.vocabulary import GatewayEntry, ReplicaEntry
 from controller.store.held import Mark
@@ -15,8 +17,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct):
     """State that outlives a process."""
 
     term: int = 0

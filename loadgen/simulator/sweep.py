@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from loadgen.figures import Figures
 from loadgen.simulator.results import figures_of
@@ -20,8 +21,7 @@ _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One run of one variant of a scenario: a job for one process, on any machine."""
 
     number: int

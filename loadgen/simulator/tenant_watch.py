@@ -6,7 +6,8 @@ It checks the limits stated in docs/tenant_limits.md, and records how near tenan
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -30,8 +31,7 @@ REFUSALS = frozenset(
 )
 
 
-@dataclass(slots=True)
-class TenantFigures:
+class TenantFigures(Struct):
     """Record of one tenant."""
 
     running: Counter[GatewayId] = field(default_factory=Counter)

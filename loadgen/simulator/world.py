@@ -10,8 +10,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import (
@@ -67,8 +69,7 @@ _DEAFENING = frozenset(
 _LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
 
 
-@dataclass(frozen=True, slots=True)
-class RegionSample:
+class RegionSample(Struct, frozen=True):
     """State of one region at one moment."""
 
     at_ns: int
@@ -78,8 +79,7 @@ class RegionSample:
     """Requests running or waiting at each of its engines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Progress of a run."""
 
     simulated_ns: int
@@ -92,8 +92,7 @@ class Progress:
         return self.ended + self.open
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(Struct, frozen=True):
     """Results of one run."""
 
     run: RunSection

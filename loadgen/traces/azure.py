@@ -9,7 +9,8 @@ import csv
 import re
 from calendar import monthrange, timegm
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from loadgen.passages import Passage
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, parsed

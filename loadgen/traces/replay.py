@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from msgspec import Struct
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from loadgen.passages import Passage
@@ -29,8 +30,7 @@ class Pace(StrEnum):
     """The answer in this run, and at least the recorded duration of the answer; then the recorded think time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayConfig:
+class ReplayConfig(Struct, frozen=True):
     """Part of a trace to replay, and its changes."""
 
     speed: float = 1.0
@@ -50,8 +50,7 @@ class ReplayConfig:
     pace: Pace = Pace.ANSWERS
 
 
-@dataclass(slots=True)
-class ReplayCounts:
+class ReplayCounts(Struct):
     """Number of rows by what happened to them."""
 
     rows: int = 0
@@ -69,8 +68,7 @@ class ReplayCounts:
     pauses_cut: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Some of the users who replay a trace together."""
 
     region: str
@@ -80,8 +78,7 @@ class Group:
     """Time by which the group's users arrive earlier than recorded; arrivals before the beginning move to the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """Rows that arrived as one unit: one row and all rows that waited for it, directly or not."""
 
     at_s: float

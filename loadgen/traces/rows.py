@@ -6,11 +6,11 @@ Pure: lines come in, rows go out. No row is dropped without being counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from loadgen.passages import Passage
 
@@ -33,8 +33,7 @@ class RowFault(ValueError):
     """Reason why a row cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRow:
+class TraceRow(Struct, frozen=True):
     """One request as it was recorded."""
 
     at_s: float
@@ -55,8 +54,7 @@ class TraceRow:
     tenant: str = ""
 
 
-@dataclass(slots=True)
-class Unreadable:
+class Unreadable(Struct):
     """Number of unreadable rows, and the reasons for the first of them."""
 
     count: int = 0
@@ -68,8 +66,7 @@ class Unreadable:
             self.first.append(f"{where}: {why}"[:_REASON_LENGTH_MAX])
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """Rows that were read, and a count of those that were not."""
 
     format: TraceFormat

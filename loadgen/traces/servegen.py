@@ -10,10 +10,10 @@ import csv
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
+from msgspec import Struct
 
 from loadgen.passages import Passage
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, Unreadable
@@ -23,8 +23,7 @@ _HOUR_S = 3600.0
 _OWN_BLOCK_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class RateWindow:
+class RateWindow(Struct, frozen=True):
     """Requests per second from `from_s` on, and the coefficient of variation of their gaps (1 is a Poisson process)."""
 
     from_s: float
@@ -32,8 +31,7 @@ class RateWindow:
     variation: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
+class TokenCounts(Struct, frozen=True):
     """Token counts with their cumulative likelihoods."""
 
     tokens: Sequence[int]
@@ -44,15 +42,13 @@ class TokenCounts:
         return self.tokens[min(place, len(self.tokens) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenWindow:
+class TokenWindow(Struct, frozen=True):
     from_s: float
     inputs: TokenCounts
     outputs: TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceClient:
+class ServiceClient(Struct, frozen=True):
     """One client of a service."""
 
     name: str

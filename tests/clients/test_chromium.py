@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import yaml
 from aiohttp import web
+from msgspec.structs import replace
 
 from gateway.config.sections import CorsConfig, GatewayConfig
 from gateway.security.keys import mint

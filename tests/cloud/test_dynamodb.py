@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
+from msgspec.structs import replace
 
 from controller.store.dynamodb import DynamodbStore
 from controller.store.dynamodb_table import DynamodbSettings, Table

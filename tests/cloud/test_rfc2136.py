@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import dns.message
 import dns.opcode
 import dns.rcode
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.config import Rfc2136Config
 from controller.dns.provider import (

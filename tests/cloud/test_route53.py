@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import boto3
 import pytest
 from botocore.config import Config
+from msgspec.structs import replace
 
 from controller.dns.config import HealthCheckConfig, HealthCheckKind, Route53Config
 from controller.dns.provider import (

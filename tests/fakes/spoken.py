@@ -6,9 +6,8 @@ streams. The file is never generated again; every message here must be made alik
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (

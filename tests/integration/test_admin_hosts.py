@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from tests.support.core import US

@@ -6,13 +6,13 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from msgspec.structs import replace
 
 from gateway.config.sections import AuditConfig, AuditSync
 from tests.fakes.engine import GOOD_STREAM, hang_up
@@ -31,7 +31,7 @@ async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> As
 
 def audited(folder: Path, **settings: object) -> AuditConfig:
     settings = {"sync": AuditSync.LINE, "flush_interval_ns": 5 * MS, **settings}
-    return replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
+    return replace(AuditConfig(folder=folder), **settings)
 
 
 def requests_in(folder: Path) -> list[dict[str, Any]]:

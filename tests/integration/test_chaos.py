@@ -7,15 +7,16 @@ The audit log accounts for every request, at the origin and in every region that
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
@@ -133,7 +134,7 @@ class Chaos:
 
 async def test_the_audit_record_accounts_for_every_request(tmp_path: Path, unused_tcp_port_factory: Any) -> None:
     chaos = Chaos(tmp_path, unused_tcp_port_factory)
-    engine = replace(PRESETS["tiny"], sequences_max=2)
+    engine = dataclasses.replace(PRESETS["tiny"], sequences_max=2)
     async with serve_engines([EngineServerConfig(MODEL, engine)] * 3) as engines:
         chaos.configure(engines)
         for name in chaos.configs:

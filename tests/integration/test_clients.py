@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import CorsConfig, GatewayConfig
 from gateway.security.keys import mint

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import aiohttp
 import grpc.aio
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file

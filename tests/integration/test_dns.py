@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -20,6 +20,7 @@ import dns.resolver
 import pycares
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from mesh.naming.tree import NameServer, RecordTree

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from controller.app import ControllerHandle, serve_controller
 from gateway.app.gateway import GatewayHandle, serve_gateway

@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import StartLeg

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig

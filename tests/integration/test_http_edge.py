@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from io import BytesIO
 
 import aiohttp
 import openai
 import pytest
+from msgspec.structs import replace
 from yarl import URL
 
 from gateway.app.listening import server_limits, stop_server

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, JournalConfig
@@ -61,7 +62,7 @@ async def mixed_load(gateways: list[GatewayHandle], engines: list[EngineServer])
 
 
 async def test_a_live_journal_replays_equal(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
-    engine = replace(PRESETS["tiny"], sequences_max=2)
+    engine = dataclasses.replace(PRESETS["tiny"], sequences_max=2)
     async with AsyncExitStack() as stack:
         engines = await stack.enter_async_context(serve_engines([EngineServerConfig(MODEL, engine)] * 3))
         places: list[tuple[str, Place, list[str]]] = [

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import StateConfig
 from tests.fakes.engine import GOOD_STREAM, hang, stream, stream_until

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import aiohttp
 import anthropic
 import openai
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import ModelName

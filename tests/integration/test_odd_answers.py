@@ -7,10 +7,10 @@ None of them causes an internal error of the gateway.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Outcome, ReplicaId
 from gateway.request.legs import LegHead, RanAt

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from msgspec.structs import replace
 from openai.types.responses import Response
 
 from gateway.config.sections import GatewayConfig

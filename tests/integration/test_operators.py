@@ -9,13 +9,13 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from controller.app import ControllerHandle, serve_controller
 from controller.ctl.commands import ctl

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import anthropic
 import msgspec
 import openai
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import serve_gateway
 from gateway.config.content import ContentConfig

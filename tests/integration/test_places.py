@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from controller.app import ControllerHandle, serve_controller
 from gateway.app.gateway import GatewayHandle, serve_gateway

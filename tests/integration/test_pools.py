@@ -4,11 +4,13 @@ configured.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import aiohttp
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import PoolName, PoolSpec, ReplicaId, ReplicaSpec
@@ -54,8 +56,8 @@ def pool_of(name: PoolName, replica: str, url: str) -> ReplicaConfig:
 @asynccontextmanager
 async def two_pools(mesh: Mesh, *, short_takes: int = 512) -> AsyncIterator[Pools]:
     """Two pools, configured to take 512 and 2,048 tokens."""
-    long = replace(ENGINE, engine=replace(TINY, context_tokens_max=2048))
-    short = replace(ENGINE, engine=replace(TINY, context_tokens_max=short_takes))
+    long = replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=2048))
+    short = replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=short_takes))
     async with serve_engines([short, long]) as (short_engine, long_engine):
         us = await mesh.region("us-1", US)
         us.config = replace(

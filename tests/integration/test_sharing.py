@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.sharing_config import ClassesConfig, InteractiveConfig
 from tests.support.core import EU, LAYERED, SECOND, US, under

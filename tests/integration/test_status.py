@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import serve_gateway
 from mesh.config import LogFormat, LoggingConfig

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.config.sections import StateConfig
 from gateway.core.features.lengths.feature import pools_by_length

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import serve_gateway
 from gateway.config.tracing import Protocol, TailConfig, TracingConfig
@@ -39,7 +39,7 @@ def to(collector: FakeCollector, **changes: object) -> TracingConfig:
     config = TracingConfig(
         endpoint=collector.grpc_url, sampled_share=0.0, tail=TAIL, interval_ns=MS, shutdown_wait_ns=MS
     )
-    return replace(config, **changes)  # type: ignore[arg-type]
+    return replace(config, **changes)
 
 
 async def ask(session: aiohttp.ClientSession, url: str, **headers: str) -> bytes:

@@ -9,7 +9,6 @@ import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import aiohttp
 import pytest
 from click.testing import CliRunner, Result
 from joserfc.jwk import ECKey, KeySet
+from msgspec.structs import replace
 
 from controller.app import serve_controller
 from controller.ctl.commands import ctl

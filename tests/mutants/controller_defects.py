@@ -7,8 +7,9 @@ Nothing runs them here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from controller.core.assignment import Assigner
 from controller.core.config import ControllerConfig

@@ -13,7 +13,6 @@ from tests.support.nightly import first_of
 ROOT = Path(__file__).parents[2]
 PLAY = """
 import sys
-from dataclasses import replace
 from pathlib import Path
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World

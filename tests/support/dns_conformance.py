@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import dns.asyncquery
 import dns.flags
@@ -15,6 +14,7 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.provider import (
     DnsError,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.events import Event
 from gateway.core.kernel import events
@@ -63,13 +64,13 @@ class Followed:
         self.step(events.TimePassed(), self.desk.probe())
 
     def ask(self, request_id: str, **changes: object) -> None:
-        made = self.profiles[request_id] = replace(profile(request_id), **changes)  # type: ignore[arg-type]
+        made = self.profiles[request_id] = replace(profile(request_id), **changes)
         self._begin(events.RequestArrived(made, self.desk.now_ns + 60 * SECOND))
 
     def forward(self, request_id: str, **changes: object) -> None:
         made = self.profiles[request_id] = profile(request_id)
         arrival = forward_from_eu(made, self.desk.now_ns + 60 * SECOND)
-        self._begin(replace(arrival, **changes))  # type: ignore[arg-type]
+        self._begin(replace(arrival, **changes))
 
     def first_token(self, request_id: str, attempt: int = 1, leg: int = 1) -> None:
         self.tell(events.FirstToken(RequestId(request_id), attempt, leg))

@@ -7,10 +7,11 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from structlog.typing import EventDict, FilteringBoundLogger
 
 from gateway.app.gateway import GatewayHandle, serve_gateway

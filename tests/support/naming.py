@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import dns.edns
 import dns.message
 import dns.name
 import dns.rdatatype
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from mesh.naming.tree import Area, NameServer, RecordTree

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events

@@ -8,9 +8,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from gateway.core.events import Event
 from gateway.core.features.disaggregated.events import ProgressSampled

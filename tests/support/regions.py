@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, PeeringConfig
@@ -119,7 +120,7 @@ async def busy_us_and_free_eu(mesh: Mesh, *, is_pooled: bool = False, **changes:
     layered policy, where one pending request is enough. `is_pooled`: the first has a disaggregated pool as well."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     for region in (us, eu):
-        changed = replace(region.config, **changes)  # type: ignore[arg-type]
+        changed = replace(region.config, **changes)
         region.config = replace(changed, core=under(LAYERED, changed.core))
     if is_pooled:
         us.config = with_a_pool(us.config, us.engine.url)

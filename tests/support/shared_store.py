@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from controller.store.held import Mark, Watch
 from controller.store.store import (
@@ -50,7 +53,7 @@ class SharedMemory:
         self.keys += 1
         key = f"key-{self.keys}"
         mark = Mark(self.state.mark.token + 1, key, self.state.mark.renewals + 1)
-        self.state = replace(self.state, mark=mark, holder=holder, lease_ns=lease_ns)
+        self.state = dataclasses.replace(self.state, mark=mark, holder=holder, lease_ns=lease_ns)
         return key
 
 
@@ -92,14 +95,14 @@ class SharedStore:
         self._check_reached()
         self._check(holding)
         mark = self.shared.state.mark
-        self.shared.state = replace(self.shared.state, mark=replace(mark, renewals=mark.renewals + 1))
+        self.shared.state = dataclasses.replace(self.shared.state, mark=replace(mark, renewals=mark.renewals + 1))
         await self._answered()
 
     async def release(self, holding: Holding) -> None:
         self._check_reached()
         mark = self.shared.state.mark
         if mark.key == holding.key:
-            self.shared.state = replace(self.shared.state, mark=replace(mark, key=""), holder="")
+            self.shared.state = dataclasses.replace(self.shared.state, mark=replace(mark, key=""), holder="")
         self._key = ""
 
     async def rise(self, holding: Holding, above: int) -> Holding:
@@ -107,7 +110,9 @@ class SharedStore:
         self._check(holding)
         mark = self.shared.state.mark
         token = max(mark.token, above) + 1
-        self.shared.state = replace(self.shared.state, mark=replace(mark, token=token, renewals=mark.renewals + 1))
+        self.shared.state = dataclasses.replace(
+            self.shared.state, mark=replace(mark, token=token, renewals=mark.renewals + 1)
+        )
         return replace(holding, token=token)
 
     async def read(self) -> Contents:
@@ -124,7 +129,7 @@ class SharedStore:
         state = self.shared.before_write = self.shared.state
         documents = {name: text for name, text in {**state.documents, **changes}.items() if text is not None}
         mark = replace(state.mark, renewals=state.mark.renewals + 1)
-        self.shared.state = replace(state, mark=mark, revision=state.revision + 1, documents=documents)
+        self.shared.state = dataclasses.replace(state, mark=mark, revision=state.revision + 1, documents=documents)
         if self.shared.is_silent:
             self.shared.is_silent = False
             raise StoreUncertain("it does not answer")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.kernel.config import CoreConfig, QueueConfig

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.dns.claim import Claim, check_claim, refuse_foreign
 from controller.dns.config import Route53Config

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.bits import next_slot_from, slots_of
 from gateway.core.kernel.config import CoreConfig, PushingMode

@@ -8,9 +8,9 @@ region and nothing is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import (

@@ -6,10 +6,12 @@ policy was not offered.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
@@ -281,7 +283,7 @@ class Placer:
             return placement
         if isinstance(placement, Placement):
             is_ours = placement.state.target.kind is TargetKind.REPLICA
-            return replace(placement, step=PoolStep.PREFERRED if is_ours else PoolStep.REMOTE)
+            return dataclasses.replace(placement, step=PoolStep.PREFERRED if is_ours else PoolStep.REMOTE)
         return self._spill(request, now_ns) or placement
 
     def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
@@ -298,7 +300,7 @@ class Placer:
         if choice is None or choice.hold is not None:
             return None
         placement = self._settle(request, self._chosen(choice, offer), now_ns, choice)
-        return replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
+        return dataclasses.replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
 
     def shadow(self, request: RequestState, now_ns: int) -> Placement | None:
         """Return the placement that the request would get if overflow were on instead of in shadow mode; no prefix is

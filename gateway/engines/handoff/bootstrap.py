@@ -6,11 +6,11 @@ Verified against recorded contracts and our emulator, not run against the real e
 
 from __future__ import annotations
 
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector
 from gateway.engines.exposition import BadProbe

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from loadgen.evaluation.numbers import Middle, middle_of
 
@@ -34,8 +35,7 @@ class Figure(StrEnum):
 _ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_TTFT_P99}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One figure of one relay in one round, or of the process named by `part`."""
 
     round_number: int

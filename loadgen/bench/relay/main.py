@@ -15,13 +15,14 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import click
 import uvloop
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -93,8 +94,7 @@ _OPEN_FILES = 65_536
 _NOTES = "relay_notes.md"
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """Settings of one run of the bench."""
 
     effort: Effort
@@ -107,8 +107,7 @@ class Plan:
     seed: int
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct):
     """Runs the rounds; results are in `readings` and `faults`, however the run ended."""
 
     plan: Plan

@@ -6,8 +6,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from loadgen.bench.relay import client, machine, wire
 from loadgen.bench.relay.client import HeldStreams, Tally, arrivals, closed_loop, now_s, open_streams
@@ -28,8 +29,7 @@ _HOLD_S = 600.0
 _SLACK_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
+class Effort(Struct, frozen=True):
     """Durations and sizes of the measurements."""
 
     rounds: int = 5
@@ -53,8 +53,7 @@ class Effort:
 QUICK = Effort(rounds=1, warm_s=0.7, window_s=1.5, stream_window_s=3.0, arrivals=200, held=(200, 600))
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A running relay, or an engine in its place."""
 
     name: str
@@ -64,15 +63,13 @@ class Subject:
     """PIDs of the relay's processes by name; empty where there is no relay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     figure: Figure
     value: float
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
+class Bench(Struct, frozen=True):
     """Settings and engines that the measurements share."""
 
     effort: Effort

@@ -7,7 +7,8 @@ The page is rewritten each time; notes by people are in a file of their own and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, by_round, parts_of, ratio
 from loadgen.evaluation.numbers import Middle, middle_of
@@ -43,8 +44,7 @@ RATIOS = (
 SETTING_FIGURES = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
 
 
-@dataclass(frozen=True, slots=True)
-class Aim:
+class Aim(Struct, frozen=True):
     """Target value of a figure for the gateway: an absolute value, or a ratio to another relay."""
 
     figure: Figure
@@ -54,8 +54,7 @@ class Aim:
     """Variant of the gateway that the aim is about; empty for the plain one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(Struct, frozen=True):
     """Results of one run of the bench, with its conditions."""
 
     readings: Sequence[Reading]

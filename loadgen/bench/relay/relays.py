@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import yaml
+from msgspec import Struct
 
 from loadgen.bench.relay import wire
 from loadgen.bench.relay.processes import BenchFailure, Command
@@ -30,8 +30,7 @@ _UNREACHED = "1000000000"
 """Limit that is enforced and counted, but never reached by the bench."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """Inputs of a relay: the folder for its files, the engines, and the cores it may run on."""
 
     folder: Path
@@ -44,8 +43,7 @@ class Setting:
     rng: random.Random
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A relay that can be started: its processes in order, the port for clients, and their API key."""
 
     commands: Sequence[Command]
@@ -58,8 +56,7 @@ class Ready:
     """Admin address of a gateway that must stay attached to a controller during the measurements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
+class Relay(Struct, frozen=True):
     name: str
     what: str
     """Description of the settings, in words."""
@@ -92,8 +89,7 @@ def _write_policy(folder: Path, region: str) -> None:
     (folder / f"{region}.policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gateway:
+class _Gateway(Struct, frozen=True):
     """One Nightside gateway: its place in the mesh and its ports."""
 
     name: str

@@ -13,9 +13,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from loadgen.bench.scale.points import SLOTS, Point, scenario_of
 from loadgen.simulator.world import Story, World
@@ -31,8 +33,7 @@ _LEAVE_MAX_S = 10.0
 """Time after its last message until a process is terminated if it has not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one run, including the building of its world. They are checked ten times a simulated second, and every
     `_LOOK_EVERY_CPU_S` while the world is built."""
 
@@ -48,8 +49,7 @@ class Limits:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """Costs of a run so far."""
 
     simulated_s: float
@@ -62,8 +62,7 @@ class Taken:
     """Requests sent by clients."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Costs of one run, and its load. None stands for values unknown because the run did not come to its end."""
 
     simulated_s: float
@@ -113,8 +112,7 @@ class RunFailed(Exception):
     """A run ended with an error of its own, so that it has no valid measurement."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(Struct, frozen=True):
     """Error as text, since not every exception can be pickled into a pipe."""
 
     error: str

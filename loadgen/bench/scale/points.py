@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from math import dist
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from loadgen.simulator.scenario import Scenario, parse_scenario
 
@@ -37,8 +38,7 @@ _COARSE_INTERVAL = "250ms"
 """Heartbeat batch and interval of fleets in which a hundred regions exchange heartbeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One run: regions, replicas per region, simulated time, and optionally a queue that no other region may take
     from."""
 

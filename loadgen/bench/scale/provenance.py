@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.bench.scale import measure
@@ -12,8 +13,7 @@ from loadgen.evaluation.sources import version_of
 _SHOWN_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Sources and machine; equal for comparable figures. It stays the same on its way through JSON."""
 
     version: str

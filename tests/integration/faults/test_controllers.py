@@ -9,11 +9,11 @@ import json
 import random
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
 import pytest
+from msgspec.structs import replace
 
 from controller.app import ControllerHandle, run_controller, serve_controller
 from controller.core.events import TimePassed

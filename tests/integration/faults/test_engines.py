@@ -8,11 +8,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig, ProbeConfig
 from gateway.core.kernel.events import ConfigApplied

@@ -9,11 +9,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import AuditConfig, PeeringConfig
 from gateway.config.targets import PeerConfig

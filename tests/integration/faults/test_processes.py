@@ -16,11 +16,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.config.sections import JournalConfig

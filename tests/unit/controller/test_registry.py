@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from controller import documents
 from controller.documents import Changes, GatewayOrder, ReplicaOrder, encode

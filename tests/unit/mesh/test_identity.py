@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from ssl import DER_cert_to_PEM_cert
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec.structs import replace
 
 from gateway.security.development_ca import DevelopmentCa, validity
 from mesh.clock import Clock

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.journal import JournalFiles, JournalSettings, JournalUnreadable, complete_lines
 from tests.support.disks import full_disk

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
 
 from mesh.faults import FileError
 from mesh.settings import SectionsFile
@@ -11,14 +11,12 @@ from mesh.values import Address, Surroundings
 from mesh.yaml_file import read_yaml
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     certificate: Path
     spare: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     listen: Address | None = None
     keys: Keys | None = None
     wait_max_ns: int = 1_500_000_000
@@ -29,13 +27,11 @@ class Serving:
     by_name: dict[str, Keys] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Sections:
+class Sections(Struct, frozen=True):
     serving: Serving = field(default_factory=Serving)
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(Struct, frozen=True):
     retries: int = 1
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Generic
 
 import pytest
+from msgspec import Struct, field
 from pydantic import Field, Strict
 
 from mesh.settings import AnySections, FileModel, Section, SectionsFile
@@ -21,8 +21,7 @@ class Colour(StrEnum):
     BLUE = "blue"
 
 
-@dataclass(frozen=True, slots=True)
-class InnerConfig:
+class InnerConfig(Struct, frozen=True):
     """Settings of an inner section.
 
     More about them.
@@ -35,8 +34,7 @@ class InnerConfig:
     listen: tuple[Address, ...] = (Address("127.0.0.1", 80),)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Struct, frozen=True):
     inner: InnerConfig = field(default_factory=lambda: InnerConfig(wait_max_ns=5_000_000))
     named: dict[str, InnerConfig] = field(default_factory=dict)
     seed: int | None = None

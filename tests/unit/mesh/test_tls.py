@@ -7,13 +7,13 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 from cryptography import x509
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place
 from gateway.security.development_ca import DevelopmentCa, Issued

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.admissions import Admission
 from gateway.core.features.disaggregated.policy import DecodePolicies

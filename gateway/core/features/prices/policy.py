@@ -8,8 +8,9 @@ Without prices, or for a class without a first-token objective, it decides exact
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.core.features.prices.in_force import (
     carbon_figure,

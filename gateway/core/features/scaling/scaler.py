@@ -10,7 +10,8 @@ speaks for it, as long as its reports arrive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.features.scaling.demand import Demand, needed_replicas, needed_slots
 from gateway.core.features.scaling.planner import Verdict, plan

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from controller.core.assignment import Assigner
 from controller.core.health import GatewayHealth

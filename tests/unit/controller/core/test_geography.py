@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.core.geography import Geography, great_circle_km
 from controller.core.vocabulary import Location

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.claim import Claim, check_claim, claim_in, refuse_foreign
 from controller.dns.provider import DnsOutdated, DnsRefused

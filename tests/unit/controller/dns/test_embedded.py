@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.provider import Changes, DnsProvider, Published

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.provider import Changes, changes_between
 from gateway.core.vocabulary import RegionName

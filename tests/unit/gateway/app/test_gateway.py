@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, run_gateway, serve_gateway
 from gateway.config.sections import GatewayConfig, JournalConfig

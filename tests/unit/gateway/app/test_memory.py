@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.memory import MEMORY_SHARE, describe_memory, fitted, memory_max
 from gateway.config.reading import read_region_file

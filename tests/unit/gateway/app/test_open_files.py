@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from gateway.app.commands import cli
 from gateway.app.open_files import TOLD_MAX, warn_of_open_files

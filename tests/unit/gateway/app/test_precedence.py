@@ -4,11 +4,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.app import precedence
 from gateway.app.precedence import Precedence

@@ -5,11 +5,12 @@ import io
 import json
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.memory import fitted

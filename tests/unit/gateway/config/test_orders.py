@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
@@ -78,7 +78,7 @@ def adopted(text: str) -> ReplicaGrant:
 
 
 def snapshot(**more: object) -> Snapshot:
-    return replace(Snapshot(ControlVersion(1, 2), OURS), **more)  # type: ignore[arg-type]
+    return replace(Snapshot(ControlVersion(1, 2), OURS), **more)
 
 
 def orders(local: GatewayConfig, **more: object) -> Orders:

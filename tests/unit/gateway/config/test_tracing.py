@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import tracing
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TailConfig, TracingConfig, tracing_faults
@@ -47,7 +47,7 @@ def test_nothing_is_asked_where_nothing_is_traced() -> None:
     ],
 )
 def test_what_does_not_go_together_is_told(changes: dict[str, object], fault: str) -> None:
-    (told,) = faults(replace(ON, **changes))  # type: ignore[arg-type]
+    (told,) = faults(replace(ON, **changes))
     assert fault in told
 
 

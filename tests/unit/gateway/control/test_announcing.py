@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.control.announcing import announcement_of
@@ -17,7 +18,7 @@ CONTROL = ControlConfig(client_addresses=("2001:db8::1", "192.0.2.1"), latitude=
 
 def config(**control: object) -> GatewayConfig:
     whole = region_config("us-1", US, [], policy_file=Path("policy.yaml"))
-    return replace(whole, control=replace(CONTROL, **control), replica_documents=("{}",))  # type: ignore[arg-type]
+    return replace(whole, control=replace(CONTROL, **control), replica_documents=("{}",))
 
 
 def test_what_is_not_written_follows_from_where_it_listens() -> None:

@@ -9,12 +9,13 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from msgspec.structs import replace
 from structlog.testing import CapturingLogger
 
 from gateway.config.sections import ControlConfig

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.kernel.events import AssignmentApplied

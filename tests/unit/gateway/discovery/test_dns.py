@@ -4,11 +4,11 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.rcode
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig

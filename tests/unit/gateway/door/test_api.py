@@ -8,10 +8,11 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.listening import server_limits
 from gateway.config.sections import CorsConfig

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId

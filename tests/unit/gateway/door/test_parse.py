@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.config import CoreConfig

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import json
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect
 from gateway.core.kernel.effects import StartLeg
@@ -113,13 +114,13 @@ class TestAnswers:
     async def test_an_engine_that_can_is_told_whose_cache_it_is(
         self, bench: Bench, takes: bool, arrives: bytes
     ) -> None:
-        bench.endpoints.replace([replace(bench.endpoint, takes_cache_salt=takes)])
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, takes_cache_salt=takes)])
         salt = CacheSalt("5a17", replaces_own=False)
         await bench.read(body=b'{ "odd" :  1}', cache_salt=salt)
         assert bench.engine.received[0].body == arrives
 
     async def test_a_salt_of_the_client_s_gives_way(self, bench: Bench) -> None:
-        bench.endpoints.replace([replace(bench.endpoint, takes_cache_salt=True)])
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, takes_cache_salt=True)])
         body = b'{"cache_salt":"mine", "text":"' + b"x" * 100_000 + b'"}'
         await bench.read(body=body, cache_salt=CacheSalt("5a17", replaces_own=True))
         assert bench.engine.received[0].body == body.replace(b"mine", b"5a17")
@@ -137,7 +138,7 @@ class TestAnswers:
         }
         for dialect, told in expected.items():
             takes_salt = b"cache_salt" in told
-            bench.endpoints.replace([replace(bench.endpoint, dialect=dialect, takes_cache_salt=takes_salt)])
+            bench.endpoints.replace([dataclasses.replace(bench.endpoint, dialect=dialect, takes_cache_salt=takes_salt)])
             leg = bench.send(wanted, asked)
             assert await leg.whole()
             assert len(leg.head.extras) == told.count(b"true")
@@ -180,7 +181,7 @@ class TestAnswers:
         assert headers["content-length"] == str(len(body))
 
     async def test_a_rank_is_asked_for_by_header(self, bench: Bench) -> None:
-        bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, ranks=2, rank=1)])
         await bench.read()
         assert bench.engine.received[0].headers["x-data-parallel-rank"] == "1"
 
@@ -263,7 +264,7 @@ class TestFailures:
 
     async def test_a_rank_it_does_not_have_is_not_the_client_s_fault(self, bench: Bench) -> None:
         bench.engine.plays(fakes.answer(400, b'{"object":"error","message":"routed_dp_rank=1 out of range [0, 1)"}'))
-        bench.endpoints.replace([replace(bench.endpoint, ranks=2, rank=1)])
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, ranks=2, rank=1)])
         assert (await self.failure(bench)).detail == "status 400"
 
     async def test_an_error_without_end_is_what_its_status_says(self, bench: Bench) -> None:
@@ -443,7 +444,7 @@ class TestStopping:
     @pytest.mark.parametrize("turns", [0, 1, 3])
     async def test_one_that_is_answered_here(self, bench: Bench, turns: int) -> None:
         """llama.cpp takes text alone to count."""
-        bench.endpoints.replace([replace(bench.endpoint, dialect=Dialect.LLAMACPP)])
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, dialect=Dialect.LLAMACPP)])
         request = OutboundRequest(profile("r1"), TOKENIZE_PATH, HEADERS, b'{"model":"m","messages":[]}')
         leg = bench.send(order(), request)
         assert isinstance(leg.handle, RefusedLeg)

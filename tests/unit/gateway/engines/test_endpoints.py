@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Connector, ReplicaId
@@ -81,7 +82,7 @@ def test_nothing_is_remembered_of_engines_that_left() -> None:
 
 
 def met_endpoint(url: str = URL, **changes: Any) -> ReplicaEndpoint:
-    return replace(endpoint("p", url), connector=Connector.MOONCAKE, is_met=True, **changes)
+    return dataclasses.replace(endpoint("p", url), connector=Connector.MOONCAKE, is_met=True, **changes)
 
 
 @pytest.mark.parametrize("other", [{"url": "http://127.0.0.2:1"}, {"bootstrap_port": 9000}, {"rank": 1, "ranks": 2}])
@@ -90,7 +91,7 @@ def test_where_a_prefill_worker_is_met_is_heard_anew_of_another_engine(other: di
     old, moved = met_endpoint(), met_endpoint(**other)
     endpoints = ReplicaEndpoints([old])
     endpoints.meets_at(old, Bootstrap("127.0.0.1"))
-    endpoints.replace([replace(old, takes_cache_salt=True)])
+    endpoints.replace([dataclasses.replace(old, takes_cache_salt=True)])
     assert endpoints.bootstrap_of(old) == Bootstrap("127.0.0.1"), "the same engine, asked of the same"
     endpoints.replace([moved])
     assert endpoints.bootstrap_of(moved) is None

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
 from gateway.config.targets import Dialect

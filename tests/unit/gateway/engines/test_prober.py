@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
 from gateway.config.targets import Dialect
@@ -92,7 +93,9 @@ async def test_load_is_read_again_and_again(engine: FakeEngine) -> None:
 
 async def test_adopted_engines_share_a_budget_and_others_do_not(engine: FakeEngine) -> None:
     settings = replace(FAST, adopted_per_s=1)
-    adopted = [replace(endpoint(ReplicaId(name), f"{engine.url}/{name}"), is_adopted=True) for name in ("b", "c")]
+    adopted = [
+        dataclasses.replace(endpoint(ReplicaId(name), f"{engine.url}/{name}"), is_adopted=True) for name in ("b", "c")
+    ]
     async with watching(endpoint(A, engine.url), *adopted, settings=settings, clock=StillClock()) as watch:
         await watch.first(B, healthy=False)
         await watch.events.reaches(watch.events.count + 3)
@@ -100,7 +103,7 @@ async def test_adopted_engines_share_a_budget_and_others_do_not(engine: FakeEngi
 
 
 async def test_one_that_is_our_own_as_well_is_looked_at_as_our_own(engine: FakeEngine) -> None:
-    both = endpoint(A, engine.url), replace(endpoint(ReplicaId("theirs"), engine.url), is_adopted=True)
+    both = endpoint(A, engine.url), dataclasses.replace(endpoint(ReplicaId("theirs"), engine.url), is_adopted=True)
     async with watching(*both, settings=replace(FAST, adopted_per_s=1), clock=StillClock()) as watch:
         await watch.events.reaches(3)
     assert not watch.looked
@@ -193,7 +196,7 @@ async def test_probes_of_one_replica_never_overlap(engine: FakeEngine) -> None:
 
 async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> None:
     ids = [ReplicaId(f"r{number}") for number in range(8)]
-    endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
+    endpoints = [dataclasses.replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
     async with watching(*endpoints, settings=replace(FAST, interval_ns=60_000_000_000), batch_s=0.5) as watch:
         await engine.probed.reaches(8)
         await watch.events.reaches(1)
@@ -227,7 +230,7 @@ def test_a_beat_that_has_passed_is_not_waited_for() -> None:
 async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: FakeEngine) -> None:
     clock = StillClock()
     ids = [ReplicaId(f"r{number}") for number in range(9)]
-    endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
+    endpoints = [dataclasses.replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
     async with watching(*endpoints, settings=replace(FAST, interval_ns=60_000_000_000), clock=clock) as watch:
         clock.now = 1_000_000  # the first group's next beat is a minute away, the second's due in milliseconds
         while not (seen := Counter(each.replica_id for each in watch.observed)) or seen[ids[8]] < 3:
@@ -237,7 +240,9 @@ async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: Fake
 
 async def test_an_engine_is_asked_once_for_all_its_ranks() -> None:
     async with PagesEngine({"/metrics": vllm_page((4, 1), (3, 0))}).serving() as engine:
-        ranks = [replace(endpoint(ReplicaId(f"a@{rank}"), engine.url), ranks=2, rank=rank) for rank in (0, 1)]
+        ranks = [
+            dataclasses.replace(endpoint(ReplicaId(f"a@{rank}"), engine.url), ranks=2, rank=rank) for rank in (0, 1)
+        ]
         async with watching(*ranks, settings=replace(FAST, interval_ns=60_000_000_000)) as watch:
             await watch.events.reaches(1)
         seen = [(each.replica_id, each.running, each.waiting, each.healthy) for each in watch.observed]

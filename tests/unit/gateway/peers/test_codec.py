@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import EndRequest
@@ -209,7 +209,7 @@ def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     ],
 )
 def test_a_load_beyond_all_reason_is_never_told_and_never_believed(name: str, most: int, fault: str) -> None:
-    many = replace(REPORT, capacities=(replace(REPORT.capacities[0], **{name: 10**20}),))  # type: ignore[arg-type]
+    many = replace(REPORT, capacities=(replace(REPORT.capacities[0], **{name: 10**20}),))
     report, _ = codec.read_load(codec.load_to_pb(many, age_ns=0))
     assert getattr(report.capacities[0], name) == most
     message = load()

@@ -5,13 +5,13 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count, pairwise
 
 import grpc
 import grpc.aio
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.vocabulary import ModelName, TenantName

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
+from msgspec.structs import replace
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.core.kernel.attempts import BreakerState

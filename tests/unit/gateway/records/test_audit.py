@@ -5,11 +5,11 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import AuditConfig, AuditSync
@@ -69,7 +69,7 @@ class Office(Followed):
         self.folder = folder
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
-        config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
+        config = replace(AuditConfig(folder=folder), **settings)
         serves = self.desk.core.replicas.serves
         self.audit = Audit(config, GATEWAY, US, serves=serves, clock=Still(), log=log)
         self.audit.begin()

@@ -3,10 +3,10 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import DecisionsConfig
 from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy

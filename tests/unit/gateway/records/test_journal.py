@@ -4,11 +4,11 @@ import os
 import stat
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core.events import Event
@@ -220,7 +220,7 @@ class TestWhatIsNotSaid:
     def asked(self, number: int, **changes: object) -> RequestProfile:
         """Profile of a chat; chats share their beginnings, as real ones do."""
         made = profile(f"r{number}", prompt=self.CLEAR[: 64 + 16 * (number % 11)] + f" then {number % 3}" * 9)
-        return replace(made, session_key=f"s{number % 5}", **changes)  # type: ignore[arg-type]
+        return replace(made, session_key=f"s{number % 5}", **changes)
 
     def story(self, policy_name: str) -> list[GatewayStep]:
         core = GatewayCore(GATEWAY, US, seed=7)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import AssignmentApplied, DrainRequested, TimePassed

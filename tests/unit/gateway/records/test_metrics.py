@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward
 from gateway.core.kernel.events import DrainRequested, LegEnded, RequestArrived

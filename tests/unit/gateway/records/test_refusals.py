@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.app.wording import headline, sentence
 from gateway.core.kernel import events

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from gateway.core.vocabulary import LegResult

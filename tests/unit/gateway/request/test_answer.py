@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from os import urandom
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FirstToken, LegEnded

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.features.stored_responses.key import stored_response_key

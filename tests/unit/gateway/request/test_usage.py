@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, prompt_guess, tokens_used

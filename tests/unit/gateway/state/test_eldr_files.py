@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.expert_locality.artifact import digest_of
 from gateway.state.eldr_files import eldr_file, read_comparer, read_eldr

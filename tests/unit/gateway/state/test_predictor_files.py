@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.predictors.arrays import (
     ForestArrays,
@@ -47,7 +48,9 @@ def test_a_history_comes_back_with_wall_times(tmp_path: Path) -> None:
     found = read_history(path)
     assert found is not None
     assert found.added == 9
-    assert [replace(each, ended_ns=each.ended_ns - 1000 * MILLISECOND_NS) for each in found.ended] == list(ENDED)
+    assert [dataclasses.replace(each, ended_ns=each.ended_ns - 1000 * MILLISECOND_NS) for each in found.ended] == list(
+        ENDED
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TracingConfig
 from gateway.core.vocabulary import GatewayId
@@ -35,7 +35,7 @@ def finished(made: RequestTrace | None = None) -> FinishedRequest:
 
 
 def exporter(url: str, headers: Mapping[str, str] | None = None, **changes: object) -> OtlpExporter:
-    config = replace(TracingConfig(endpoint=url, timeout_ns=LONG_NS), **changes)  # type: ignore[arg-type]
+    config = replace(TracingConfig(endpoint=url, timeout_ns=LONG_NS), **changes)
     return OtlpExporter(config, headers or {}, GATEWAY, US, server_of)
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from gateway.config.tracing import TailConfig, TracingConfig

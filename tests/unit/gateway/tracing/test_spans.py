@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import LegResult, Outcome, PlaceRule, ReplicaId, TenantName

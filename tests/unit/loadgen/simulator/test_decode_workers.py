@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName, ReplicaId, ReplicaRole, ReplicaSpec
 from loadgen.engine.decode_group import DecodeGroupConfig

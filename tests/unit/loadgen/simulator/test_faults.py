@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
 

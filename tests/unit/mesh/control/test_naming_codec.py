@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId
 from mesh.control.naming_codec import read_records, records_to_pb

@@ -6,7 +6,6 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.asyncquery
@@ -15,6 +14,7 @@ import dns.flags
 import dns.message
 import dns.rcode
 import pytest
+from msgspec.structs import replace
 
 from mesh.clock import Clock
 from mesh.naming.answers import Answers

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.asyncquery
 import pytest
 import structlog
+from msgspec.structs import replace
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 

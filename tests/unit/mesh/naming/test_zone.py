@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import dns.name
 import dns.rdatatype
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.geography import network_of

@@ -4,11 +4,11 @@ import asyncio
 import gzip
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from gateway.security.development_ca import DevelopmentCa, validity
 from mesh.tokens.config import IssuerConfig, why_not_led_to
@@ -18,7 +18,7 @@ from tests.fakes.issuer import KEYS_PATH, FakeIssuer, issuing
 
 
 def config_of(issuer: FakeIssuer, **more: object) -> IssuerConfig:
-    return replace(IssuerConfig(name="corp", issuer=issuer.url, audiences=("nightside",)), **more)  # type: ignore[arg-type]
+    return replace(IssuerConfig(name="corp", issuer=issuer.url, audiences=("nightside",)), **more)
 
 
 async def test_keys_are_found_by_discovery_or_where_the_file_says() -> None:

@@ -4,12 +4,12 @@ import hmac
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from joserfc.jwk import OKPKey
 from joserfc.jws import JWSRegistry
+from msgspec.structs import replace
 
 from gateway.security.keys import mint
 from mesh.tokens.claims import scopes_of

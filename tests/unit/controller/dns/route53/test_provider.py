@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Never
 
 import pytest
+from msgspec.structs import replace
 
 from controller.dns.config import Route53Config
 from controller.dns.provider import DnsOutdated, DnsRefused, DnsUnavailable, changes_between

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.kernel.config import AttemptConfig, CoreConfig
 from gateway.core.kernel.peers import _ANSWERS_MAX, Peers, PeerState

@@ -4,9 +4,9 @@ otherwise."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.kernel.config import (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementPolicy, QueueConfig

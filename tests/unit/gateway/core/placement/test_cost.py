@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
 from gateway.core.kernel.requests import Hold

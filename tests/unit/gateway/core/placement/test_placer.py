@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore

@@ -4,10 +4,10 @@ import asyncio
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.predictors.arrays import (
     LENGTHS_MAX,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from gateway.core.features.lengths.events import TokenBudgetSnapshot

@@ -4,9 +4,9 @@ and what is left afterwards."""
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.features.disaggregated.feature import decode_pools_of

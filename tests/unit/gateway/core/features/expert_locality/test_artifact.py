@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.expert_locality.artifact import CELLS_MAX, Shape, UnusableArtifact, digest_of
 from gateway.core.features.expert_locality.signature import Comparer

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from math import nan
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.features.lengths.events import LearntLengths, LearntRatio, TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.features.lengths.threshold import Move

@@ -3,11 +3,11 @@ tests/property/test_limits.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.features.limits.feature import limits_of

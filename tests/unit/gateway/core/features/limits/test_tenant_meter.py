@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.limits.tenant_meter import TenantMeter, demand_of
 from gateway.core.kernel.limits_config import LimitKind
@@ -15,7 +14,7 @@ ACME = TenantName("acme")
 
 
 def meter_of(**limits: int) -> TenantMeter:
-    return TenantMeter(ACME, replace(TenantConfig(), **limits), 0)  # type: ignore[arg-type]
+    return TenantMeter(ACME, replace(TenantConfig(), **limits), 0)
 
 
 class TestDemand:

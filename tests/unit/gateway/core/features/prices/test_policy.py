@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.features.prices.in_force import FIRST_TOKEN, MONEY
@@ -76,7 +76,7 @@ def hear(one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int 
 
 
 def ask(one: Desk, name: str, **details: object) -> RequestProfile:
-    asked = replace(profile(name), prompt_bytes=PROMPT_BYTES, **details)  # type: ignore[arg-type]
+    asked = replace(profile(name), prompt_bytes=PROMPT_BYTES, **details)
     one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))
     return asked
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
 from gateway.core.vocabulary import PoolName, RegionName
@@ -37,7 +39,7 @@ def test_days_before_1970_and_far_ahead_are_of_the_same_week() -> None:
 
 
 def test_the_grid_changes_what_work_emits_beyond_idling() -> None:
-    owned = replace(LIST, tariffs=(replace(PER_USE, is_per_use=False),))
+    owned = dataclasses.replace(LIST, tariffs=(replace(PER_USE, is_per_use=False),))
     (day,), (noon,) = owned.at(MONDAY_S + 8 * 3600).replicas, owned.at(MONDAY_S + 12 * 3600).replicas
     assert (day.busy_milligrams, day.idle_milligrams) == (800 * 400, 200 * 400)
     assert (noon.busy_milligrams, noon.idle_milligrams) == (800 * 100, 200 * 100)
@@ -49,9 +51,9 @@ def test_the_next_change_is_when_something_else_is_in_force_and_not_when_an_hour
     assert LIST.next_change_s(MONDAY_S) == MONDAY_S + 6 * 3600
     assert LIST.next_change_s(MONDAY_S + 16 * 3600) == MONDAY_S + DAY_S
     assert LIST.next_change_s(SATURDAY_S + 16 * 3600) == SATURDAY_S + DAY_S + 10 * 3600
-    idle = replace(LIST, tariffs=(replace(PER_USE, hours=(replace(NIGHT, hour_micros=5_000_000),)),))
+    idle = dataclasses.replace(LIST, tariffs=(replace(PER_USE, hours=(replace(NIGHT, hour_micros=5_000_000),)),))
     assert idle.next_change_s(MONDAY_S) is None
-    assert replace(LIST, tariffs=(replace(PER_USE, hours=()),)).next_change_s(MONDAY_S) is None
+    assert dataclasses.replace(LIST, tariffs=(replace(PER_USE, hours=()),)).next_change_s(MONDAY_S) is None
 
 
 def test_a_span_is_cut_where_prices_change_and_nothing_of_it_is_lost() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.core.features.scaling.planner import plan
 from gateway.core.features.scaling.vocabulary import RegionNeed, Way

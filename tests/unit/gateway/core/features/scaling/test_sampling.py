@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of

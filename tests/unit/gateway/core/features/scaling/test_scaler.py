@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.core.features.scaling.scaler import Scaler
 from gateway.core.features.scaling.vocabulary import (
@@ -27,7 +27,7 @@ SETTINGS = ScalingSettings(up_after_ns=0)
 
 
 def scaler(gateway_id: str = "eu-1", region: RegionName = EU, pool: PoolSettings = POOL, **changes: object) -> Scaler:
-    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    settings = replace(SETTINGS, **changes)
     return Scaler(GatewayId(gateway_id), region, settings, [pool], stale_ns=10 * SECOND)
 
 

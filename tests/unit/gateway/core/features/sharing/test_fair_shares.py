@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
 from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
@@ -15,7 +14,7 @@ ACME, ZETA, NEW = (TenantName(name) for name in ("acme", "zeta", "new"))
 
 
 def asked(tenant: TenantName, prompt_bytes: int = 400, **more: object) -> RequestProfile:
-    return replace(profile("r", tenant=tenant), prompt_bytes=prompt_bytes, **more)  # type: ignore[arg-type]
+    return replace(profile("r", tenant=tenant), prompt_bytes=prompt_bytes, **more)
 
 
 def run(shares: FairShares, tenant: TenantName, prompt_bytes: int = 400, written: int = 10) -> Charge:

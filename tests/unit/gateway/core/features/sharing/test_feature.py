@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.sharing.fair_shares import Charge, FairShares, TenantShare, charge_of

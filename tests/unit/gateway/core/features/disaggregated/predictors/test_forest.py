@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.predictors.arrays import DEPTH_MAX, ForestArrays, UnusableArrays
 from gateway.core.features.disaggregated.predictors.forest import Forest
