@@ -11,8 +11,17 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import WithDefaultSchema
 
 _DEPTH_MAX = 16
+
+
+class _WithoutDefaults(GenerateJsonSchema):
+    """Generator that leaves defaults out, since only names are looked up and not every default can be written."""
+
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
 
 
 def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
@@ -31,7 +40,7 @@ def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | N
 @cache
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     try:
-        return model.model_json_schema()
+        return model.model_json_schema(schema_generator=_WithoutDefaults)
     except PydanticInvalidForJsonSchema:
         return {}
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, ValidationInfo
 
 from mesh.faults import Fault, KeyFaults
 from mesh.whole_files import read_whole
@@ -231,7 +231,7 @@ WebUrl = Annotated[str, Strict(), AfterValidator(_check_web_url)]
 Latitude = Annotated[float, Strict(), Field(ge=-90, le=90, allow_inf_nan=False)]
 Longitude = Annotated[float, Strict(), Field(ge=-180, le=180, allow_inf_nan=False)]
 FilePath = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
-AddressText = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
+AddressText = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0), PlainSerializer(format_size)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from msgspec import Struct
 
 from gateway.core.vocabulary import PoolName
 from gateway.features.section import FeatureSection, WrittenFile
 from mesh.faults import Fault
+from mesh.settings import Section
 from mesh.values import SECOND_NS
 
 
@@ -25,7 +27,7 @@ class PoolLocalityConfig(Struct, frozen=True, kw_only=True):
 class LocalityConfig(FeatureSection, frozen=True):
     """Expert locality of disaggregated pools. A pool that is not listed has none."""
 
-    pools: tuple[PoolLocalityConfig, ...] = ()
+    pools: tuple[Annotated[PoolLocalityConfig, Section()], ...] = ()
     look_interval_ns: int = 5 * SECOND_NS
     refit_after_ns: int = 60 * SECOND_NS
     """Time that the new number of groups has to last before refitting, since workers come and go in a row."""
