@@ -7,10 +7,10 @@ failure.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
-from msgspec import Struct, field
 
 from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.vocabulary import Api
@@ -27,7 +27,8 @@ class AnswerFailure(Exception):
     """The request failed; the message is text for the report."""
 
 
-class Dialect(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Dialect:
     """Request format that an endpoint expects."""
 
     model: ModelName
@@ -90,7 +91,8 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class Answer(Struct):
+@dataclass(slots=True)
+class Answer:
     """State of one answer as far as it has arrived."""
 
     served_by: RegionName | None = None

@@ -10,12 +10,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
 from ssl import SSLContext
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
-from msgspec import Struct, field
 
 from gateway.core.vocabulary import RegionName
 from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
@@ -31,21 +31,24 @@ _SAMPLES_MAX = 100_000
 LEFT = "the client left"
 
 
-class ClosedLoop(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
     """Fixed number of users, each starting a program when its previous one is done."""
 
     workload: Workload
     clients: int
 
 
-class OpenLoop(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
     """Programs that start when they are due, however slowly answers come."""
 
     schedule: Iterable[tuple[float, Program]]
     """Seconds since the run's start and the program that starts then, in order of time."""
 
 
-class ClientGroup(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
     """Users of one region, and the endpoints to which they send their requests."""
 
     region: RegionName
@@ -63,7 +66,8 @@ class ClientGroup(Struct, frozen=True):
     itself."""
 
 
-class LoadPlan(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
     """Client groups, their request format, and how long they send."""
 
     groups: tuple[ClientGroup, ...]
@@ -85,7 +89,8 @@ class LoadPlan(Struct, frozen=True):
     tls: SSLContext | None = None
 
 
-class Tally(Struct):
+@dataclass(slots=True)
+class Tally:
     """Counters of one region's clients at this moment."""
 
     waiting: int = 0
@@ -100,7 +105,8 @@ class Tally(Struct):
     tokens: int = 0
 
 
-class TallySample(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TallySample:
     """Requests of one region waiting and streaming at one moment."""
 
     at_ns: int
@@ -108,7 +114,8 @@ class TallySample(Struct, frozen=True):
     streaming: int
 
 
-class _Sent(Struct):
+@dataclass(slots=True)
+class _Sent:
     """One request in flight."""
 
     due_ns: int

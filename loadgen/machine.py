@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-
-from msgspec import Struct, field
 
 from loadgen.report import MachineUse
 
@@ -18,7 +17,8 @@ _USER_COLUMN, _SYSTEM_COLUMN = 11, 12
 """Columns of utime and stime, counted from behind the name of the command."""
 
 
-class CpuTimes(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
     """CPU time of all CPUs together since the machine started, in clock ticks."""
 
     busy: int
@@ -49,7 +49,8 @@ def read_cpu_times(pids: Iterable[int], proc: Path = _PROC) -> CpuTimes | None:
     return CpuTimes(machine.busy, machine.total, own)
 
 
-class CpuSampler(Struct):
+@dataclass(slots=True)
+class CpuSampler:
     """Takes a sample every `interval_s` while `run` runs."""
 
     pids: tuple[int, ...]

@@ -16,7 +16,6 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 from aiohttp.abc import AbstractResolver, ResolveResult
-from msgspec import Struct
 
 from mesh.clock import Clock
 
@@ -25,7 +24,8 @@ _PATIENCE_S = 1.0
 """Time-out of one name server, after which the next one is asked."""
 
 
-class NameAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class NameAnswer:
     addresses: tuple[str, ...]
     ttl_s: int
     why: str = ""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from hashlib import shake_128
 from itertools import islice
 
-from msgspec import Struct
-from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 _NUMBER = struct.Struct(">q")
@@ -35,7 +34,8 @@ assert all(len(word) == 4 for word in _WORDS)
 """Words of four bytes each (with the space), each one token of most real tokenizers."""
 
 
-class Passage(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Passage:
     """Text of a given number of tokens: numbered blocks, followed by text that no other passage contains."""
 
     space: str

@@ -6,14 +6,15 @@ Pure: lines come in; unreadable lines are counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
 
 from loadgen.traces.rows import RowFault, Unreadable
 
 
-class Questions(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Questions:
     """Questions of a file, each with one or more turns, and its unreadable lines."""
 
     asked: tuple[tuple[str, ...], ...]

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TypeVar
-
-from msgspec import Struct
-from msgspec.structs import asdict
 
 from gateway.core.vocabulary import RegionName, ServiceClass
 from loadgen.vocabulary import RequestEnd
@@ -20,7 +18,8 @@ _Number = TypeVar("_Number", int, float)
 _SHARES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.99)
 
 
-class RequestRecord(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
     """One request, as its client measured it. Times count from the start of the run."""
 
     client_region: RegionName
@@ -47,7 +46,8 @@ class RequestRecord(Struct, frozen=True):
     service_class: ServiceClass = ServiceClass.INTERACTIVE
 
 
-class PrefixTokens(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PrefixTokens:
     """Prompt tokens that engines looked up in their prefix caches, and those that they found there."""
 
     queried: int = 0
@@ -60,7 +60,8 @@ class PrefixTokens(Struct, frozen=True):
         return PrefixTokens(self.queried - other.queried, self.hit - other.hit)
 
 
-class MachineUse(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class MachineUse:
     """CPU use of the whole machine, from 0 to 1 of all its CPUs."""
 
     mean_share: float
@@ -74,7 +75,8 @@ class MachineUse(Struct, frozen=True):
         return {name: None if share is None else round(share, 3) for name, share in shares.items()}
 
 
-class Percentiles(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Percentiles:
     """Nearest-rank percentiles: each is a value that was measured."""
 
     p10_ns: int
@@ -113,5 +115,5 @@ def _rank(share: float, count: int) -> int:
 
 def in_milliseconds(values: Percentiles, digits: int) -> dict[str, float]:
     """Percentiles as a document with the keys `p10` to `p99` and `mean`."""
-    named = {name.removesuffix("_ns"): value for name, value in asdict(values).items()}
+    named = {field.name.removesuffix("_ns"): getattr(values, field.name) for field in fields(values)}
     return {name: round(value_ns / _MILLISECOND_NS, digits) for name, value_ns in named.items()}

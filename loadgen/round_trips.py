@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-
-from msgspec import Struct
 
 from gateway.core.vocabulary import RegionName
 
 
-class RoundTripTable(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RoundTripTable:
     """Round trips between regions in seconds, the same in both directions."""
 
     seconds: Mapping[frozenset[RegionName], float]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Self, cast
 from weakref import WeakSet
-
-from msgspec import Struct
 
 from gateway.core.vocabulary import RegionName
 from loadgen.round_trips import RoundTripTable
@@ -186,7 +185,8 @@ class _Caller(_End):
         self._wan.dial(self, self._route)
 
 
-class _Route(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Route:
     """Route from a caller's region to one port in another region."""
 
     there: _Direction

@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Protocol, TypedDict, runtime_checkable
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from loadgen.passages import Passage
 
@@ -50,7 +47,8 @@ class Message(TypedDict):
     content: str
 
 
-class Spread(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Spread:
     """A log-normal quantity: most draws lie near the median, a few lie far above it; clamped to its limits."""
 
     median: float
@@ -65,7 +63,8 @@ class Spread(Struct, frozen=True):
         return round(self.draw(rng))
 
 
-class WorkloadConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WorkloadConfig:
     """Shape of the conversations (SkyWalker §5.1, multi-turn); a word is about one and a half tokens."""
 
     applications: int = 4
@@ -79,7 +78,8 @@ class WorkloadConfig(Struct, frozen=True):
     think_s: Spread = Spread(median=1.5, sigma=0.6, minimum=0.2, maximum=8)
 
 
-class Step(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Step:
     """One request of a program, and what to expect of its answer."""
 
     text: str
@@ -95,7 +95,8 @@ class Step(Struct, frozen=True):
     """Minimum time from sending until the steps that wait for the answer may start."""
 
 
-class Program(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Program:
     """Unit of one user's work: steps that share their beginnings. Steps that wait for no other run at once."""
 
     program_id: str
@@ -154,7 +155,8 @@ class Recorded(Workload, Protocol):
         ...
 
 
-class Turn(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Turn:
     """One question, and what to expect of its answer."""
 
     question: str
@@ -163,7 +165,8 @@ class Turn(Struct, frozen=True):
     """Time that the user thinks before asking."""
 
 
-class Conversation(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Conversation:
     """Questions of one user to one application; each is sent with the whole conversation before it."""
 
     conversation_id: str
@@ -246,7 +249,8 @@ class MultiTurnWorkload:
         return _rng_of(self._seed, kind, name)
 
 
-class TreeConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TreeConfig:
     """Shape of Tree of Thoughts (SkyWalker §5.1): with depth 4, two branches make 15 requests and four make 85."""
 
     branches: int = 2
@@ -294,7 +298,8 @@ class TreeOfThoughts:
             yield Step(text, config.output_tokens.draw_int(rng), after=(number - 1) // config.branches)
 
 
-class BurstConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BurstConfig:
     """Shape of bursts: a user sends many requests at once, and then pauses."""
 
     requests: int = 32

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 import click
-from msgspec import Struct, to_builtins
 
 from mesh.clock import Clock
 
@@ -25,7 +25,8 @@ CONTEXTS = (512, 1_024, 2_048, 4_096)
 _WARM_UPS, _ROUNDS = 10, 50
 
 
-class LayerShape(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LayerShape:
     """Shape of one layer of Qwen3-30B-A3B."""
 
     hidden: int = 2048
@@ -37,7 +38,8 @@ class LayerShape(Struct, frozen=True):
     head_size: int = 128
 
 
-class Line(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Line:
     """Least-squares fit: time = intercept + slope · size."""
 
     intercept_us: float
@@ -76,12 +78,12 @@ def main(device: str) -> None:
         "device": torch.cuda.get_device_name(device),
         "date": Clock().wall_time()[:10],
         "torch": torch.__version__,
-        "shape": to_builtins(shape),
+        "shape": asdict(shape),
         "layer_us": layer,
         "attention_us": attention,
         "ratio_16_to_128_at_64": at_64[-1] / at_64[0],
-        "layer_and_expert": to_builtins(fitted(EXPERTS, at_64)),
-        "kv_token": to_builtins(fitted(reads, taken)),
+        "layer_and_expert": asdict(fitted(EXPERTS, at_64)),
+        "kv_token": asdict(fitted(reads, taken)),
     }
     click.echo(json.dumps(document, indent=2))
 

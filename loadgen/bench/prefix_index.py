@@ -10,11 +10,10 @@ import gc
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns  # noqa: TID251 - a bench measures
 from typing import Protocol
-
-from msgspec import Struct
 
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.placement.prefix_index import PrefixIndex
@@ -34,7 +33,8 @@ _BYTES_MAX = 2**34
 _TTL_NS = 2**62
 
 
-class Row(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Row:
     """One figure, and the reference's value where it has one."""
 
     case: str
@@ -43,7 +43,8 @@ class Row(Struct, frozen=True):
     naive: float | None = None
 
 
-class Case(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Case:
     shape: str
     block_bytes: int
     targets: int
@@ -57,7 +58,8 @@ class Case(Struct, frozen=True):
         return _PROMPT_BYTES // self.block_bytes
 
 
-class Sent(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Sent:
     chain: bytes
     slot: int
     is_timed: bool
@@ -153,7 +155,8 @@ def available_of(case: Case) -> list[int]:
     return sorted(rng.sample(range(case.targets), int(case.targets * _AVAILABLE)))
 
 
-class Times(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Times:
     match_us: float
     insert_us: float
     both_us: float

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from msgspec import Struct
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -41,7 +41,8 @@ _QUESTIONS = (
 _LONG_TOKENS, _SHORT_TOKENS = 200, 60
 
 
-class Said(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Said:
     """One question and its answer."""
 
     client: RegionName

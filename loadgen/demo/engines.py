@@ -4,13 +4,12 @@ loadgen.demo.engines`."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 import uvloop
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import ReplicaRole
 from loadgen.demo.scenario import CONNECTOR
@@ -31,7 +30,7 @@ def main(engines: Sequence[str], *, model: str, preset: str, prefill: Sequence[i
     configs = []
     for each in engines:
         port, _, slots = each.partition("=")
-        engine = dataclasses.replace(PRESETS[preset], sequences_max=int(slots))
+        engine = replace(PRESETS[preset], sequences_max=int(slots))
         configs.append(EngineServerConfig(model=model, engine=engine, port=int(port), ignore_eos=True))
     handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL))
     handoffs |= dict.fromkeys(decode, HandoffConfig(CONNECTOR, ReplicaRole.DECODE))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import aiohttp
-from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
@@ -29,7 +29,8 @@ SEEN_WITHIN_S = 30.0
 HOME_WITHIN_S = 40.0
 
 
-class Failover(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Failover:
     """Death and return of a gateway, in nanoseconds since the start of the client's run."""
 
     gateway: GatewayId
@@ -76,7 +77,8 @@ def _shifted(failover: Failover, began_ns: int) -> Failover:
     )
 
 
-class FailoverReport(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FailoverReport:
     run: RunResult
     failover: Failover | None
     """Absent (None) if the run ended before the failover did."""

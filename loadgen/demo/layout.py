@@ -7,9 +7,8 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.processes import OUR_MODULES, DemoFailure
@@ -29,7 +28,8 @@ from loadgen.demo.region_files import (
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 
 
-class Seat(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Seat:
     """Ports and engines of one gateway."""
 
     region: RegionScenario
@@ -44,7 +44,8 @@ class Seat(Struct, frozen=True):
         return gateway_id(self.region.name, self.number)
 
 
-class Layout(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Layout:
     seats: tuple[Seat, ...]
     engines: dict[RegionName, tuple[int, ...]]
     controller: ControllerPorts | None

@@ -13,11 +13,11 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import click
-from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 

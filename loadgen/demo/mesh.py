@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import aiohttp
-from msgspec import Struct, field
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.kernel.config import OverflowMode
@@ -30,7 +29,8 @@ from loadgen.wan import Wan
 _ANSWER_S = 2.0
 
 
-class Named(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Named:
     """The mesh's one DNS name, and the name servers that answer for it."""
 
     url: str
@@ -40,7 +40,8 @@ class Named(Struct, frozen=True):
     """Network of each region's clients."""
 
 
-class Mesh(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Mesh:
     """The running regions, with the addresses of their gateways and engines."""
 
     gateways: dict[RegionName, str]
@@ -135,7 +136,8 @@ def urls_of_engines(layout: Layout) -> dict[RegionName, tuple[str, ...]]:
     return {name: tuple(map(url_at, ports)) for name, ports in layout.engines.items()}
 
 
-class _Start(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Start:
     """Inputs for starting each of the processes."""
 
     scenario: DemoScenario

@@ -8,9 +8,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 _LOG_TAIL_LINES = 8
 _LOG_LINE_MAX = 160
@@ -21,7 +20,8 @@ class DemoFailure(Exception):
     """The demo cannot go on; the message gives the reason for the user."""
 
 
-class Child(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Child:
     """One process of the demo, in a session of its own so that a Ctrl-C reaches only the demo."""
 
     name: str

@@ -6,10 +6,10 @@ import random
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from msgspec import Struct
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, ModelName, RegionName, ReplicaRole
@@ -28,7 +28,8 @@ _ANSWERS_PER_S = 100_000
 """DNS rate limit, raised because all of the demo's clients ask from one network."""
 
 
-class GatewayPorts(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class GatewayPorts:
     http: int
     peers: int
     admin: int
@@ -38,7 +39,8 @@ class GatewayPorts(Struct, frozen=True):
     """Zero for a gateway that does not answer DNS queries."""
 
 
-class Controlled(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Controlled:
     """Settings that attach a gateway to the demo's controller."""
 
     controller: str
@@ -180,7 +182,8 @@ def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Control
     return found
 
 
-class ControllerPorts(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ControllerPorts:
     grpc: int
     admin: int
     dns: int

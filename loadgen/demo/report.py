@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
@@ -23,7 +23,8 @@ from loadgen.vocabulary import RequestEnd
 _SECOND_NS = 1_000_000_000
 
 
-class RunResult(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RunResult:
     """Results of one run."""
 
     name: str
@@ -37,7 +38,8 @@ class RunResult(Struct, frozen=True):
     """True if the run was stopped before its time."""
 
 
-class RunReport(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RunReport:
     run: RunResult
     regions: dict[RegionName, Figures]
     """Figures of each region's clients; prefix hits are those of the region's engines, for requests of all regions."""

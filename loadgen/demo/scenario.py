@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from msgspec import Struct, field
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, Jurisdiction, ModelName, Place, RegionName
 from loadgen.workload import WorkloadConfig
@@ -20,7 +18,8 @@ ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
 LLAMACPP_SERVER = FOLDER / "llamacpp_server.py"
 
 
-class RegionScenario(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegionScenario:
     place: Place
     clients: int
     engines: int = 4
@@ -53,7 +52,8 @@ def _region(name: str, jurisdiction: str, clients: int, location: tuple[float, f
     return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients, location=location)
 
 
-class DemoScenario(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DemoScenario:
     """Day in the US, evening in the EU, night in Japan (SkyWalker §5.2 has 120, 40 and 40 clients)."""
 
     regions: tuple[RegionScenario, ...] = (

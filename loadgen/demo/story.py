@@ -6,9 +6,9 @@ It must never call a run good that had a failure in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from msgspec import Struct, field
 from rich.console import Console
 from rich.text import Text
 
@@ -34,7 +34,8 @@ NO_TENANT = TenantName("")
 """Empty tenant: the demo's policies make no difference between tenants."""
 
 
-class Story(Struct):
+@dataclass(slots=True)
+class Story:
     """Results, filled while the demo runs and printed when it is over, however it ended."""
 
     scenario: DemoScenario

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
-from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId
 from loadgen.demo.members import Member
@@ -27,7 +27,8 @@ _LATE_S = 1.0
 """Time that polling, resolving and connecting may add to the TTL."""
 
 
-class Sightings(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Sightings:
     """Time at which each event was first seen, by the clock; None: not within the time allowed."""
 
     unforwarded_ns: int | None
@@ -38,7 +39,8 @@ class Sightings(Struct, frozen=True):
     """The name leads the dead gateway's region's clients to another gateway."""
 
 
-class Homecoming(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Homecoming:
     home_ns: int | None
     """The returned gateway has its replicas again, and no other gateway has them."""
     renamed_ns: int | None
@@ -55,7 +57,8 @@ class Cause(StrEnum):
     OTHER = "unexplained"
 
 
-class Death(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Death:
     """Death of a gateway, by the clock of the client that sent the requests."""
 
     hosts: frozenset[str]

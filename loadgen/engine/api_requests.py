@@ -5,9 +5,8 @@ It checks and never changes a request; a refusal has the status and body that a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from msgspec import Struct
 
 from loadgen.engine.fields import (
     ApiError,
@@ -28,7 +27,8 @@ CHOICES_MAX = 256
 """Maximum of prompts times samples of each."""
 
 
-class GenerationRequest(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
     """One checked request for tokens."""
 
     endpoint: Endpoint

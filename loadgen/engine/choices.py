@@ -5,11 +5,8 @@ end together with one usage, as vLLM's do.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterator
-
-from msgspec import Struct
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from loadgen.engine.api_answers import Answer
 from loadgen.engine.api_requests import GenerationRequest
@@ -21,7 +18,8 @@ Progress = Callable[[TokenFeed, int], Awaitable[tuple[int, FinishReason | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
-class Choice(Struct):
+@dataclass(slots=True)
+class Choice:
     answer: Answer
     feed: TokenFeed
     tokens: int = 0
@@ -72,7 +70,7 @@ def _totals(choices: list[Choice]) -> Answer:
     """Answer with summed prompt and cached tokens; each prompt counts once, whatever its number of samples."""
     first = choices[0].answer
     per_prompt = [choice.answer for choice in choices[:: first.request.samples]]
-    return dataclasses.replace(
+    return replace(
         first,
         prompt_tokens=sum(each.prompt_tokens for each in per_prompt),
         cached_tokens=sum(each.cached_tokens for each in per_prompt),

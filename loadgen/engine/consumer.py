@@ -8,11 +8,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.handoff import Fetch, HandoffConfig
@@ -24,7 +24,8 @@ _HEARTBEATS_A_LEASE = 6
 _REMEMBERED_MAX = 4_096
 
 
-class Wanted(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Wanted:
     """Remote KV cache that a local request needs."""
 
     fetch: Fetch

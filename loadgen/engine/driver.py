@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import assert_never
-
-from msgspec import Struct, field
 
 from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
@@ -25,7 +24,8 @@ _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
 
-class TokenFeed(Struct):
+@dataclass(slots=True)
+class TokenFeed:
     """Progress of one request. There is one reader."""
 
     request: EngineRequest

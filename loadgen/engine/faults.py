@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct, field
 
 
 class FaultMode(StrEnum):
@@ -59,7 +59,8 @@ GENERATION_FAULTS = (
 """Modes that affect requests for tokens."""
 
 
-class FaultSwitch(Struct):
+@dataclass(slots=True)
+class FaultSwitch:
     """Fault in force, and the number of requests it has hit."""
 
     fault: Fault = field(default_factory=Fault)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import xxhash
-from msgspec import Struct
 
 from loadgen.engine.tokens import TOKEN_BYTES
 
@@ -50,7 +49,8 @@ def json_body(content_type: str, body: bytes) -> Fields:
     return Fields(_json_object(body))
 
 
-class Fields(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fields:
     """JSON object whose members are read by type; null counts as absent, as it does in vLLM."""
 
     members: dict[str, Any]

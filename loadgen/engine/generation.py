@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Never
@@ -20,7 +20,6 @@ from uuid import uuid4
 
 import xxhash
 from aiohttp import web
-from msgspec import Struct
 
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
@@ -59,7 +58,8 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _RANK_HEADER = "X-data-parallel-rank"
 
 
-class _Asked(Struct):
+@dataclass(slots=True)
+class _Asked:
     """Execution parameters of a request, beside its content."""
 
     handoff: HandOver | Fetch | None
@@ -78,7 +78,8 @@ async def reset_connection(http: web.Request) -> Never:
     raise AssertionError("a handler outlived its connection")
 
 
-class _Run(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Run:
     """Request that the engine has accepted."""
 
     http: web.Request

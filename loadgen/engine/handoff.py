@@ -5,10 +5,10 @@ Values in, values out. Input that kills a real engine raises EngineDied; this mo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import xxhash
-from msgspec import Struct
 
 from gateway.core.vocabulary import Connector, ReplicaRole
 from loadgen.engine.expert_counts import ExpertShape
@@ -26,7 +26,8 @@ class EngineDied(Exception):
     """Failed assertion in the engine's core: the whole server exits, with all that ran in it."""
 
 
-class HandoffConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class HandoffConfig:
     """Part of one engine in a disaggregated pool."""
 
     connector: Connector
@@ -55,7 +56,8 @@ class HandoffConfig(Struct, frozen=True):
         return self.transfer_s + tokens * self.transfer_token_s
 
 
-class HandOver(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class HandOver:
     """Instruction to compute this prompt and keep its KV cache for a decode worker."""
 
     key: str | None
@@ -66,7 +68,8 @@ class HandOver(Struct, frozen=True):
     """True if the answer ends after one token whatever the request asks for."""
 
 
-class Fetch(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fetch:
     """Instruction to fetch this prompt's KV cache from a prefill worker."""
 
     address: str

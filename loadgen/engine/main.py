@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import signal
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import uvloop
-from msgspec import Struct
-from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +22,8 @@ from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
 
 
-class Announcement(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Announcement:
     """Report on standard output that the engines are ready, to the user or to the program that started them."""
 
     as_json: bool
@@ -172,7 +171,7 @@ def main(
     )
     config = EngineServerConfig(
         model=model,
-        engine=dataclasses.replace(
+        engine=replace(
             sized,
             queued_requests_max=queued_requests_max,
             context_tokens_max=min(context_tokens_max or sized.context_tokens_max, sized.context_tokens_max),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.engine.api_answers import AnyAnswer, encode
@@ -53,6 +54,7 @@ def _tool_to_call(fields: Fields) -> Tool | None:
     return chosen_tool(tools, must_call=choice.value("type") == "any", name=name)
 
 
+@dataclass(slots=True)
 class MessagesAnswer(AnyAnswer):
     @property
     def preamble(self) -> bytes:

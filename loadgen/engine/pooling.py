@@ -8,10 +8,10 @@ import base64
 import math
 import random
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
-from msgspec import Struct
 
 from loadgen.engine.fields import Fields, bad_value, invalid, json_body, served_model, text_of_part
 from loadgen.engine.tokens import TOKEN_ID_MAX, text_of, token_count
@@ -21,7 +21,8 @@ DIMENSIONS_MAX = 4096
 TEXTS_MAX = 2048
 
 
-class PoolingRequest(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PoolingRequest:
     """One checked request; each of `texts` goes through the model."""
 
     model: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from uuid import uuid4
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
 
 from gateway.core.vocabulary import Connector
 from loadgen.engine.driver import EngineDriver
@@ -24,7 +24,8 @@ _RENEWED_SHARE = 2 / 3
 _NS = 1_000_000_000
 
 
-class Offer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Offer:
     """Prompt that is being computed for a decode worker, or has been."""
 
     request_id: str

@@ -6,10 +6,10 @@ It interprets text and function calls; other items of a conversation count with 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
-from msgspec import Struct, field
 
 from loadgen.engine.api_answers import AnyAnswer, encode
 from loadgen.engine.api_requests import GenerationRequest, check_sampling, schema_in, schema_of
@@ -43,14 +43,16 @@ _ECHOED: dict[str, Any] = {
 """Request fields that a response repeats, each with its value when absent."""
 
 
-class ResponsesRequest(GenerationRequest, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest(GenerationRequest):
     messages: tuple[Message, ...] = ()
     """Conversation before the answer."""
     echo: dict[str, Any] = field(default_factory=dict)
     store: bool = True
 
 
-class StoredResponse(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
     messages: tuple[Message, ...]
     """Conversation including the answer."""
     body: dict[str, Any]
@@ -141,6 +143,7 @@ def _tool_to_call(fields: Fields) -> Tool | None:
     return chosen_tool(tools, must_call=choice == "required", name=name)
 
 
+@dataclass(slots=True)
 class ResponsesAnswer(AnyAnswer):
     request: ResponsesRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -16,7 +16,6 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from msgspec import Struct
 
 from gateway.core.vocabulary import Connector
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
@@ -59,7 +58,8 @@ async def serve_engines(
         yield servers
 
 
-class Books(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Books:
     """Present state of one engine, all ranks together, followed by counters."""
 
     in_flight: int

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.model import EngineConfig
 
 
-class EngineServerConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class EngineServerConfig:
     """Configuration of one emulated engine."""
 
     model: str

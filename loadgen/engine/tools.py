@@ -6,18 +6,19 @@ The form of the arguments is decided by `schemas.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import xxhash
-from msgspec import Struct, field
 
 from loadgen.engine.fields import bad_value
 from loadgen.engine.schemas import json_of
 from loadgen.engine.tokens import TOKEN_BYTES, continuation, token_count
 
 
-class Tool(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Tool:
     name: str
     schema: dict[str, Any] = field(default_factory=dict)
 

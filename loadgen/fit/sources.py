@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, TOKENS_MAX
@@ -26,7 +26,8 @@ TOKEN_S = 0.03
 """Seconds per token for traces that record only the start of a request."""
 
 
-class Request(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Request:
     """One request of a load, before the requests that ran beside it are known."""
 
     at_s: float

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
 import aiohttp
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
@@ -46,7 +47,8 @@ _PROBE_PAUSE_S = 0.05
 _IN_FLIGHT_MAX = 1000
 
 
-class Metric(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Metric:
     """Figure that simulated and live runs both have."""
 
     name: str
@@ -62,7 +64,8 @@ METRICS = (
 )
 
 
-class Overhead(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Overhead:
     """Time to first token on an idle mesh, of requests that share no prefix."""
 
     modelled_ns: int

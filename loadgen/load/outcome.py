@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import (
@@ -41,7 +40,8 @@ _UNSEEN = dict.fromkeys(
 )
 
 
-class LiveRun(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LiveRun:
     """Results of one live run."""
 
     name: str

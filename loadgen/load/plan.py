@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import urlsplit
-
-from msgspec import Struct, field
 
 from gateway.core.vocabulary import RegionName
 from loadgen.live_client import Dialect
@@ -31,7 +30,8 @@ HERE = "here"
 Urls = Mapping[RegionName, tuple[str, ...]]
 
 
-class Keys(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Keys:
     """API keys by owner: `REGION/TENANT`, `REGION`, or `*` for all other clients."""
 
     by_owner: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,8 @@ class Keys(Struct, frozen=True):
         return next((self.by_owner[owner] for owner in owners if owner in self.by_owner), None)
 
 
-class Limits(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """Settings of a live run that a simulated one does not have."""
 
     in_flight_max: int

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 
-from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,7 +22,8 @@ _LINE_INTERVAL_S = 5.0
 _RATE_WINDOW_S = 3.0
 
 
-class _Sample(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Sample:
     at_s: float
     tokens: dict[RegionName, int]
 

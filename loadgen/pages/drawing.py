@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from markupsafe import Markup
-from msgspec import Struct
 
 COLOURS = 9
 _DASHES = ("", "6 3", "2 3")
@@ -24,7 +24,8 @@ Span = tuple[float, float]
 Point = tuple[float, float]
 
 
-class Picture(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Picture:
     """SVG elements of a picture and their description; the description is empty where adjacent text says the same."""
 
     width: float
@@ -75,7 +76,8 @@ def _pen(number: int) -> dict[str, str]:
 # Scales
 
 
-class Scale(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Scale:
     """Start of an axis, the position of each value on it, and its ticks."""
 
     start: float
@@ -128,7 +130,8 @@ _HALF = 8.0
 """Half of a box's or a bar's height."""
 
 
-class Boxes(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Boxes:
     """Box from 25 to 75 %, whiskers at 10 and 90 %, a line at the median, and a triangle at the mean; on a log
     scale."""
 
@@ -171,7 +174,8 @@ class Boxes(Struct, frozen=True):
         return _mark("g", Markup("").join(parts))
 
 
-class Bars(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Bars:
     """Bars as long as their values, with the numbers beside them."""
 
     title: str
@@ -213,7 +217,8 @@ Panel = Boxes | Bars
 """One figure of every row, over one scale."""
 
 
-class _Rows(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Rows:
     """Layout of rows and of their names: left of the rows, or above them where the width is for one panel."""
 
     left: float
@@ -271,7 +276,8 @@ def _said(panel: Panel, names: Sequence[str]) -> str:
 # Lines
 
 
-class Line(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Line:
     """Named curve, its points from left to right."""
 
     name: str
@@ -346,7 +352,8 @@ def _highest(curves: Sequence[Line]) -> str:
 # Over time
 
 
-class Scene(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Scene:
     """Properties that all plots over time share."""
 
     end_s: float

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING
@@ -39,7 +38,8 @@ class Part(NamedTuple):
     rows: Sequence[Row]
 
 
-class Table(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Table:
     label: str
     """Label for screen readers."""
     heads: Sequence[str]

@@ -8,8 +8,7 @@ of its requests is never the quickest beside one that does not, since lost reque
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from loadgen.figures import Figures
 
@@ -21,7 +20,8 @@ run is above it."""
 _TIMES_FROM = 2.0
 
 
-class Measure(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Measure:
     """One figure by which runs are compared."""
 
     title: str
@@ -53,7 +53,8 @@ class Measure(Struct, frozen=True):
         return f"{_sign(factor - 1)}{abs(factor - 1) * 100:.0f}\u00a0%"
 
 
-class Verdict(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """Result of one measure over all runs."""
 
     title: str

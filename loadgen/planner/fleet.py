@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-
-from msgspec import Struct
 
 from loadgen.planner.lengths import Lengths, Shape
 from loadgen.planner.profiles import Profile
@@ -33,7 +32,8 @@ class Seats(StrEnum):
     """Number of sequences whose likely KV cache use fits: a sequence takes blocks as it grows, as in vLLM."""
 
 
-class Work(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Work:
     """Work of a mean request on an engine, and its use of the KV cache."""
 
     iterations: float
@@ -88,7 +88,8 @@ def throughput(profile: Profile, slots: int, work: Work) -> float:
     return slots / busy_ns * _SECOND_NS
 
 
-class PoolSize(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PoolSize:
     """One pool by formula."""
 
     name: str
@@ -104,7 +105,8 @@ class PoolSize(Struct, frozen=True):
     """Number of instances; None if not even one request of this window fits into an instance."""
 
 
-class SplitSize(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SplitSize:
     """Two pools by formula."""
 
     threshold_tokens: int
@@ -131,7 +133,8 @@ def closed_form(share: float, gain: float) -> float:
     return share * (1 - 1 / gain) if gain else 0.0
 
 
-class Sizing(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Sizing:
     """A load on a profile, and the method of counting its instances' slots."""
 
     profile: Profile

@@ -7,8 +7,8 @@ listed. Text in, lengths out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from msgspec import Struct, field
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.planner.lengths import Lengths, Shape, lengths_of
@@ -24,14 +24,16 @@ class HistogramError(ValueError):
     """The pages hold no counts of the requested model."""
 
 
-class Counted(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Counted:
     model: str
     lengths: Lengths
     requests: int
     notes: tuple[str, ...]
 
 
-class _Histogram(Struct):
+@dataclass(slots=True)
+class _Histogram:
     """Histogram of several gateways together."""
 
     up_to: dict[float, float] = field(default_factory=dict)

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
-
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
 from gateway.core.features.prices.price_list import PriceList
 from loadgen.figures import Figures
@@ -25,7 +22,8 @@ from loadgen.simulator.sweep import all_done
 FORMAT = 1
 
 
-class Ask(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ask:
     """Inputs of a plan."""
 
     rate_per_s: float
@@ -78,8 +76,8 @@ def plan(
         "format": FORMAT,
         "profile": _profile_figures(profile, ask),
         "load": _load_figures(source, ask, served_share),
-        "slo": to_builtins(ask.slo),
-        "trial": None if ask.trial is None else to_builtins(ask.trial),
+        "slo": asdict(ask.slo),
+        "trial": None if ask.trial is None else asdict(ask.trial),
         "fleets": fleets,
     }
 
@@ -194,10 +192,10 @@ def _pool_figures(size: PoolSize, found: Carried | None) -> Figures:
     elif found is not None and found.rate_per_s:
         verified = math.ceil(size.rate_per_s / found.rate_per_s - 1e-9)
     return {
-        **to_builtins(size),
+        **asdict(size),
         "verified_instances": verified,
         "carried_per_s": found and found.rate_per_s,
-        "played": found and found.played and to_builtins(found.played),
+        "played": found and found.played and asdict(found.played),
         "limited_by": found and found.limited_by,
     }
 
@@ -266,7 +264,7 @@ def _profile_figures(profile: Profile, ask: Ask) -> Figures:
         "kv_tokens_computed": profile.kv_tokens_computed,
         "context_tokens_max": profile.context_tokens_max,
         "overrides": profile.overrides((*ask.thresholds, profile.context_tokens_max)),
-        "price": price and to_builtins(price),
+        "price": price and asdict(price),
     }
 
 

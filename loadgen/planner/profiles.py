@@ -8,8 +8,7 @@ precedence over the equations and are reported as overrides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import EngineConfig
@@ -18,7 +17,8 @@ BLOCK_TOKENS = 16
 HOURS_A_YEAR = 8_760
 
 
-class Price(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Price:
     """Price of one GPU for an hour in US dollars, with its source and date."""
 
     usd_per_hour: float
@@ -26,14 +26,16 @@ class Price(Struct, frozen=True):
     date: str
 
 
-class Gpu(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Gpu:
     name: str
     memory_bytes: float
     price: Price | None = None
     """Price of the GPU; a missing one (None) is shown as missing."""
 
 
-class Model(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Model:
     """Model as one GPU of an instance sees it."""
 
     name: str
@@ -46,7 +48,8 @@ class Model(Struct, frozen=True):
     activations_bytes: float = 0.0
 
 
-class Profile(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Profile:
     """One model on one kind of instance."""
 
     name: str

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from loadgen.traces.rates import Points, fitted
 
@@ -16,7 +15,8 @@ HOURS = 24
 _STEPS_AN_HOUR = 4
 
 
-class RegionLoad(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegionLoad:
     """Load of one region over a day."""
 
     name: str
@@ -37,7 +37,8 @@ def region_load(name: str, peak_per_s: float, ahead_hours: float = 0.0, day: Poi
     return RegionLoad(name, tuple(curve.rate_at(step / _STEPS_AN_HOUR) for step in range(steps)))
 
 
-class PoolNeed(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PoolNeed:
     """Rate that one instance of a pool carries, and the pool's share of all requests."""
 
     name: str
@@ -45,7 +46,8 @@ class PoolNeed(Struct, frozen=True):
     carried_per_s: float
 
 
-class RegionFleets(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegionFleets:
     """Instances by pool."""
 
     by_region: Mapping[str, Mapping[str, int]]

@@ -9,9 +9,8 @@ import csv
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 from loadgen.planner.histogram import HistogramError, lengths_from_pages
 from loadgen.planner.lengths import Lengths, Shape, paired, quantiles_of, recorded
@@ -28,7 +27,8 @@ class SourceError(Exception):
     """A source cannot be used; the message is text for the user who named it."""
 
 
-class Source(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Source:
     """Requests to plan for, and notes on their origin."""
 
     name: str

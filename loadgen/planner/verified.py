@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-
-from msgspec import Struct, field
-from msgspec.structs import replace
+from dataclasses import dataclass, field, replace
 
 from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
 from loadgen.engine.sequences import EngineRequest
@@ -23,7 +21,8 @@ _MS_NS = 1_000_000
 _LATE_SHARE_MAX = 0.10
 
 
-class Slo(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Slo:
     """Latency objectives, each missed by at most `late_share` of the requests; no request may be preempted or
     rejected."""
 
@@ -38,7 +37,8 @@ class Slo(Struct, frozen=True):
         return replace(self, late_share=min(_LATE_SHARE_MAX, self.late_share / 2 / share))
 
 
-class Trial(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Trial:
     """Extent of the simulation."""
 
     seed: int = 1
@@ -54,7 +54,8 @@ class Trial(Struct, frozen=True):
         return min(self.requests_max, max(self.requests_min, 6 * self.instances * slots))
 
 
-class Played(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Played:
     """Latencies of the slice's requests, and their failures."""
 
     requests: int
@@ -88,7 +89,8 @@ class Played(Struct, frozen=True):
         return ""
 
 
-class Carried(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Carried:
     """Highest rate of one instance at which all objectives were met, and the latencies at that rate."""
 
     rate_per_s: float
@@ -98,19 +100,22 @@ class Carried(Struct, frozen=True):
     """Objective that was missed just above the rate."""
 
 
-class Arrival(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Arrival:
     at_ns: int
     shape: Shape
 
 
-class _Asked(Struct):
+@dataclass(slots=True)
+class _Asked:
     arrived_ns: int
     output_tokens: int
     is_counted: bool
     first_ns: int = 0
 
 
-class Times(Struct):
+@dataclass(slots=True)
+class Times:
     """Latencies of each counted request of a slice."""
 
     slo: Slo

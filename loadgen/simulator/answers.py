@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from dataclasses import dataclass
 
 from loadgen.simulator.engines import EngineRun, SimReplica
 
@@ -11,7 +11,8 @@ class OutOfPlace(Exception):
     """A token was written twice, or left out."""
 
 
-class Told(Struct):
+@dataclass(slots=True)
+class Told:
     """Progress of one answer. Runs follow one another; each writes from some token on."""
 
     tokens: int = 0

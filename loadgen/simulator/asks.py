@@ -4,9 +4,9 @@ decisions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import (
@@ -27,7 +27,8 @@ TRY_MARK = "~"
 """Separator between a request's id and the number of a retry, which gateways treat as a request of its own."""
 
 
-class RanAt(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RanAt:
     """Engine that answers, and the prompt tokens that it had in its cache."""
 
     region: RegionName
@@ -47,7 +48,8 @@ class Upstream(Protocol):
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None: ...
 
 
-class Ask(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Ask:
     """One request as its client knows it. Times are the client's."""
 
     profile: RequestProfile

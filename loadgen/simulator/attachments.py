@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -29,7 +29,8 @@ _DISK_MAX = 8
 ASK_TIMEOUT_NS = 1_000_000_000
 
 
-class SimHello(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SimHello:
     """First message of a gateway on its stream."""
 
     gateway_id: GatewayId
@@ -60,7 +61,8 @@ class Switchboard(Protocol):
     def answer(self, near: Attachment, life: int, line: Line) -> Stream: ...
 
 
-class ControlTimes(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ControlTimes:
     """Intervals and time-outs of the control stream."""
 
     report_interval_ns: int
@@ -70,7 +72,8 @@ class ControlTimes(Struct, frozen=True):
     """Silence after which a peer counts as unreachable."""
 
 
-class Ties(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ties:
     """Shared environment of all attachments of a world."""
 
     peers: dict[GatewayId, Attachment]

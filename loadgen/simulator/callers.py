@@ -7,6 +7,7 @@ or the mesh itself. A request's way beyond the gateway is invisible here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
@@ -154,7 +155,7 @@ class Caller:
 
     def _again(self, ask: Ask) -> Ask:
         request_id = RequestId(f"{ask.request_id}{TRY_MARK}{self._sent}")
-        return replace(ask, profile=replace(ask.profile, request_id=request_id))
+        return dataclasses.replace(ask, profile=replace(ask.profile, request_id=request_id))
 
     def _failed(self, outcome: Outcome | None, detail: str, failed_by: FailedBy, *, may_try_again: bool = True) -> None:
         ask, section = self._ask, self._names.section

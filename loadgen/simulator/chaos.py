@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
@@ -25,7 +24,8 @@ _LOAD_S = 6
 _MILLISECOND_NS = 1_000_000
 
 
-class Finding(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """Violation or exception found by one seed."""
 
     seed: int
@@ -33,7 +33,8 @@ class Finding(Struct, frozen=True):
     detail: str
 
 
-class Ordeal(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ordeal:
     """Counts of one seed that found nothing."""
 
     seed: int

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from gateway.core import events
 from gateway.core.events import Event
@@ -92,7 +91,8 @@ class Broken(Exception):
         return f"at {self.now_ns / 1e9:.6f} s: {self.what}: {self.detail}"
 
 
-class _Visit(Struct):
+@dataclass(slots=True)
+class _Visit:
     """One request at one gateway, as observed from outside."""
 
     arrival: int
@@ -137,7 +137,8 @@ class _Visit(Struct):
         return self.tenant, self.origin, self.came_across, bool(self.connectors), self.service_class
 
 
-class _View(Struct):
+@dataclass(slots=True)
+class _View:
     """Record of what one gateway was told in its present life."""
 
     spec: GatewaySpec
@@ -239,7 +240,8 @@ def names_place(rule: PlaceRule, place: Place) -> bool:
     return (named or within) and place.region not in rule.denied_regions
 
 
-class Counts(Struct):
+@dataclass(slots=True)
+class Counts:
     """Counters for the report."""
 
     placements: Counter[tuple[RegionName, RegionName, str]] = field(default_factory=Counter)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import ceil
-
-from msgspec import Struct, field
 
 from controller.core import effects as ordered
 from controller.core import events as news
@@ -37,7 +36,8 @@ Disturbed = str | frozenset[str]
 controller's own."""
 
 
-class _Source(Struct):
+@dataclass(slots=True)
+class _Source:
     """Peer, or the controller, within a gateway's reach that has a newer snapshot than the gateway."""
 
     version: ControlVersion
@@ -46,7 +46,8 @@ class _Source(Struct):
     within the gateway's reach."""
 
 
-class _Served(Struct):
+@dataclass(slots=True)
+class _Served:
     """Record of what one gateway was told in its present life."""
 
     place: Place
@@ -57,7 +58,8 @@ class _Served(Struct):
     """Sources by peer, or the controller."""
 
 
-class _Seen(Struct):
+@dataclass(slots=True)
+class _Seen:
     """Record of what the controller was told of one gateway in the controller's present life."""
 
     condition: Condition = Condition.UNKNOWN
@@ -72,7 +74,8 @@ class _Seen(Struct):
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
 
-class _Mind(Struct):
+@dataclass(slots=True)
+class _Mind:
     """Record of what one controller was told in its present life, and has ordered."""
 
     seen: dict[GatewayId, _Seen] = field(default_factory=dict)

@@ -5,8 +5,7 @@ back home. It only observes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from controller.core.effects import Effect as Order
 from controller.core.effects import KeepOwners, PublishRecords, TellCondition
@@ -27,7 +26,8 @@ from mesh.naming.tree import RecordTree
 _SECOND_NS = 1_000_000_000
 
 
-class Failover(Struct):
+@dataclass(slots=True)
+class Failover:
     """One failure of a gateway. A time is None if that stage was not reached."""
 
     gateway_id: GatewayId

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-
-from msgspec import Struct
 
 _MILLISECOND_NS = 1_000_000
 CONTROLLER = "controller"
@@ -131,7 +130,8 @@ FaultKey = tuple[FaultKind, str, str]
 """Kind and place of a fault."""
 
 
-class Fault(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fault:
     """One fault that heals again; repeated, it flaps."""
 
     kind: FaultKind
@@ -161,7 +161,8 @@ class Fault(Struct, frozen=True):
             yield start_ns, start_ns + self.lasts_ns
 
 
-class FaultPlaces(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FaultPlaces:
     """Places that faults can hit."""
 
     replicas: Sequence[str]

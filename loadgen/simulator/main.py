@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import click
 import yaml
 from click.core import ParameterSource
-from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -339,7 +339,8 @@ def _write_trace(
 # Chaos
 
 
-class _Ordeals(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Ordeals:
     """Seeds and kind of the chaos worlds."""
 
     seeds: range

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
-
-from msgspec import Struct
 
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.features.prices.price_table import MICROS, Prices, PriceTable, ReplicaPrice
@@ -31,7 +30,8 @@ _MILLIGRAMS = 1_000_000
 """Milligrams per kilogram."""
 
 
-class PricedDay(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PricedDay:
     """Price list, and the time of the week at which a run takes place."""
 
     prices: PriceList
@@ -60,7 +60,8 @@ class PricedDay(Struct, frozen=True):
         return ceil((change_s - _MONDAY_S - self.from_s) * _SECOND_NS / self.stretch)
 
 
-class _Spent(Struct):
+@dataclass(slots=True)
+class _Spent:
     """Costs of one region."""
 
     replica_micros: float = 0.0

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from loadgen.simulator.agenda import Agenda
@@ -34,7 +33,8 @@ class NameServer(Protocol):
         ...
 
 
-class Answer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """Answer to the clients of one region."""
 
     gateways: tuple[GatewayId, ...]
@@ -55,7 +55,8 @@ def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
     return tuple(map(GatewayId, tree.anywhere))
 
 
-class ServedZone(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ServedZone:
     """Name servers of the zone, with the agenda, network and settings to reach them."""
 
     servers: tuple[NameServer, ...]

@@ -8,9 +8,8 @@ It runs no world and asks no gateway: it compares what clients recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-from msgspec import Struct
 
 from loadgen.report import RequestRecord, quantile
 from loadgen.simulator.checkers import Broken
@@ -25,7 +24,8 @@ P99: Final = 0.99
 _SECOND_NS = 1_000_000_000
 
 
-class Neighbour(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Neighbour:
     """One tenant beside the flooding one: 99th percentiles of its times to first token."""
 
     tenant: str

@@ -4,9 +4,8 @@ else of them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 from controller.core.effects import Effect as Order
 from controller.core.events import Event as News
@@ -19,7 +18,8 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, 
 from mesh.control.vocabulary import Snapshot
 
 
-class GatewaySpec(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class GatewaySpec:
     """Start parameters of one gateway."""
 
     gateway_id: GatewayId

@@ -6,9 +6,8 @@ measured so.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import PurePath
-
-from msgspec import to_builtins
 
 from loadgen.figures import Figures
 from loadgen.simulator.scenario import ClientsSection, Scenario, questions_in
@@ -65,7 +64,7 @@ def _trace(scenario: Scenario, name: str) -> Figures:
         "speed": section.speed,
         "scale_tokens": section.scale_tokens,
         "sample": section.sample,
-        **to_builtins(replay.counts),
+        **asdict(replay.counts),
         **_unread(replay.trace.unreadable),
         "notes": list(replay.trace.notes),
     }

@@ -8,8 +8,7 @@ its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from gateway.core.events import Event
 from gateway.core.features.scaling.demand import would_have_run
@@ -39,7 +38,8 @@ _IDLE_LOOK_NS = _SECOND_NS
 _STALE_LOOKS = 3
 
 
-class _Replica(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class _Replica:
     """One possible replica: it is off, starting, serving or stopping."""
 
     spec: ReplicaSpec
@@ -51,7 +51,8 @@ class _Replica(Struct, eq=False):
     """Number of orders to start or stop; actions due for an earlier order are dropped."""
 
 
-class _Region(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class _Region:
     gateway: SimGateway
     scaler: Scaler
     key: PoolKey

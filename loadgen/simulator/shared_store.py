@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass, field
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from controller.core.vocabulary import GatewayEntry, ReplicaEntry
@@ -17,7 +17,8 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
 
-class Kept(Struct):
+@dataclass(slots=True)
+class Kept:
     """State that outlives a process."""
 
     term: int = 0

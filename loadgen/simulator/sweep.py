@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Protocol, TypeVar
-
-from msgspec import Struct
 
 from loadgen.figures import Figures
 from loadgen.simulator.results import figures_of
@@ -21,7 +20,8 @@ _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
 
 
-class Cell(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Cell:
     """One run of one variant of a scenario: a job for one process, on any machine."""
 
     number: int

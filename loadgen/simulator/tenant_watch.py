@@ -6,8 +6,7 @@ It checks the limits stated in docs/tenant_limits.md, and records how near tenan
 from __future__ import annotations
 
 from collections import Counter
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -31,7 +30,8 @@ REFUSALS = frozenset(
 )
 
 
-class TenantFigures(Struct):
+@dataclass(slots=True)
+class TenantFigures:
     """Record of one tenant."""
 
     running: Counter[GatewayId] = field(default_factory=Counter)

@@ -10,9 +10,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import assert_never
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.features.lockdown.events import LockdownChanged
@@ -69,7 +69,8 @@ _DEAFENING = frozenset(
 _LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
 
 
-class RegionSample(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RegionSample:
     """State of one region at one moment."""
 
     at_ns: int
@@ -79,7 +80,8 @@ class RegionSample(Struct, frozen=True):
     """Requests running or waiting at each of its engines."""
 
 
-class Progress(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Progress:
     """Progress of a run."""
 
     simulated_ns: int
@@ -92,7 +94,8 @@ class Progress(Struct, frozen=True):
         return self.ended + self.open
 
 
-class Story(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Story:
     """Results of one run."""
 
     run: RunSection

@@ -9,8 +9,7 @@ import csv
 import re
 from calendar import monthrange, timegm
 from collections.abc import Iterable
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from loadgen.passages import Passage
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, parsed

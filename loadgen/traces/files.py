@@ -8,11 +8,11 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
-from msgspec import Struct
 
 from loadgen.traces.agentic import parse_agentic
 from loadgen.traces.azure import HEADER, parse_azure
@@ -53,7 +53,8 @@ class TraceError(Exception):
     """The file cannot be read as a trace; the message is text for the user who named it."""
 
 
-class Draw(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Draw:
     """Requests to draw from a service description that lists none: the part of its day, and a factor on its rates."""
 
     rates: Path | None = None

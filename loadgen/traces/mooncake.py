@@ -6,11 +6,11 @@ Equal ids stand for equal blocks after equal blocks, so shared prefixes are kept
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Annotated
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.passages import Passage, runs_of
 from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens

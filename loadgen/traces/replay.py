@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from msgspec import Struct
-from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from loadgen.passages import Passage
@@ -30,7 +29,8 @@ class Pace(StrEnum):
     """The answer in this run, and at least the recorded duration of the answer; then the recorded think time."""
 
 
-class ReplayConfig(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
     """Part of a trace to replay, and its changes."""
 
     speed: float = 1.0
@@ -50,7 +50,8 @@ class ReplayConfig(Struct, frozen=True):
     pace: Pace = Pace.ANSWERS
 
 
-class ReplayCounts(Struct):
+@dataclass(slots=True)
+class ReplayCounts:
     """Number of rows by what happened to them."""
 
     rows: int = 0
@@ -68,7 +69,8 @@ class ReplayCounts(Struct):
     pauses_cut: int = 0
 
 
-class Group(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Group:
     """Some of the users who replay a trace together."""
 
     region: str
@@ -78,7 +80,8 @@ class Group(Struct, frozen=True):
     """Time by which the group's users arrive earlier than recorded; arrivals before the beginning move to the end."""
 
 
-class _Piece(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Piece:
     """Rows that arrived as one unit: one row and all rows that waited for it, directly or not."""
 
     at_s: float

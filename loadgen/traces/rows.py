@@ -6,11 +6,11 @@ Pure: lines come in, rows go out. No row is dropped without being counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct, field
 
 from loadgen.passages import Passage
 
@@ -33,7 +33,8 @@ class RowFault(ValueError):
     """Reason why a row cannot be used."""
 
 
-class TraceRow(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TraceRow:
     """One request as it was recorded."""
 
     at_s: float
@@ -54,7 +55,8 @@ class TraceRow(Struct, frozen=True):
     tenant: str = ""
 
 
-class Unreadable(Struct):
+@dataclass(slots=True)
+class Unreadable:
     """Number of unreadable rows, and the reasons for the first of them."""
 
     count: int = 0
@@ -66,7 +68,8 @@ class Unreadable(Struct):
             self.first.append(f"{where}: {why}"[:_REASON_LENGTH_MAX])
 
 
-class Trace(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Trace:
     """Rows that were read, and a count of those that were not."""
 
     format: TraceFormat

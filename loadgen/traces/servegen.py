@@ -10,10 +10,10 @@ import csv
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
-from msgspec import Struct
 
 from loadgen.passages import Passage
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, Unreadable
@@ -23,7 +23,8 @@ _HOUR_S = 3600.0
 _OWN_BLOCK_TOKENS = 16
 
 
-class RateWindow(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RateWindow:
     """Requests per second from `from_s` on, and the coefficient of variation of their gaps (1 is a Poisson process)."""
 
     from_s: float
@@ -31,7 +32,8 @@ class RateWindow(Struct, frozen=True):
     variation: float = 1.0
 
 
-class TokenCounts(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
     """Token counts with their cumulative likelihoods."""
 
     tokens: Sequence[int]
@@ -42,13 +44,15 @@ class TokenCounts(Struct, frozen=True):
         return self.tokens[min(place, len(self.tokens) - 1)]
 
 
-class TokenWindow(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TokenWindow:
     from_s: float
     inputs: TokenCounts
     outputs: TokenCounts
 
 
-class ServiceClient(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ServiceClient:
     """One client of a service."""
 
     name: str

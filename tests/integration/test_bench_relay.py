@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Never
 
 import pytest
-from msgspec.structs import replace
 from rich.console import Console
 
 from loadgen.bench.relay import main, page, wire

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from loadgen.demo.main import compare_runs
 from loadgen.demo.scenario import DemoScenario, disaggregated_scenario

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, ReplicaRole
 from loadgen.engine.handoff import HandoffConfig

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import yaml
-from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.features.disaggregated.feature import decode_pools_of

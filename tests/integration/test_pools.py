@@ -56,8 +56,8 @@ def pool_of(name: PoolName, replica: str, url: str) -> ReplicaConfig:
 @asynccontextmanager
 async def two_pools(mesh: Mesh, *, short_takes: int = 512) -> AsyncIterator[Pools]:
     """Two pools, configured to take 512 and 2,048 tokens."""
-    long = replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=2048))
-    short = replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=short_takes))
+    long = dataclasses.replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=2048))
+    short = dataclasses.replace(ENGINE, engine=dataclasses.replace(TINY, context_tokens_max=short_takes))
     async with serve_engines([short, long]) as (short_engine, long_engine):
         us = await mesh.region("us-1", US)
         us.config = replace(

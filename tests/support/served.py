@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from tests.support.gateways import free_replicas, knowing, region_config, until,
 Ports = Callable[[], int]
 
 QUICK = EngineServerConfig(model=MODEL, engine=TINY, time_scale=0.05, ignore_eos=True, faults=True)
-SLOW = replace(QUICK, time_scale=20.0)
+SLOW = dataclasses.replace(QUICK, time_scale=20.0)
 """Config of an engine that takes at least 90 ms for a token, so that its requests are still running when the test goes
 on."""
 

@@ -11,11 +11,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import cast
 
 import httptools
-from msgspec import Struct, field
 
 from loadgen.bench.relay import wire
 from loadgen.bench.relay.wire import Wanted
@@ -29,7 +29,8 @@ class WrongAnswer(Exception):
     """A relay's answer differs from the engine's."""
 
 
-class Tally(Struct):
+@dataclass(slots=True)
+class Tally:
     """Counters of a load."""
 
     answers: int = 0

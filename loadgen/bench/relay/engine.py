@@ -10,11 +10,11 @@ import asyncio
 import gc
 import json
 import sys
+from dataclasses import dataclass
 from typing import cast
 
 import click
 import uvloop
-from msgspec import Struct
 
 from loadgen.bench.relay import wire
 from loadgen.engine.exposition import CONTENT_TYPE, Exposition, RequestMetrics
@@ -28,7 +28,8 @@ _LENGTH = b"content-length:"
 _BACKLOG = 4096
 
 
-class Pages(Struct):
+@dataclass(slots=True)
+class Pages:
     """Pages that every engine serves, and the pause between tokens."""
 
     metrics: bytes

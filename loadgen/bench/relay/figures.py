@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-
-from msgspec import Struct
 
 from loadgen.evaluation.numbers import Middle, middle_of
 
@@ -35,7 +34,8 @@ class Figure(StrEnum):
 _ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_TTFT_P99}
 
 
-class Reading(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Reading:
     """One figure of one relay in one round, or of the process named by `part`."""
 
     round_number: int

@@ -15,14 +15,13 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import click
 import uvloop
-from msgspec import Struct, field
-from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -94,7 +93,8 @@ _OPEN_FILES = 65_536
 _NOTES = "relay_notes.md"
 
 
-class Plan(Struct):
+@dataclass(slots=True)
+class Plan:
     """Settings of one run of the bench."""
 
     effort: Effort
@@ -107,7 +107,8 @@ class Plan(Struct):
     seed: int
 
 
-class Run(Struct):
+@dataclass(slots=True)
+class Run:
     """Runs the rounds; results are in `readings` and `faults`, however the run ended."""
 
     plan: Plan

@@ -6,9 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from enum import StrEnum
-
-from msgspec import Struct
 
 from loadgen.bench.relay import client, machine, wire
 from loadgen.bench.relay.client import HeldStreams, Tally, arrivals, closed_loop, now_s, open_streams
@@ -29,7 +28,8 @@ _HOLD_S = 600.0
 _SLACK_S = 60.0
 
 
-class Effort(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Effort:
     """Durations and sizes of the measurements."""
 
     rounds: int = 5
@@ -53,7 +53,8 @@ class Effort(Struct, frozen=True):
 QUICK = Effort(rounds=1, warm_s=0.7, window_s=1.5, stream_window_s=3.0, arrivals=200, held=(200, 600))
 
 
-class Subject(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Subject:
     """A running relay, or an engine in its place."""
 
     name: str
@@ -63,13 +64,15 @@ class Subject(Struct, frozen=True):
     """PIDs of the relay's processes by name; empty where there is no relay."""
 
 
-class Value(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Value:
     figure: Figure
     value: float
     part: str = ""
 
 
-class Bench(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Bench:
     """Settings and engines that the measurements share."""
 
     effort: Effort

@@ -7,8 +7,7 @@ The page is rewritten each time; notes by people are in a file of their own and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-
-from msgspec import Struct, field
+from dataclasses import dataclass, field
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, by_round, parts_of, ratio
 from loadgen.evaluation.numbers import Middle, middle_of
@@ -44,7 +43,8 @@ RATIOS = (
 SETTING_FIGURES = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
 
 
-class Aim(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Aim:
     """Target value of a figure for the gateway: an absolute value, or a ratio to another relay."""
 
     figure: Figure
@@ -54,7 +54,8 @@ class Aim(Struct, frozen=True):
     """Variant of the gateway that the aim is about; empty for the plain one."""
 
 
-class Story(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Story:
     """Results of one run of the bench, with its conditions."""
 
     readings: Sequence[Reading]

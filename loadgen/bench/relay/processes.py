@@ -8,9 +8,8 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 from loadgen.demo.processes import Child, log_tail
 
@@ -22,7 +21,8 @@ class BenchFailure(Exception):
     """The bench, or one relay's part in it, cannot go on; the message gives the reason."""
 
 
-class Command(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Command:
     """One process: its name in figures, its arguments, and its core."""
 
     name: str

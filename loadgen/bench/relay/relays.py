@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import yaml
-from msgspec import Struct
 
 from loadgen.bench.relay import wire
 from loadgen.bench.relay.processes import BenchFailure, Command
@@ -30,7 +30,8 @@ _UNREACHED = "1000000000"
 """Limit that is enforced and counted, but never reached by the bench."""
 
 
-class Setting(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """Inputs of a relay: the folder for its files, the engines, and the cores it may run on."""
 
     folder: Path
@@ -43,7 +44,8 @@ class Setting(Struct, frozen=True):
     rng: random.Random
 
 
-class Ready(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ready:
     """A relay that can be started: its processes in order, the port for clients, and their API key."""
 
     commands: Sequence[Command]
@@ -56,7 +58,8 @@ class Ready(Struct, frozen=True):
     """Admin address of a gateway that must stay attached to a controller during the measurements."""
 
 
-class Relay(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Relay:
     name: str
     what: str
     """Description of the settings, in words."""
@@ -89,7 +92,8 @@ def _write_policy(folder: Path, region: str) -> None:
     (folder / f"{region}.policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
 
 
-class _Gateway(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Gateway:
     """One Nightside gateway: its place in the mesh and its ports."""
 
     name: str

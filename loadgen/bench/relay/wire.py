@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 MODEL = "llama"
 _OPENING_SHARE = 4
 """Divisor: this part of a prompt's bytes is the same in every prompt, the instructions that all users share."""
@@ -98,7 +96,8 @@ def stream_events(tokens: int) -> int:
     return tokens + 2
 
 
-class Ask(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ask:
     """Fields that the engine reads from a request's body: just enough to answer it."""
 
     is_stream: bool

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from msgspec import to_builtins
 
 from loadgen.bench.scale.measure import Limits, Reading, RunFailed, Taken, measure
 from loadgen.bench.scale.points import LARGE, POINTS, SLOTS, Point
@@ -159,7 +159,7 @@ def document_of(measured: Sequence[Measured]) -> dict[str, Any]:
         "head": list(_HEAD),
         "rows": [_row(each.point, each.reading) for each in ordered],
         "measurements": [
-            {"point": to_builtins(each.point), "provenance": to_builtins(each.provenance), **to_builtins(each.reading)}
+            {"point": asdict(each.point), "provenance": asdict(each.provenance), **asdict(each.reading)}
             for each in ordered
         ],
     }

@@ -13,11 +13,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-
-from msgspec import Struct
-from msgspec.structs import asdict, replace
 
 from loadgen.bench.scale.points import SLOTS, Point, scenario_of
 from loadgen.simulator.world import Story, World
@@ -33,7 +31,8 @@ _LEAVE_MAX_S = 10.0
 """Time after its last message until a process is terminated if it has not ended."""
 
 
-class Limits(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """Limits of one run, including the building of its world. They are checked ten times a simulated second, and every
     `_LOOK_EVERY_CPU_S` while the world is built."""
 
@@ -49,7 +48,8 @@ class Limits(Struct, frozen=True):
         return ""
 
 
-class Taken(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Taken:
     """Costs of a run so far."""
 
     simulated_s: float
@@ -62,7 +62,8 @@ class Taken(Struct, frozen=True):
     """Requests sent by clients."""
 
 
-class Reading(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Reading:
     """Costs of one run, and its load. None stands for values unknown because the run did not come to its end."""
 
     simulated_s: float
@@ -112,7 +113,8 @@ class RunFailed(Exception):
     """A run ended with an error of its own, so that it has no valid measurement."""
 
 
-class _Failure(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Failure:
     """Error as text, since not every exception can be pickled into a pipe."""
 
     error: str

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from math import dist
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from loadgen.simulator.scenario import Scenario, parse_scenario
 
@@ -38,7 +37,8 @@ _COARSE_INTERVAL = "250ms"
 """Heartbeat batch and interval of fleets in which a hundred regions exchange heartbeats."""
 
 
-class Point(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Point:
     """One run: regions, replicas per region, simulated time, and optionally a queue that no other region may take
     from."""
 

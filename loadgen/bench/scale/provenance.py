@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from msgspec import Struct
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.bench.scale import measure
@@ -13,7 +12,8 @@ from loadgen.evaluation.sources import version_of
 _SHOWN_DIGITS = 12
 
 
-class Provenance(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Provenance:
     """Sources and machine; equal for comparable figures. It stays the same on its way through JSON."""
 
     version: str

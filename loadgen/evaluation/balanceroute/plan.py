@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.decode_config import BalanceConfig, DecodePolicyName
 from loadgen.evaluation.balanceroute.loads import ASIDE, CHOOSING, TABLES
@@ -80,7 +83,7 @@ class Comparison:
 def seeded(setting: Setting, quick: bool = False) -> list[Setting]:
     """Settings with one seed each. Loads are drawn anew for each seed; equal seeds give all policies the same
     requests."""
-    return [setting, *(replace(setting, seed=seed, keep_steps=0) for seed in (() if quick else SEEDS[1:]))]
+    return [setting, *(dataclasses.replace(setting, seed=seed, keep_steps=0) for seed in (() if quick else SEEDS[1:]))]
 
 
 def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int = 8, quick: bool = False) -> Setting:
@@ -95,7 +98,7 @@ def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int =
         keep_steps=KEPT if workers == 8 and run in SHOWN and regime == STANDING else 0,
         is_bounded=run == ORACLE,
     )
-    return setting if regime.room_margin is None else replace(setting, room_margin=regime.room_margin)
+    return setting if regime.room_margin is None else dataclasses.replace(setting, room_margin=regime.room_margin)
 
 
 KEPT = 600
@@ -164,7 +167,9 @@ SWEPT = (ORACLE, SURVIVAL)
 
 
 def swept(load: str, run: Run, balance: BalanceConfig, quick: bool = False) -> list[Setting]:
-    return seeded(replace(setting_of(load, run, quick=quick), balance=balance, keep_steps=0, is_bounded=False), quick)
+    return seeded(
+        dataclasses.replace(setting_of(load, run, quick=quick), balance=balance, keep_steps=0, is_bounded=False), quick
+    )
 
 
 def sweep(quick: bool = False) -> Iterator[Setting]:
@@ -204,7 +209,7 @@ SENT = ("reasoning", "prompts")
 
 def sending(load: str, each: Sending, token_ns: int, quick: bool = False) -> list[Setting]:
     return seeded(
-        replace(
+        dataclasses.replace(
             setting_of(load, each.run, quick=quick),
             bypass=each.bypass,
             early=each.early,
@@ -241,8 +246,8 @@ MATTERS = (
 
 
 def mattering(load: str, run: Run, matter: Matter, quick: bool = False) -> list[Setting]:
-    setting = replace(setting_of(load, run, quick=quick), keep_steps=0, is_bounded=False)
-    return seeded(replace(setting, **matter.changes), quick)
+    setting = dataclasses.replace(setting_of(load, run, quick=quick), keep_steps=0, is_bounded=False)
+    return seeded(dataclasses.replace(setting, **matter.changes), quick)
 
 
 def matters(quick: bool = False) -> Iterator[Setting]:

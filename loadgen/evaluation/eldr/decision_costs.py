@@ -11,10 +11,10 @@ import sys
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
+from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.predictor import Facts

@@ -6,8 +6,9 @@ It scores and lays out; it chooses nothing and plays no worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
+
+from msgspec import to_builtins
 
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
 from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
@@ -94,7 +95,7 @@ def _row(name: str, snapshot: Snapshot, realization: Realization, horizon: int) 
     rules = FitRules(realization.kind, horizon, key_kind=realization.key_kind)
     scores, unscored = None, ""
     try:
-        scores = asdict(score_predictor(snapshot, rules))
+        scores = to_builtins(score_predictor(snapshot, rules))
     except TooLittle as reason:
         unscored = str(reason)
     return {

@@ -7,10 +7,12 @@ cut to the same lengths. Estimates come from the gateway's own `TokenBudget`.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from gateway.core.features.lengths.token_budget import NO_TENANT, TokenBudget
 from gateway.core.kernel.config import TokenBudgetConfig
@@ -156,7 +158,7 @@ def from_texts(
 
 def as_one(stream: Iterator[Asked]) -> Iterator[Asked]:
     """Stream in which all texts have the same category."""
-    return (replace(each, category=Category.MIXED) for each in stream)
+    return (dataclasses.replace(each, category=Category.MIXED) for each in stream)
 
 
 def _prompt(documents: Sequence[Document], tokenizer: str, wanted: int, rng: random.Random) -> tuple[bytes, int]:

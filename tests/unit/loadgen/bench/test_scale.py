@@ -7,13 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from loadgen.bench.main import bench
 from loadgen.bench.scale import main as scale_main
@@ -46,7 +46,7 @@ def test_a_point_is_played_to_its_end() -> None:
     assert reading.digest == play(SMALL, FREE, print).digest
 
 
-class LimitedTo(Limits, frozen=True):
+class LimitedTo(Limits):
     """Limits by simulated time, so that a run is stopped at the same point on every machine."""
 
     def broken_by(self, progress: Taken) -> str:

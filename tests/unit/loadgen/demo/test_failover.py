@@ -5,8 +5,8 @@ problem.
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
-from msgspec.structs import replace
 from rich.console import Console
 
 from gateway.core.vocabulary import GatewayId, RegionName

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from loadgen.demo.layout import Layout, lay_out, make_certificates
 from loadgen.demo.processes import DemoFailure

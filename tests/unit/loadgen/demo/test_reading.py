@@ -4,8 +4,9 @@ missed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName

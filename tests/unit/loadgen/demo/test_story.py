@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
-from msgspec.structs import replace
 from rich.console import Console
 
 from gateway.core.vocabulary import RegionName

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from loadgen.engine.api_answers import FINGERPRINT, Answer, busy, error_event
 from loadgen.engine.api_requests import GenerationRequest

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
-from msgspec.structs import replace
 from openai import AsyncOpenAI
 
 from loadgen.engine.faults import Fault, FaultMode
@@ -159,7 +158,7 @@ async def test_lengths_are_drawn_from_the_prompt_unless_eos_is_ignored() -> None
 
 
 async def test_without_a_limit_a_chat_may_fill_the_context() -> None:
-    config = replace(CONFIG, engine=dataclasses.replace(TINY, context_tokens_max=100), time_scale=0.01)
+    config = replace(CONFIG, engine=replace(TINY, context_tokens_max=100), time_scale=0.01)
     async with engine(config) as (_, session):
         async with session.post("/v1/chat/completions", json=chat(max_tokens=None)) as response:
             usage = (await response.json())["usage"]
@@ -170,10 +169,7 @@ async def test_without_a_limit_a_chat_may_fill_the_context() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_closing_the_connection_aborts(stream: bool) -> None:
-    async with engine(replace(SLOW, engine=dataclasses.replace(TINY, sequences_max=1))) as (
-        server,
-        session,
-    ):
+    async with engine(replace(SLOW, engine=replace(TINY, sequences_max=1))) as (server, session):
         async with asyncio.TaskGroup() as clients:
             tasks = [clients.create_task(body_of(session, long_chat(stream=stream))) for _ in range(3)]
             await until(lambda: server.load().running == 1 and server.load().waiting + server.load().arriving == 2)
@@ -187,7 +183,7 @@ async def test_closing_the_connection_aborts(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_full_queue_answers_busy(stream: bool) -> None:
-    config = replace(SLOW, engine=dataclasses.replace(TINY, sequences_max=1, queued_requests_max=1))
+    config = replace(SLOW, engine=replace(TINY, sequences_max=1, queued_requests_max=1))
     async with engine(config) as (server, session):
         async with session.post("/v1/chat/completions", json=long_chat(stream=True)):
             await until(lambda: server.load().running == 1)

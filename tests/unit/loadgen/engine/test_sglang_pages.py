@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import aiohttp
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, ReplicaRole
 from gateway.engines.handoff.bootstrap import bootstrap_of, read_server_info

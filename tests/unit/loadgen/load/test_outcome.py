@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
-
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import RegionName
 from loadgen.load.outcome import LiveRun, live_document, live_figures

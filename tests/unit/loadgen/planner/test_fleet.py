@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from loadgen.planner.cited import LLAMA_3_70B_A100, LLAMA_31_8B_L4
 from loadgen.planner.fleet import (

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100, LLAMA_31_8B_L4

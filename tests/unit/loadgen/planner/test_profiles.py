@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from loadgen.engine.presets import LLAMA_31_8B_L4 as EMULATED_L4
 from loadgen.engine.presets import TOKEN_BUDGET_A100
@@ -50,7 +49,7 @@ def test_profiles_agree_with_the_emulated_engines() -> None:
     assert LLAMA_31_8B_L4.cost == EMULATED_L4.cost
     assert LLAMA_31_8B_L4.kv_tokens == pytest.approx(EMULATED_L4.kv_tokens, rel=0.02)
     engine = LLAMA_3_70B_A100.engine(8_192, 128)
-    assert dataclasses.replace(engine, context_tokens_max=65_536, report_tokens=True) == TOKEN_BUDGET_A100
+    assert replace(engine, context_tokens_max=65_536, report_tokens=True) == TOKEN_BUDGET_A100
 
 
 def test_all_gpus_of_an_instance_cost_and_what_has_no_price_costs_nothing_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -371,9 +372,9 @@ def test_clients_are_answered_once() -> None:
     watch = Watch(every_invariant=False)
     watch.client_heard(ask(), 5)
     with pytest.raises(Broken, match="nothing is answered twice"):
-        watch.client_heard(replace(ask(), first_token_ns=4), 5)
+        watch.client_heard(dataclasses.replace(ask(), first_token_ns=4), 5)
     with pytest.raises(Broken, match="every request ends exactly once"):
-        watch.client_ended(replace(ask(), ended_ns=4), None, 5)
+        watch.client_ended(dataclasses.replace(ask(), ended_ns=4), None, 5)
     with pytest.raises(Broken, match="what is completed was answered"):
         watch.client_ended(ask(), Outcome.COMPLETED, 5)
 

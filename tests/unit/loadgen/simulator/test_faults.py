@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
 

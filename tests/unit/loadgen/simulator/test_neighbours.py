@@ -4,8 +4,9 @@ bounds it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from loadgen.evaluation.sharing.noisy_neighbour import FLOODER, WITH_ROOM, Floods, played
 from loadgen.simulator.checkers import Broken

@@ -4,7 +4,7 @@ denominator.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from dataclasses import replace
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, distribution

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from loadgen.passages import Passage
 from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
@@ -24,7 +24,7 @@ def replay(rows: list[TraceRow], *groups: Group, seed: int = 1, **changes: Any) 
 
 def counts(replayed: Replay) -> dict[str, int]:
     """Counts that are not 0."""
-    return {name: count for name, count in to_builtins(replayed.counts).items() if count}
+    return {name: count for name, count in asdict(replayed.counts).items() if count}
 
 
 def times(replayed: Replay, group: int = 0) -> list[float]:

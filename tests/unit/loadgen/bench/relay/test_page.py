@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading
 from loadgen.bench.relay.page import (

@@ -6,12 +6,12 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
 from gateway.core.kernel.config import CoreConfig, PeerAvailability, PlacementPolicy
