@@ -178,7 +178,7 @@ class Desk:
         return self.core.models_for(tenant, process)
 
     def serves(self, model: ModelName) -> bool:
-        return self.core.replicas.serves(model) or self.core.peers.serves(model)
+        return self.core.replicas.groups.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:
         """Reason why the gateway wants no traffic; empty when it does. Engines count only where the region file says

@@ -20,6 +20,7 @@ PURE_IMPORTS = frozenset(
         "heapq",
         "itertools",
         "math",
+        "msgspec",
         "mypy_extensions",
         "numpy",
         "operator",

@@ -45,7 +45,8 @@ from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.prospects import waits_for, why_never_again
 from gateway.core.kernel.publishing import Publisher
-from gateway.core.kernel.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState, Size
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import AttemptState, Phase, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
 from gateway.core.kernel.targets import Targets
 from gateway.core.kernel.timers import TimerKind

@@ -19,7 +19,8 @@ from gateway.core.kernel.events import (
 )
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.kernel.requests import Hold, LegState, Phase, RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Hold, LegState, Phase, RequestState
 from gateway.core.vocabulary import (
     LegResult,
     LegRole,

@@ -400,7 +400,7 @@ class DecisionLog:
         )
 
     def _shadow(self, model: ModelName, shadow: RecordShadow) -> ExplainedPlacement:
-        return self._decided(shadow, 0, self._region_of(shadow.target), self._core.replicas.counts.get(model, 0))
+        return self._decided(shadow, 0, self._region_of(shadow.target), self._core.replicas.groups.counts.get(model, 0))
 
     def _decided(
         self,

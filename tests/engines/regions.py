@@ -109,4 +109,4 @@ class RealMesh:
 
 
 def _models_of(gateway: GatewayHandle) -> list[str]:
-    return [*gateway.core.replicas.models(), *gateway.core.peers.models()]
+    return [*gateway.core.replicas.groups.models, *gateway.core.peers.models()]

@@ -87,7 +87,7 @@ async def test_our_file_is_served_and_answers(section: Section, tmp_path: Path) 
         key = await key_made_by(section.commands, tmp_path)
         async with serving_file(path) as gateway:
             await until(lambda: gateway.core.replicas.reachable.bit_count() == len(engines))
-            await until(lambda: set(models) <= set(gateway.core.replicas.models()))
+            await until(lambda: set(models) <= set(gateway.core.replicas.groups.models))
             async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=key, max_retries=0) as client:
                 asked = next(iter(document.get("models", models)))
                 told = await client.chat.completions.create(model=asked, messages=HELLO, max_tokens=2)

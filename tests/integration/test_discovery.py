@@ -140,7 +140,7 @@ async def test_what_is_found_may_tell_its_own_models(world: World) -> None:
     world.one.models = ["other", "llama"]
     world.announce(world.one)
     async with world.serving(models="auto") as gateway:
-        assert sorted(gateway.core.replicas.models()) == ["llama", "other"]
+        assert sorted(gateway.core.replicas.groups.models) == ["llama", "other"]
         assert await world.completed(gateway) == WHOLE
 
 
@@ -151,7 +151,7 @@ async def test_a_reload_changes_the_template(world: World) -> None:
         state = next(iter(gateway.core.replicas))
         world.write(models=["llama", "support-de"])
         assert await gateway.reloader.reload() == []
-        await until(lambda: "support-de" in gateway.core.replicas.models())
+        await until(lambda: "support-de" in gateway.core.replicas.groups.models)
         assert next(iter(gateway.core.replicas)) is state, "it keeps all that is known of it"
         world.write(name="other.engines.test", id="other")
         assert await gateway.reloader.reload() == []

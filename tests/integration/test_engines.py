@@ -209,7 +209,7 @@ async def test_adapters_that_an_engine_loads_can_be_asked_for(world: World) -> N
         assert (await world.answer(gateway))[0] == 200, "a gateway that is ready knows its models"
         state = gateway.core.replicas.at(0)
         engine.pages["/v1/models"] = model_list(MODEL, adapters={"support-de": MODEL})
-        await until(lambda: "support-de" in gateway.core.replicas.models())
+        await until(lambda: "support-de" in gateway.core.replicas.groups.models)
         assert gateway.core.replicas.at(0) is state
         async with ask(world.session, gateway.http_url, model="support-de", stream=False) as response:
             assert response.status == 200

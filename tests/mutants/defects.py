@@ -23,7 +23,8 @@ from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.pools import PoolFit
 from gateway.core.kernel.queues import Line, Turn
 from gateway.core.kernel.replicas import Replicas, ReplicaState
-from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState, Size
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
 from gateway.core.kernel.rooms import Rooms

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 from gateway.core.kernel.queues import Queue, QueueOrder, Turn
-from gateway.core.kernel.requests import Hold, RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Hold, RequestState
 from gateway.core.vocabulary import ModelName, PoolName, ServiceClass, TenantName
 
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE

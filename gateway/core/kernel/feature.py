@@ -13,16 +13,8 @@ from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.kernel.requests import (
-    AttemptState,
-    LegEnd,
-    LegPlanner,
-    LegState,
-    Rejected,
-    RequestClass,
-    RequestState,
-    Size,
-)
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import AttemptState, LegEnd, LegPlanner, LegState, Rejected, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PolicyFactory

@@ -10,7 +10,8 @@ from typing import Final
 from gateway.core.kernel.config import PeerAvailability
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.prospects import why_no_newcomer
-from gateway.core.kernel.requests import RequestClass, Size
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Size
 from gateway.core.kernel.residency import Verdict, both, may_enter, processing_rule, refusal_of
 from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import (
@@ -218,7 +219,7 @@ class Intake:
     ) -> tuple[RefusalReason, str] | None:
         """Refusal of a forward that no replica here could ever run."""
         replicas, model = self._core.replicas, profile.model
-        eligible = replicas.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
+        eligible = replicas.groups.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
         if not eligible:
             return self._unserved(model, stamp)
         if profile.goes_on and not eligible & replicas.continuing:
@@ -229,7 +230,7 @@ class Intake:
         return None
 
     def _unserved(self, model: ModelName, stamp: ResidencyStamp) -> tuple[RefusalReason, str]:
-        if self._core.replicas.closed_to(model, stamp.rule, stamp.origin):
+        if self._core.replicas.groups.closed_to(model, stamp.rule, stamp.origin):
             why = f"what serves `{model}` here was adopted, and takes nothing that arrived in {stamp.origin.region}"
             return RefusalReason.RESIDENCY_NOT_ACCEPTED, why
         return RefusalReason.UNKNOWN_MODEL, f"no replica here may serve `{model}` for it"
@@ -272,7 +273,7 @@ class Intake:
         if not self.ingress_of(tenant, process).allowed:
             return []
         rule = self._rule_for(tenant, process)
-        names = dict.fromkeys([*self._core.replicas.models(), *self._core.peers.models()])
+        names = dict.fromkeys([*self._core.replicas.groups.models, *self._core.peers.models()])
         return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS))]
 
     def first_served(
@@ -302,11 +303,13 @@ class Intake:
 
     def _is_known(self, request_class: RequestClass) -> bool:
         model = request_class.model
-        return self._core.replicas.serves(model) or self._core.peers.serves(model) or self._core.is_awaited(model)
+        return (
+            self._core.replicas.groups.serves(model) or self._core.peers.serves(model) or self._core.is_awaited(model)
+        )
 
     def origin_that_counts(self, origin: Place) -> Place | None:
         """Place where a request arrived, if any replica limits the origins it accepts; else None."""
-        return origin if self._core.replicas.ask_origins else None
+        return origin if self._core.replicas.groups.ask_origins else None
 
     def _class_for(
         self,

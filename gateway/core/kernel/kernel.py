@@ -8,7 +8,8 @@ from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.effects import Effect, StartLeg, StopLeg
 from gateway.core.kernel.feature import Feature, Hooks
 from gateway.core.kernel.intake import Intake
-from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestState, Size
 from gateway.core.kernel.state import GatewayState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, PolicyFactory
@@ -164,7 +165,7 @@ class Kernel(GatewayState):
             policy=self.policy,
             started_ns=now_ns,
             kept_blocks=placement.matched_blocks,
-            replicas_here=self.replicas.counts.get(request.profile.model, 0),
+            replicas_here=self.replicas.groups.counts.get(request.profile.model, 0),
         )
         attempt.legs[leg.number] = leg
         request.record.legs.append(leg)

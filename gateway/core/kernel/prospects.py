@@ -14,7 +14,8 @@ from dataclasses import replace
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.kernel.peers import PeerState
-from gateway.core.kernel.requests import Hold, RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Hold, RequestState
 from gateway.core.kernel.residency import Verdict, may_process, may_process_under
 from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import (
@@ -41,7 +42,9 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     """Reason why no target could ever serve a client's new request; None while one could, if only later. Not for a
     request that refers to a stored response."""
     model = request_class.model
-    if not (core.replicas.serves(model) or core.peers.serves(model)):  # a client may send any name: none is remembered
+    if not (
+        core.replicas.groups.serves(model) or core.peers.serves(model)
+    ):  # a client may send any name: none is remembered
         return None if core.is_awaited(model) else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
@@ -112,7 +115,7 @@ def _why_nobody(
         verdict = _judge(core, profile, place, stamp)
         if not verdict.allowed:
             forbidden[place] = verdict.why
-    for slot in slots_of(core.replicas.closed_to(model, rule, request_class.origin)):
+    for slot in slots_of(core.replicas.groups.closed_to(model, rule, request_class.origin)):
         forbidden.setdefault(core.replicas.at(slot).spec.place, _closed_to(request_class.origin))
     allowed_peers = core.peers.eligible(model, rule)
     if allowed_peers and core.policy.closed_reason:

@@ -7,7 +7,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gateway.core.kernel.requests import RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import RequestState
 from gateway.core.value import value
 from gateway.core.vocabulary import RequestId, TenantName
 

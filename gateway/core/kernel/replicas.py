@@ -4,7 +4,6 @@ peers."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -12,18 +11,14 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.bits import next_slot_from, slots_of
 from gateway.core.kernel.config import CoreConfig, PushingMode
-from gateway.core.kernel.pools import PoolBounds, PoolFit
+from gateway.core.kernel.load_levels import LoadLevels
+from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState
 from gateway.core.kernel.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
-    ALL_CONNECTORS,
-    Connector,
     LegResult,
     ModelCapacity,
-    ModelName,
-    Place,
-    PlaceRule,
     PoolName,
     PoolSpec,
     ReplicaObservation,
@@ -39,52 +34,7 @@ _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
-_Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
-"""Key of a group of interchangeable replicas. The last item is the group's context window, the most tokens of one
-request; 0: unknown."""
 _SIGNS_MISSED_MAX = 3
-
-
-class LoadLevels:
-    """Slots grouped by load: the least loaded of any mask in O(distinct loads), whatever the number of slots."""
-
-    def __init__(self) -> None:
-        self._mask_at: dict[int, int] = {}
-        self._loads: list[int] = []
-        self._load_of: dict[int, int] = {}
-
-    def put(self, slot: int, load: int) -> None:
-        if self._load_of.get(slot) == load:
-            return
-        self.remove(slot)
-        self._load_of[slot] = load
-        if load not in self._mask_at:
-            insort(self._loads, load)
-            self._mask_at[load] = 0
-        self._mask_at[load] |= 1 << slot
-
-    def remove(self, slot: int) -> None:
-        load = self._load_of.pop(slot, None)
-        if load is None:
-            return
-        self._mask_at[load] &= ~(1 << slot)
-        if not self._mask_at[load]:
-            del self._mask_at[load]
-            del self._loads[bisect_left(self._loads, load)]
-
-    def total(self, mask: int) -> int:
-        """Sum of the loads of the slots in the mask."""
-        return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items()])
-
-    def at_zero(self, mask: int) -> int:
-        return self._mask_at.get(0, 0) & mask
-
-    def least(self, mask: int) -> int:
-        """Mask of the slots of `mask` that share the lowest load; 0 when none of them has a known load."""
-        for load in self._loads:
-            if found := self._mask_at[load] & mask:
-                return found
-        return 0
 
 
 class ReplicaState(TargetState[ReplicaSpec]):
@@ -159,19 +109,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._groups: dict[_Group, int] = {}
-        """Mask of the replicas of each group. Decode workers are absent: requests are placed at the prefill workers of
-        their pool."""
-        self._connectors: dict[PoolName, Connector] = {}
-        """Connector of each disaggregated pool."""
-        self._decoding: dict[PoolName, int] = {}
-        """Mask of each pool's decode workers."""
-        self._bounds: dict[PoolName, PoolBounds] = {}
-        """Bounds of the pools that the assignment describes."""
-        self._told: dict[PoolName, tuple[int, int]] = {}
-        """Threshold and context window, as configured, of the pools that have a threshold."""
-        self.thresholds: dict[ModelName, None] = {}
-        """Models that some assigned pool with a threshold serves."""
+        self.groups = ReplicaGroups()
+        """Which replicas may serve a request, available or not."""
         self.preempted: dict[PoolName, int] = {}
         """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
         gateway."""
@@ -181,13 +120,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that can continue an answer that another replica began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated pools without a free decode slot for further prefilled prompts."""
-        self.counts: dict[ModelName, int] = {}
-        """Replicas that serve each model, without decode workers."""
-        self._models: dict[ModelName, None] = {}
-        """Models that the groups serve, in order; a dict used as an ordered set."""
-        self.ask_origins = False
-        """Some replicas accept only requests that arrived in certain places, so a request's origin matters for
-        eligibility."""
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
@@ -217,15 +149,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         and state."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
         pools = list(pools)
-        self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
+        self.groups.describe(pools)
         named = {spec.pool for spec in wanted.values()}
         self.preempted = {pool: count for pool, count in self.preempted.items() if pool in named}
-        self._bounds = {
-            pool.name: PoolBounds(pool.name, pool.context_tokens_max, pool.threshold_tokens) for pool in pools
-        }
-        self._told = {
-            pool.name: (pool.threshold_tokens, pool.context_tokens_max) for pool in pools if pool.threshold_tokens
-        }
         self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
@@ -369,88 +295,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     # Queries
 
-    def eligible(
-        self,
-        model: ModelName,
-        rule: PlaceRule,
-        origin: Place | None = None,
-        *,
-        connectors: frozenset[Connector] = ALL_CONNECTORS,
-        fit: PoolFit | None = None,
-    ) -> int:
-        """Mask of the replicas, available or not, that serve the model in a place the rule allows and accept requests
-        that arrived at `origin`. `origin` None: only replicas that accept every origin. `connectors`: connectors that
-        can hand the request over; unified replicas need none. `fit`: pools that the request fits into; None: all."""
-        mask = 0
-        for (served, pool, place, accepts, connector, context), members in self._groups.items():
-            if served != model or (connector is not None and connector not in connectors):
-                continue
-            if fit is not None and (pool not in fit.pools or 0 < context < fit.need_tokens):
-                continue
-            if rule.allows(place) and _takes_from(origin, accepts):
-                mask |= members
-        return mask
-
-    def in_pool(self, pool: PoolName) -> int:
-        """Mask of all placeable replicas of the pool, whichever models they serve."""
-        mask = 0
-        for (_, name, _, _, _, _), members in self._groups.items():
-            if name == pool:
-                mask |= members
-        return mask
-
-    def bounds(
-        self, model: ModelName, rule: PlaceRule, origin: Place | None, connectors: frozenset[Connector]
-    ) -> list[PoolBounds]:
-        """Bounds of the pools that such a request may go to; one pool appears several times where its engines' context
-        windows differ."""
-        found: list[PoolBounds] = []
-        for served, pool, place, accepts, connector, context in self._groups:
-            if served != model or (connector is not None and connector not in connectors):
-                continue
-            if rule.allows(place) and _takes_from(origin, accepts):
-                found.append(PoolBounds(pool, context, self._threshold_of(pool)))
-        return found
-
-    def contexts(self, model: ModelName) -> list[int]:
-        """Context windows of the model on the replicas that serve it, in tokens; 0 where unknown."""
-        return [context for served, _, _, _, _, context in self._groups if served == model]
-
     def context_of(self, state: ReplicaState) -> int:
         """Known context window of the replica, in tokens; 0: no limit is known."""
-        bounds = self._bounds.get(state.spec.pool)
-        told = 0 if bounds is None else bounds.context_tokens_max
-        return min(told, state.context_seen) if told and state.context_seen else told or state.context_seen
-
-    def told_thresholds(self) -> dict[PoolName, tuple[int, int]]:
-        """Configured threshold and context window of each assigned pool that has a threshold; window 0: not
-        configured."""
-        return dict(self._told)
+        return self.groups.context_of(state.spec.pool, state.context_seen)
 
     def retune(self, pool: PoolName, tokens: int) -> None:
         """Set the pool's threshold to `tokens`. A pool that is not assigned, or has no threshold, is ignored."""
-        bounds = self._bounds.get(pool)
-        if bounds is not None and bounds.threshold_tokens and bounds.threshold_tokens != tokens:
-            self._bounds[pool] = PoolBounds(pool, bounds.context_tokens_max, tokens)
-            self.version += 1
-
-    def is_longer(self, pool: PoolName, window_tokens: int) -> bool:
-        """Return whether the pool takes longer requests than `window_tokens`. True for a pool without a known limit."""
-        bounds = self._bounds.get(pool)
-        return bounds is None or bounds.limit > window_tokens
-
-    def _threshold_of(self, pool: PoolName) -> int:
-        bounds = self._bounds.get(pool)
-        return 0 if bounds is None else bounds.threshold_tokens
-
-    def closed_to(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
-        """Mask of the replicas that would be eligible but for the request's origin."""
-        mask = 0
-        if self.ask_origins:
-            for (served, _, place, accepts, _, _), members in self._groups.items():
-                if served == model and rule.allows(place) and not _takes_from(origin, accepts):
-                    mask |= members
-        return mask
+        self.version += self.groups.retune(pool, tokens)
 
     def continues(self, spec: ReplicaSpec) -> bool:
         """Return whether the replica may continue an answer that another one began, and another one an answer of this
@@ -458,18 +309,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return spec.continues and spec.pool not in self._unresumed
 
     def somebody_answers(self) -> bool:
-        """Return whether reachable engines could serve any request. A disaggregated pool needs a prefill and a decode
-        worker."""
-        return any(
-            members & self.reachable and (connector is None or self._decoding[pool] & self.reachable)
-            for (_, pool, _, _, connector, _), members in self._groups.items()
-        )
-
-    def serves(self, model: ModelName) -> bool:
-        return model in self._models
-
-    def models(self) -> list[ModelName]:
-        return list(self._models)
+        """Return whether reachable engines could serve any request."""
+        return self.groups.can_answer(self.reachable)
 
     def least_loaded(self, mask: int) -> int:
         """Slot of `mask` with the lowest load; equally loaded slots take turns. `mask` must not be empty."""
@@ -510,7 +351,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
-        for (model, pool, place, accepts, connector, context), members in self._groups.items():
+        for (model, pool, place, accepts, connector, context), members in self.groups.members():
             capacity = ModelCapacity(
                 model,
                 pool,
@@ -520,7 +361,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 accepts,
                 connector=connector,
                 context_tokens_max=context,
-                threshold_tokens=self._threshold_of(pool),
+                threshold_tokens=self.groups.threshold_of(pool),
             )
             yield capacity, members
 
@@ -591,30 +432,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             self.reachable |= bit
 
     def _rebuild_groups(self) -> None:
-        """Regroup the replicas. Prefill workers of a pool without a decode worker or a known connector join no
-        group."""
-        self._groups = {}
-        self._decoding = {}
-        self.counts = {}
-        for state in self:
-            if state.spec.role is ReplicaRole.DECODE:
-                self._decoding[state.spec.pool] = self._decoding.get(state.spec.pool, 0) | 1 << state.slot
-                continue
-            for model in state.spec.models:
-                self.counts[model] = self.counts.get(model, 0) + 1
-        for state in self:
-            spec = state.spec
-            connector = None
-            if spec.role is not _UNIFIED:
-                connector = self._connectors.get(spec.pool)
-                if spec.role is ReplicaRole.DECODE or spec.pool not in self._decoding or connector is None:
-                    continue
-            for model in spec.models:
-                group = (model, spec.pool, spec.place, spec.accepts, connector, self.context_of(state))
-                self._groups[group] = self._groups.get(group, 0) | 1 << state.slot
-        self._models = dict.fromkeys(model for model, *_ in self._groups)
-        self.ask_origins = any(accepts is not None for _, _, _, accepts, _, _ in self._groups)
-        self.thresholds = dict.fromkeys(model for model, pool, *_ in self._groups if self._threshold_of(pool))
+        self.groups.rebuild([(state.slot, state.spec, self.context_of(state)) for state in self])
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)
@@ -651,10 +469,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if sign_of_life_ns is not None:
             stale_ns = max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
         return state.sampled_ns + stale_ns
-
-
-def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
-    return accepts is None or (origin is not None and accepts.allows(origin))
 
 
 def _set_credit(state: ReplicaState, config: CoreConfig) -> None:

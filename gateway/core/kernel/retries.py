@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Phase, RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Phase, RequestState
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, TargetKind
 
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})

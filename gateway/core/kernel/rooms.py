@@ -13,7 +13,7 @@ from typing import Final
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas, ReplicaState
-from gateway.core.kernel.requests import RequestClass
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.sharing_config import ClassesConfig
 from gateway.core.vocabulary import ServiceClass
 

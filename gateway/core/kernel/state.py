@@ -11,7 +11,8 @@ from gateway.core.kernel.drains import Drains
 from gateway.core.kernel.goodput import Goodput
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas
-from gateway.core.kernel.requests import RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import RequestState
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.kernel.timers import Timers
 from gateway.core.placement.placer import Placer
@@ -84,11 +85,11 @@ class GatewayState:
 
     def has_thresholds(self, model: ModelName) -> bool:
         """True if a pool of the model, here or at a peer, is meant for requests up to some length."""
-        return model in self.replicas.thresholds or model in self.peers.thresholds
+        return model in self.replicas.groups.thresholds or model in self.peers.thresholds
 
     def context_max(self, model: ModelName) -> int:
         """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
-        bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
+        bounds = [*self.replicas.groups.contexts(model), *self.peers.contexts(model)]
         return max(bounds) if bounds and min(bounds) > 0 else 0
 
     def policy_named(self, name: str) -> PolicyFactory:

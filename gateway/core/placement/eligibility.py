@@ -13,7 +13,7 @@ from typing import Final
 from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.replicas import Replicas, ReplicaState
-from gateway.core.kernel.requests import ClassTargets, RequestClass
+from gateway.core.kernel.request_class import ClassTargets, RequestClass
 from gateway.core.kernel.rooms import Homes, Rooms
 from gateway.core.vocabulary import (
     GatewayId,
@@ -98,7 +98,7 @@ class Eligibility:
         if not is_gone and self._waiting_in(request_class, fit.preferred[0]) < self._config.spill_queue_length:
             return 0
         for pool in fit.alternates:
-            mask = free & self._replicas.in_pool(pool)
+            mask = free & self._replicas.groups.in_pool(pool)
             if mask and (is_gone or not self._waiting_in(request_class, pool)):
                 return mask
         return 0
@@ -112,7 +112,7 @@ class Eligibility:
 
     def closed_replicas(self, request_class: RequestClass) -> int:
         """Replicas that would serve the class, had the request arrived elsewhere."""
-        return self._replicas.closed_to(request_class.model, request_class.rule, request_class.origin)
+        return self._replicas.groups.closed_to(request_class.model, request_class.rule, request_class.origin)
 
     def open_replicas(self, request_class: RequestClass) -> int:
         """Replicas that could take the class whatever their load; for classes that yield, only those with room."""
@@ -170,7 +170,7 @@ class Eligibility:
         fit = request_class.fit
         heard = self._peers.eligible(model, rule, connectors=request_class.connectors, fit=fit) & within_reach
         unheard = self._peers.unheard(rule) & within_reach if fit is None or fit.takes_unknown else 0
-        is_known = bool(heard) or self._replicas.serves(model) or self._peers.serves(model)
+        is_known = bool(heard) or self._replicas.groups.serves(model) or self._peers.serves(model)
         return heard | unheard if is_known else 0
 
     # Pinned requests
@@ -229,7 +229,7 @@ class Eligibility:
             return replicas
         mask = 0
         for pool in request_class.fit.preferred:
-            mask |= self._replicas.in_pool(pool)
+            mask |= self._replicas.groups.in_pool(pool)
         return replicas & mask
 
     def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
@@ -243,7 +243,7 @@ class Eligibility:
     def _everywhere(self, request_class: RequestClass) -> int:
         """Replicas that may serve the request, including those that failed it."""
         wanted = request_class
-        mask = self._replicas.eligible(
+        mask = self._replicas.groups.eligible(
             wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
         )
         return mask & self._replicas.continuing if wanted.goes_on else mask

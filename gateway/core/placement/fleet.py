@@ -64,7 +64,7 @@ class Fleet:
 
     def serves_here(self, model: ModelName) -> bool:
         """Return true if this gateway has a replica for the model, up or down."""
-        return self._replicas.serves(model)
+        return self._replicas.groups.serves(model)
 
     def replica(self, slot: int) -> ReplicaState:
         """State of the own replica in that slot; a policy must only read it."""

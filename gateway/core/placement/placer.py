@@ -17,7 +17,8 @@ from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.replicas import Replicas, ReplicaState
-from gateway.core.kernel.requests import Hold, LegState, RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.rooms import Homes
 from gateway.core.kernel.sharing_config import ClassesConfig
 from gateway.core.placement.catalogue import BUILT_IN
@@ -413,7 +414,7 @@ class Placer:
         are those that the policy compared, with these costs, or the least loaded ones where it compared fewer."""
         room = self._config.considered_max - 1
         is_replica = chosen.target.kind is TargetKind.REPLICA
-        if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.ask_origins:
+        if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.groups.ask_origins:
             return (self._replica_candidate(request, self._replicas.at(chosen.slot), choice),)
         for_replicas = room - min(len(self._peers), room // 2)
         few = [each.slot for each in choice.replicas]
@@ -421,7 +422,7 @@ class Placer:
             eligible = self._eligibility.eligible_replicas(request.request_class)
             few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
         replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
-        closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.ask_origins else ()
+        closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.groups.ask_origins else ()
         peers = [state for state in self._peers if state is not chosen][: room - len(replicas) - len(closed)]
         if is_replica:
             replicas.insert(0, self._replicas.at(chosen.slot))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from loadgen.evaluation.balanceroute import world
 from loadgen.evaluation.balanceroute.loads import LOADS, asked, find_file, present
@@ -67,7 +68,7 @@ def _code_version() -> str:
 
 
 def _key_of(setting: Setting, code: str, traces: Path | None) -> str:
-    text = json.dumps([code, asdict(setting), _files_of(setting.load, traces)], sort_keys=True)
+    text = json.dumps([code, to_builtins(setting), _files_of(setting.load, traces)], sort_keys=True)
     return blake2b(text.encode(), digest_size=20).hexdigest()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 from rich.console import Console
 
 from loadgen.evaluation.eldr.recorded import PICKS
@@ -77,8 +77,8 @@ def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:
 
     spread = fit_spread(workload.calibration, PICKS, on_progress)
     published = fit_domains(QWEN3_30B, spread, TASKS, PUBLISHED_FEWER)
-    found = {"recorded": figures_of(workload.calibration), "spread": asdict(spread)}
-    return found | {"as_published": asdict(published)}
+    found = {"recorded": figures_of(workload.calibration), "spread": to_builtins(spread)}
+    return found | {"as_published": to_builtins(published)}
 
 
 def _document(results: Results) -> dict[str, Any]:
@@ -94,6 +94,6 @@ def _document(results: Results) -> dict[str, Any]:
         },
         "costs": {f"{workers}, {core}": figures for (workers, core), figures in results.costs.items()},
         "journal": results.journal,
-        "scores": {name: asdict(each) for name, each in results.scores.items()},
+        "scores": {name: to_builtins(each) for name, each in results.scores.items()},
         "fit": results.fit,
     }

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from loadgen.evaluation.cache import CellCache
 from loadgen.evaluation.sources import version_of
@@ -84,7 +86,7 @@ def _code_version(kind: str) -> str:
 
 def _key_of(cell: Cell, traces: Path | None) -> str:
     files = _files_of(cell.kind, cell.load, traces)
-    text = json.dumps([_code_version(cell.kind), asdict(cell), files], sort_keys=True)
+    text = json.dumps([_code_version(cell.kind), to_builtins(cell), files], sort_keys=True)
     return blake2b(text.encode(), digest_size=20).hexdigest()
 
 

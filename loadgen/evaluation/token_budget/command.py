@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from loadgen.evaluation.progress import progress_shown
 from loadgen.evaluation.token_budget.cells import play_cells
@@ -62,7 +62,7 @@ def token_budget(
     out.mkdir(parents=True, exist_ok=True)
     for name, text in page_of(Reader(found, names, quick=quick), _elsewhere(out)).items():
         (out / name).write_text(text, encoding="utf-8")
-    rows = [{**asdict(cell), **figures} for cell, figures in found.items()]
+    rows = [{**to_builtins(cell), **figures} for cell, figures in found.items()]
     click.echo(json.dumps(rows, indent=2) if as_json else f"{out / NAME}")
 
 

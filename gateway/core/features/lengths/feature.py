@@ -21,7 +21,8 @@ from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.pools import PoolFit
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.kernel.requests import LegState, RequestClass, RequestState, Size
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import LegState, RequestState, Size
 from gateway.core.placement.placer import Placement
 from gateway.core.value import value
 from gateway.core.vocabulary import (

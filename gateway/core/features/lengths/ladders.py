@@ -14,7 +14,7 @@ from typing import Final
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.pools import NO_LIMIT, PoolBounds, PoolFit, order_of, preferred_of
 from gateway.core.kernel.replicas import Replicas
-from gateway.core.kernel.requests import RequestClass
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.vocabulary import Connector, ModelName, Place, PlaceRule, PoolName, RegionName
 
 _BOUNDS_MAX: Final = 16
@@ -61,7 +61,7 @@ class Ladders:
     @property
     def exist(self) -> bool:
         """True if any model has a ladder."""
-        return bool(self._replicas.thresholds or self._peers.thresholds)
+        return bool(self._replicas.groups.thresholds or self._peers.thresholds)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class Ladders:
         """Ladder for requests of this class. `overflows`: such requests may leave the region. None: the model's pools
         are not told apart by budgets."""
         model, rule, origin, connectors = wanted.model, wanted.rule, wanted.origin, wanted.connectors
-        if model not in self._replicas.thresholds and model not in self._peers.thresholds:
+        if model not in self._replicas.groups.thresholds and model not in self._peers.thresholds:
             return None
         may_stay, may_cross = wanted.may_stay_in_region, wanted.may_cross_regions and overflows
         versions = self.versions
@@ -82,7 +82,7 @@ class Ladders:
         key = (model, rule, origin, connectors, may_stay, may_cross)
         ladder = self._ladders.get(key)
         if ladder is None:
-            ours = self._replicas.bounds(model, rule, origin, connectors)
+            ours = self._replicas.groups.bounds(model, rule, origin, connectors)
             others = self._peers.bounds(
                 model, rule, connectors, home=self._region, may_stay=may_stay, may_cross=may_cross
             )

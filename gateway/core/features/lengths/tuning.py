@@ -33,7 +33,7 @@ class ThresholdTuning:
             self.thresholds = {}
             return
         before, self.thresholds = self.thresholds, {}
-        for pool, (home, limit) in self._core.replicas.told_thresholds().items():
+        for pool, (home, limit) in self._core.replicas.groups.told_thresholds.items():
             known = before.get(pool)
             if known is None or known.home_tokens != home:
                 known = Threshold(self._core.config.threshold, home, max(home, limit), now_ns)
@@ -77,7 +77,7 @@ class ThresholdTuning:
         for name, threshold in self.thresholds.items():
             if name == pool:
                 threshold.ended(in_short=True, first_token_after_ns=after_ns)
-            elif self._core.replicas.is_longer(pool, threshold.limit_tokens):
+            elif self._core.replicas.groups.is_longer(pool, threshold.limit_tokens):
                 threshold.ended(in_short=False, first_token_after_ns=after_ns)
 
     def _count_preempted(self, pool: PoolName, own: Threshold) -> None:

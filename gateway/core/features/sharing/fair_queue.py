@@ -14,7 +14,8 @@ from typing import Final
 
 from gateway.core.features.sharing.fair_shares import Account, FairShares, charge_of
 from gateway.core.kernel.queues import Line, LineFigures, Queue, QueueOrder, Turn
-from gateway.core.kernel.requests import RequestClass, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import RequestState
 
 _WEIGHED_MAX: Final = 4
 """Most heads within the slack whose prompts are looked up in the prefix index."""

@@ -70,7 +70,7 @@ class Office(Followed):
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
         config = replace(AuditConfig(folder=folder), **settings)
-        serves = self.desk.core.replicas.serves
+        serves = self.desk.core.replicas.groups.serves
         self.audit = Audit(config, GATEWAY, US, serves=serves, clock=Still(), log=log)
         self.audit.begin()
         self.finished.hand_to(self.audit.on_finished)

@@ -33,7 +33,7 @@ class Logged(Followed):
         logger = make_logger(JSON, GatewayId("us-1"), self.stream)
         if not has_policy:
             self.desk.core.policy = closed_policy(US, "no policy applied yet")
-        log = RequestLog(logger, GatewayId("us-1"), self.desk.core, self.desk.core.replicas.serves)
+        log = RequestLog(logger, GatewayId("us-1"), self.desk.core, self.desk.core.replicas.groups.serves)
         self.finished.hand_to(log.on_finished)
         self.watch()
 

@@ -43,7 +43,7 @@ class Stand(Followed):
             _config(folder, config),
             self.desk.core,
             TraceMetrics(self.registry),
-            serves=self.desk.core.replicas.serves,
+            serves=self.desk.core.replicas.groups.serves,
             server_of=server_of,
             clock=self.clock,
             log=make_logger(LoggingConfig(format=LogFormat.JSON), "us-1", self.stream),

@@ -9,7 +9,8 @@ import pytest
 from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.kernel.queues import Line, QueueOrder, Turn
-from gateway.core.kernel.requests import Hold, RequestClass, RequestRecord, RequestState
+from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.requests import Hold, RequestRecord, RequestState
 from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
 

@@ -8,25 +8,12 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
-from gateway.core.kernel.replicas import LoadLevels, Replicas
+from gateway.core.kernel.replicas import Replicas
 from gateway.core.kernel.timers import Timers
 from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
 from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
 
 OTHER = ModelName("other")
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1), st.integers(1, 2**21 - 1))
-def test_the_least_loaded_of_a_mask_are_found_without_looking_at_each(
-    changes: list[tuple[int, int]], mask: int
-) -> None:
-    levels, plain = LoadLevels(), dict[int, int]()
-    for slot, load in changes:
-        levels.put(slot, load)
-        plain[slot] = load
-    known = [slot for slot in slots_of(mask) if slot in plain]
-    lowest = min((plain[slot] for slot in known), default=None)
-    assert list(slots_of(levels.least(mask))) == [slot for slot in known if plain[slot] == lowest]
 
 
 def replicas(config: CoreConfig | None = None, count: int = 1) -> Replicas:
@@ -86,9 +73,9 @@ def test_blind_mode_pushes_whatever_waits_but_not_to_the_sick() -> None:
 def test_eligible_is_by_model_and_place() -> None:
     some = Replicas(CoreConfig(), Timers())
     some.assign([replica_spec("us", US), replica_spec("eu", EU), replica_spec("other", US, ["mistral"])], 0)  # type: ignore[list-item]
-    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, ANYWHERE))] == ["us", "eu"]
-    assert [some.at(slot).spec.replica_id for slot in slots_of(some.eligible(MODEL, rule(US)))] == ["us"]
-    assert some.eligible(MODEL, rule(AP)) == 0
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.groups.eligible(MODEL, ANYWHERE))] == ["us", "eu"]
+    assert [some.at(slot).spec.replica_id for slot in slots_of(some.groups.eligible(MODEL, rule(US)))] == ["us"]
+    assert some.groups.eligible(MODEL, rule(AP)) == 0
 
 
 def test_capacities_count_the_available_by_model_pool_and_place() -> None:
@@ -110,9 +97,9 @@ def test_a_replica_whose_models_alone_changed_stays_what_it_is() -> None:
     joined, left = some.assign([replica_spec("r0", models=(MODEL, OTHER)), replica_spec("r1", EU)], 5)
     assert [each.spec.replica_id for each in (*joined, *left)] == ["r1", "r1"]
     assert (some.at(0) is state, state.in_flight, state.ramp.limit) == (True, 1, None)
-    assert list(slots_of(some.eligible(OTHER, ANYWHERE) & some.available)) == [0]
+    assert list(slots_of(some.groups.eligible(OTHER, ANYWHERE) & some.available)) == [0]
     some.assign([replica_spec("r0"), replica_spec("r1", EU)], 6)
-    assert some.eligible(OTHER, ANYWHERE) == 0
+    assert some.groups.eligible(OTHER, ANYWHERE) == 0
 
 
 def test_an_engine_that_tells_no_load_takes_as_many_as_may_be_outstanding() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from gateway.core.kernel.config import PlacementConfig
 from loadgen.evaluation.cache import CellCache
