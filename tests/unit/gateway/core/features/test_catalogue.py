@@ -152,7 +152,7 @@ JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
     },
     "lengths": {
         ("ThresholdConfig", "TokenBudgetConfig", "threshold", "token_budget"): CONFIG,
-        ("threshold_tokens", "thresholds", "told_thresholds", "has_thresholds", "_threshold_of"): (
+        ("threshold_tokens", "thresholds", "told_thresholds", "has_thresholds", "threshold_of"): (
             "Pools and heartbeats state the lengths that they are meant for; placement prefers pools by them."
         ),
     },
