@@ -1,5 +1,4 @@
-"""Decorator for the plain value classes of the mesh. Dozens of values are made per request, so making one must be
-cheap."""
+"""Decorator for the values that compiled modules define; all other values are msgspec structs."""
 
 from __future__ import annotations
 
@@ -11,5 +10,6 @@ _Class = TypeVar("_Class")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[_Class]) -> type[_Class]:
-    """Make a dataclass that is immutable by type checking only: a frozen one takes four times as long to construct."""
+    """Make a dataclass that is immutable by type checking only: a frozen one takes four times as long to construct, and
+    mypyc compiles no struct."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
