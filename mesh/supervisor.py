@@ -45,7 +45,7 @@ async def keep_running(
     *,
     clock: Clock,
     on_failure: OnFailure,
-    backoff: Backoff = Backoff(),
+    backoff: Backoff = Backoff(),  # noqa: B008 - frozen
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run the loop until it returns, or until it fails and is not wanted. A failed loop is started again after a

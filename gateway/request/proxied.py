@@ -74,6 +74,7 @@ class ProxiedRequest:
         "_sink",
         "_was_stopped",
         "has_left",
+        "profile",
         "summary",
     )
 
@@ -94,6 +95,7 @@ class ProxiedRequest:
             arrival = replace(arrival, profile=profile)
         self._context = context
         self._arrival = arrival
+        self.profile = profile
         self._sink = sink
         generates = not profile.is_control and outbound.path not in UNGENERATING_PATHS
         self.summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
@@ -124,13 +126,9 @@ class ProxiedRequest:
         """True if the leg that ended last was stopped by the core."""
         self._is_over = False
 
-    @property
-    def profile(self) -> RequestProfile:
-        return self._arrival.profile
-
     def begin(self) -> None:
         """Submit the arrival. A request whose id is open here already is refused."""
-        port, request_id = self._context.port, self._arrival.profile.request_id
+        port, request_id = self._context.port, self.profile.request_id
         if port.is_open(request_id):
             self._is_over = True
             detail = "a request of this id is here already"
@@ -179,7 +177,7 @@ class ProxiedRequest:
         for leg in list(self._legs.values()):
             leg.leave()
         if self._end is None:
-            self._context.port.post(RequestAbandoned(self._arrival.profile.request_id))
+            self._context.port.post(RequestAbandoned(self.profile.request_id))
         self._finish_if_done()
 
     # Legs
@@ -251,11 +249,11 @@ class ProxiedRequest:
 
     def _close(self) -> None:
         self._is_over = True
-        self._context.port.over(self._arrival.profile.request_id, self)
+        self._context.port.over(self.profile.request_id, self)
 
     def report(self) -> None:
         """Hand over the request with its record."""
-        context, profile, record = self._context, self._arrival.profile, self._record
+        context, profile, record = self._context, self.profile, self._record
         if record is not None:
             context.port.done(record)
         if self._end is not None and context.on_finished is not None:
@@ -266,7 +264,7 @@ class ProxiedRequest:
     def _take_record(self) -> None:
         """Take the record that the core keeps of this request, which has arrived last."""
         record = self._context.port.arrived()
-        if record is not None and record.request_id == self._arrival.profile.request_id:
+        if record is not None and record.request_id == self.profile.request_id:
             self._record = record
             if record.refusal is None:
                 self._context.port.keep(record)

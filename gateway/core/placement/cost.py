@@ -173,21 +173,23 @@ class Cost(Policy):
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
         """Prepare the comparison of one request: loads and the targets allowed differ between requests."""
         ours = offer.replicas.bit_count()
-        self._load_here = self.fleet.total_load(offer.replicas) / ours if ours else 0.0
-        self._load = self._load_everywhere(profile, offer)
+        total = self.fleet.total_load(offer.replicas)
+        self._load_here = total / ours if ours else 0.0
+        peers = offer.siblings | offer.remotes
+        self._load = self._load_everywhere(profile, ours, total, peers) if peers else self._load_here
         self._delay_weight = self.config.delay_weight / (1 + self._load)
         self._crowding_bytes = self.config.explore_load_bytes * min(1.0, _SMALL_LOAD / (1 + self._load))
         self._replicas, self._peers = [], []
 
-    def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
-        """Mean number of requests per replica over all targets of the offer. A peer counts for at most as many replicas
-        as there are own ones, and none of them as busier than those: a peer's report can
-        lower the mean by half at most, and never raise it."""
+    def _load_everywhere(self, profile: RequestProfile, ours: int, total: int, peers: int) -> float:
+        """Mean number of requests per replica over all targets of the offer: `total` on `ours` own replicas, and those
+        of a mask of peers. A peer counts for at most as many replicas as there are own ones, and none of them as busier
+        than those: a peer's report can lower the mean by half at most, and never raise it."""
         fleet = self.fleet
-        ours = replicas = offer.replicas.bit_count()
-        load = float(fleet.total_load(offer.replicas))
-        load_max = load / ours if ours else fleet.least_peer_load(offer.siblings | offer.remotes, profile.model)
-        for slot in slots_of(offer.siblings | offer.remotes):
+        replicas = ours
+        load = float(total)
+        load_max = load / ours if ours else fleet.least_peer_load(peers, profile.model)
+        for slot in slots_of(peers):
             count = min(fleet.peer_replicas(slot, profile.model), max(1, ours))
             replicas += count
             load += count * min(fleet.peer_load_per_replica(slot, profile.model), load_max)
@@ -218,7 +220,7 @@ class Cost(Policy):
         fleet = self.fleet
         match = fleet.match_replicas(profile, offer.replicas)
         candidates = fleet.few_least_loaded(offer.replicas, _IDLEST_MAX, self._turn)
-        if match.blocks:
+        if match.mask & ~sum([1 << slot for slot in candidates]):
             holders = fleet.few_least_loaded(match.mask, _HOLDERS_MAX, self._turn)
             candidates += [slot for slot in holders if slot not in candidates]
         if not candidates:
