@@ -110,7 +110,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self.groups = ReplicaGroups()
-        """Which replicas may serve a request, available or not."""
+        """Groups of the replicas, available or not, by what they serve."""
         self.preempted: dict[PoolName, int] = {}
         """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
         gateway."""
