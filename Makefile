@@ -164,8 +164,8 @@ docs: ## Build the documentation site in build/docs; broken links and anchors fa
 	@PYTHON="$(PYTHON)" .ci/setup-docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
-metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and its alerts.
-	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md
+metrics-page: setup ## Write docs/reference/metrics.md: every series of a gateway, and its alerts.
+	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/reference/metrics.md
 
 log-events-page: setup ## Write docs/reference/log_events.md: every log event, and what to do.
 	$(BIN)/nightside controller log-events -o docs/reference/log_events.md
@@ -173,14 +173,14 @@ log-events-page: setup ## Write docs/reference/log_events.md: every log event, a
 errors-page: setup ## Write docs/reference/errors.md: every error of clients, and what to do.
 	$(BIN)/nightside gateway errors -o docs/reference/errors.md
 
-runbook-page: setup ## Write the runbook that the page links to, from docs/alerts.md and docs/controller.md.
+runbook-page: setup ## Write the runbook that the status page links to, from the sections on alerts.
 	$(BIN)/python -m loadgen.pages.runbook
 
 config-pages: setup ## Write docs/reference/region_file.md and controller_file.md: every key.
 	$(BIN)/nightside gateway config-keys -o docs/reference/region_file.md
 	$(BIN)/nightside controller config-keys -o docs/reference/controller_file.md
 
-page-picture: setup setup-tests ## Take the picture of docs/page.md in a real Chromium.
+page-picture: setup setup-tests ## Take the picture of docs/reference/page.md in a real Chromium.
 	mkdir -p docs/pictures
 	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 

@@ -1,4 +1,4 @@
-"""The commands of docs/first_day.md, run against real processes; and checks that a wrong page would fail."""
+"""Commands of docs/get_started/first_day.md, run against real processes; and checks that a wrong page would fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.walk import Block, blocks_of, is_as_shown, on_free_ports, run
 
-PAGE = (Path(__file__).parents[2] / "docs/first_day.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/get_started/first_day.md").read_text()
 
 
 @pytest.mark.slow

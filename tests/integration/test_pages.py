@@ -1,8 +1,8 @@
 """Commands as README and docs print them: each exists with all of its options, and those that need no mesh, cloud or
 hours are run.
 
-README, docs/first_day.md and docs/operations.md are run step by step by tests of their own, and so is
-docs/coming_from.md.
+README, docs/get_started/first_day.md, docs/how_to/operations.md and docs/how_to/coming_from.md are run step by step by
+tests of their own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.support.walk import ROOT
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "policies/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/decisions").glob("*.md")),
-    ROOT / "docs/results/README.md",
+    *sorted(
+        page for page in (ROOT / "docs").rglob("*.md") if "results" not in page.parts[:-1] or page.name == "README.md"
+    ),
     *sorted((ROOT / "terraform").rglob("*.md")),
 ]
-WALKED = {"README.md", "docs/first_day.md", "docs/operations.md", "docs/coming_from.md"}
+WALKED = {"README.md", "docs/get_started/first_day.md", "docs/how_to/operations.md", "docs/how_to/coming_from.md"}
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```\s*$", flags=re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
 _INLINE = re.compile(r"`((?:nightside|make) [^`\n]+)`")
@@ -130,30 +130,30 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
 
 
 NEEDS = {
-    "docs/controller.md": {
+    "docs/concepts/controller.md": {
         "nightside controller run controller.yaml": "runs until it is told to stop: tests/integration/test_readme.py"
     },
-    "docs/disaggregated.md": {
+    "docs/how_to/disaggregated.md": {
         "nightside engine": "runs until it is told to stop: tests/integration/test_disaggregated.py"
     },
-    "docs/identity.md": {"nightside ctl freeze": "a controller"},
-    "docs/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
-    "docs/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
-    "docs/pools.md": {
+    "docs/how_to/identity.md": {"nightside ctl freeze": "a controller"},
+    "docs/how_to/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
+    "docs/how_to/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
+    "docs/how_to/pools.md": {
         "nightside plan --metrics": "a gateway that has counted",
         "nightside engine": "runs until it is told to stop: tests/integration/test_readme.py",
     },
-    "docs/predictors.md": {
+    "docs/how_to/predictors.md": {
         "pip install": "a package index",
         "nightside fit predictor --history": "what a gateway wrote",
     },
-    "docs/prices.md": {"nightside audit price": "what a gateway wrote"},
-    "docs/records.md": {"nightside audit verify": "what a gateway wrote: tests/integration/test_audit.py"},
-    "docs/simulator.md": {
+    "docs/how_to/prices.md": {"nightside audit price": "what a gateway wrote"},
+    "docs/reference/records.md": {"nightside audit verify": "what a gateway wrote: tests/integration/test_audit.py"},
+    "docs/how_to/simulator.md": {
         "nightside sim skewed_day --sweep seed=1,2,3 --ray": "a Ray cluster: tests/integration/test_ray.py",
         "nightside results trial": "recorded traces",
     },
-    "docs/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
+    "docs/how_to/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
 }
 """Commands that are checked and not run here, by their beginning, with what each would need, or the test that
 runs it.
@@ -183,7 +183,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "controller: controller-1\nstore: {path: controller.db}\nregions: {us-east-1: US}\n"
     )
     (profiles,) = re.findall(
-        r"^```yaml\n(profiles:.*?)^```$", (ROOT / "docs/pools.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```yaml\n(profiles:.*?)^```$", (ROOT / "docs/how_to/pools.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (tmp_path / "profiles.yaml").write_text(profiles)
     write_calibration(tmp_path / "chat.calibration.jsonl", calibration(96, 16, experts=64))

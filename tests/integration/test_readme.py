@@ -11,7 +11,7 @@ import pytest
 from tests.support.walk import ROOT, Block, blocks_of, is_as_shown, run
 
 PAGE = (ROOT / "README.md").read_text()
-CONTROLLER = (ROOT / "docs/controller.md").read_text()
+CONTROLLER = (ROOT / "docs/concepts/controller.md").read_text()
 ASK = """curl --silent --fail-with-body --header 'content-type: application/json' \\
   --data '{"model": "Qwen/Qwen3-8B", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}' \\
   %s/v1/chat/completions | grep -o '"finish_reason":"length"'
