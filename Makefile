@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page config-pages page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -179,6 +179,9 @@ runbook-page: setup ## Write the runbook that the status page links to, from the
 config-pages: setup ## Write docs/reference/region_file.md and controller_file.md: every key.
 	$(BIN)/nightside gateway config-keys -o docs/reference/region_file.md
 	$(BIN)/nightside controller config-keys -o docs/reference/controller_file.md
+
+command-line-page: setup ## Write docs/reference/command_line.md: every command and option.
+	$(BIN)/nightside command-line -o docs/reference/command_line.md
 
 page-picture: setup setup-tests ## Take the picture of docs/reference/page.md in a real Chromium.
 	mkdir -p docs/pictures
