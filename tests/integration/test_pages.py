@@ -27,7 +27,9 @@ from tests.support.walk import ROOT
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "policies/README.md")),
     *sorted(
-        page for page in (ROOT / "docs").rglob("*.md") if "results" not in page.parts[:-1] or page.name == "README.md"
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.name == "README.md" or (page.parent.name != "results" and page.name != "command_line.md")
     ),
     *sorted((ROOT / "terraform").rglob("*.md")),
 ]
@@ -36,6 +38,8 @@ _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```\s*$", flags=re.MULTILINE | re.DOT
 _INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
 _INLINE = re.compile(r"`((?:nightside|make) [^`\n]+)`")
 _OURS = re.compile(r"(?:^|[\s(])nightside ([a-z].*)")
+_WITHIN = re.compile(r"(?:\$\(|&&|\|\||[;|/]|\bdo|--|\bexec \S+) ?(nightside [a-z].*)")
+"""Command of ours behind another one, or run by it."""
 _REST = re.compile(r"\s(?:[|>&#]|2>)|\)$|…")
 """End of the command: a pipe, a comment, or a part that the page leaves to its reader."""
 _SUBSTITUTED = re.compile(r'"\$\((?!nightside)[^)]*\)"')
@@ -59,13 +63,15 @@ class Printed:
 def printed_in(page: Path) -> Iterator[Printed]:
     text, name = page.read_text(), str(page.relative_to(ROOT))
     for language, block in _FENCE.findall(text):
-        if language not in ("", "sh", "console"):
+        if language not in ("", "sh", "bash", "console"):
             continue
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             is_command = language != "console" or _PROMPT.match(line)
             command = _PROMPT.sub("", line.strip())
             if is_command and re.match(r"(?:nightside|make|pip|openssl|[A-Z_]+=\S+ nightside) ", command):
                 yield Printed(name, command, is_block=True)
+            elif is_command and not command.startswith("#"):
+                yield from (Printed(name, found[1], is_block=False) for found in _WITHIN.finditer(command))
     text = _FENCE.sub("", text)
     yield from (Printed(name, command.strip(), is_block=True) for command in _INDENTED.findall(text))
     yield from (Printed(name, command.strip(), is_block=False) for command in _INLINE.findall(text))
