@@ -1,4 +1,4 @@
-"""Commands of docs/how_to/operations.md, run against real processes, as those of docs/get_started/first_day.md are."""
+"""Commands of docs/how_to/operations.md, run against real processes, as those of docs/get_started are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of docs/get_started/first_day.md, run against real processes; and checks that a wrong page would fail."""
+"""Commands of the pages to get started with, run against real processes; and checks that a wrong page would fail."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import pytest
 
 from tests.support.walk import Block, blocks_of, is_as_shown, on_free_ports, run
 
-PAGE = (Path(__file__).parents[2] / "docs/get_started/first_day.md").read_text()
+FOLDER = Path(__file__).parents[2] / "docs/get_started"
+PAGE = (FOLDER / "three_regions.md").read_text()
 
 
 @pytest.mark.slow
-async def test_the_walk_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
-    blocks = blocks_of(on_free_ports(PAGE, unused_tcp_port_factory))
-    assert len(blocks) > 10
+@pytest.mark.parametrize(("name", "count"), [("one_region", 6), ("three_regions", 10)])
+async def test_the_walk_goes_as_the_page_says(
+    name: str, count: int, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    page = (FOLDER / f"{name}.md").read_text()
+    blocks = blocks_of(on_free_ports(page, unused_tcp_port_factory))
+    assert len(blocks) == count
     for block, printed in zip(blocks, await run(blocks, tmp_path), strict=True):
         if block.shown is None:
             assert printed.strip() == "", block.commands
