@@ -1,8 +1,8 @@
 """Commands as README and docs print them: each exists with all of its options, and those that need no mesh, cloud or
 hours are run.
 
-README, docs/how_to/operations.md, docs/how_to/coming_from.md and pages of docs/get_started are run step by step by tests
-of their own.
+README, docs/how_to/operations.md, docs/how_to/coming_from.md and the pages of docs/get_started are run step by step by
+tests of their own.
 """
 
 from __future__ import annotations
