@@ -64,7 +64,7 @@ def manifests(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["created.yaml", "rendered.yaml"])
 def test_kubernetes_schemas_are_kept(folder: Path, name: str, version: str) -> None:
     assert len(manifests(folder / name)) > 5
-    program = [PYTHON.with_name("kubernetes-validate"), "-k", version, "--strict", folder / name]
+    program = [str(PYTHON.with_name("kubernetes-validate")), "-k", version, "--strict", str(folder / name)]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
