@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page config-pages page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -164,8 +164,8 @@ docs: ## Build the documentation site in build/docs; broken links and anchors fa
 	@PYTHON="$(PYTHON)" .ci/setup-docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
-metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and its alerts.
-	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md
+metrics-page: setup ## Write docs/reference/metrics.md: every series of a gateway, and its alerts.
+	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/reference/metrics.md
 
 log-events-page: setup ## Write docs/reference/log_events.md: every log event, and what to do.
 	$(BIN)/nightside controller log-events -o docs/reference/log_events.md
@@ -173,14 +173,17 @@ log-events-page: setup ## Write docs/reference/log_events.md: every log event, a
 errors-page: setup ## Write docs/reference/errors.md: every error of clients, and what to do.
 	$(BIN)/nightside gateway errors -o docs/reference/errors.md
 
-runbook-page: setup ## Write the runbook that the page links to, from docs/alerts.md and docs/controller.md.
+runbook-page: setup ## Write the runbook that the status page links to, from the sections on alerts.
 	$(BIN)/python -m loadgen.pages.runbook
 
 config-pages: setup ## Write docs/reference/region_file.md and controller_file.md: every key.
 	$(BIN)/nightside gateway config-keys -o docs/reference/region_file.md
 	$(BIN)/nightside controller config-keys -o docs/reference/controller_file.md
 
-page-picture: setup setup-tests ## Take the picture of docs/page.md in a real Chromium.
+command-line-page: setup ## Write docs/reference/command_line.md: every command and option.
+	$(BIN)/nightside command-line -o docs/reference/command_line.md
+
+page-picture: setup setup-tests ## Take the picture of docs/reference/page.md in a real Chromium.
 	mkdir -p docs/pictures
 	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "audit": ("gateway.app.audit_cli:audit", "Verify audit records and compare them with policies."),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
     "completion": ("mesh.completion_cli:completion", "Generate the shell completion script."),
+    "command-line": ("mesh.command_line_cli:command_line", "List every command, option, default and exit code."),
     "fit": ("loadgen.fit.main:fit", "Train predictors and expert locality offline."),
     "engine": ("loadgen.engine.main:main", "Run an emulated inference engine, without a GPU."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show the gain of forwarding."),

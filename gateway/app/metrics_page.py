@@ -1,5 +1,5 @@
-"""Descriptions of every series of the metrics page for `docs/metrics.md`: name, type, labels, meaning, and the alerts
-on it.
+"""Descriptions of every series of the metrics page for `docs/reference/metrics.md`: name, type, labels, meaning, and
+the alerts on it.
 
 They come from the collectors themselves and from the file of alert rules. It must never count anything.
 """
@@ -164,7 +164,7 @@ _INTRODUCTION = (
     "",
     "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
     "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
-    "about each alert, is on [alerts.md](alerts.md); who counts what, so that sums come out right, on",
+    "about each alert, is on [alerts.md](../how_to/alerts.md); who counts what, so that sums come out right, on",
     "[counting.md](counting.md).",
     "",
 )
@@ -172,7 +172,7 @@ _INTRODUCTION = (
 
 def _row(series: Described, rules: list[Rule]) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in series.labels)
-    alerts = ", ".join(f"[{name}](alerts.md#{name.lower()})" for name in alerts_on(series.name, rules))
+    alerts = ", ".join(f"[{name}](../how_to/alerts.md#{name.lower()})" for name in alerts_on(series.name, rules))
     return f"`{series.name}`", series.kind, labels, series.words, alerts
 
 

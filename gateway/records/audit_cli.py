@@ -185,7 +185,10 @@ def _as_document(checked: CheckedFiles) -> dict[str, object]:
 
 @audit.command()
 @files_argument
-@click.option("--policies", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@click.option(
+    "--policies", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+    help="Compare every line with the policies of this folder.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of a table.")
 def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) -> None:
     """Count whose requests were seen where, and name every line that contradicts the policies in DIR.

@@ -25,7 +25,7 @@ EXIT_UNREADABLE = 2
 def replay(files: tuple[Path, ...], *, run: str | None, as_json: bool) -> None:
     """Replay a gateway's journal, and compare every effect: all FILES of a run in any order, or one run of a folder.
 
-    Exits with 0 when the story is the same, 1 when it diverged, 2 when it cannot be read.
+    Exit codes: 0 every decision is the same, 1 one diverged, 2 the journal cannot be read.
     """
     try:
         report = replay_journal(files_of_one_run(files, run))

@@ -295,7 +295,11 @@ def demo(
     fleet: str,
     llamacpp: Path | None,
 ) -> None:
-    """Run three regions on this machine and show the gain of forwarding."""
+    """Run three regions on this machine and show the gain of forwarding.
+
+    Exit codes: 0 it ran, 1 a problem was found and logs are kept, 2 the command was used wrongly, 130 it was
+    interrupted (with --serve 0).
+    """
     if disaggregated and llamacpp is not None:
         raise click.UsageError("--disaggregated is for emulated engines: llama.cpp hands nothing over")
     if fleet == "large" and (disaggregated or llamacpp is not None):

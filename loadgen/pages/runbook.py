@@ -13,7 +13,7 @@ import click
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("docs/alerts.md", "docs/controller.md")
+SOURCES = ("docs/how_to/alerts.md", "docs/concepts/controller.md")
 PAGE = ROOT / "mesh/page/assets/runbook.html"
 
 _SECTION = re.compile(r"^### (Nightside\w+)\n(.*?)(?=^#{1,3} |\Z)", re.MULTILINE | re.DOTALL)

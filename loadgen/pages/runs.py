@@ -1,6 +1,6 @@
 """Report as one HTML file that needs no network: the scenario, the best run by each measure, plots, and tables.
 
-It shows what `results.json` holds, and nothing that is not in it; `docs/report.md` explains each figure.
+It shows what `results.json` holds, and nothing that is not in it; `docs/reference/report.md` explains each figure.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ from loadgen.simulator.observers import GatewaySpec
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
 """Reasons for which a forward of an honest gateway is never refused."""
 _AHEAD = 4
-"""Forwards beyond a peer's room, for each request that leaves its slots meanwhile (docs/placement.md)."""
+"""Forwards beyond a peer's room, for each request that leaves its slots meanwhile (docs/concepts/placement.md)."""
 _IDLE_NS = 10_000_000_000
 """Longest wait of a request beside an engine that it may use and that has been idle for as long."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})

@@ -1,6 +1,7 @@
 """Running requests of tenants with limits, at all simulated gateways together, followed by events and effects alone.
 
-It checks the limits stated in docs/tenant_limits.md, and records how near tenants came to them. It reads no core.
+It checks the limits stated in docs/how_to/tenant_limits.md, and records how near tenants came to them. It reads no
+core.
 """
 
 from __future__ import annotations

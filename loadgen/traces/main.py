@@ -79,8 +79,10 @@ def _reads_a_trace(command: _Command) -> _Command:
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context
 def describe(context: click.Context, /, *, as_json: bool, **given: Any) -> None:
-    """Describe FILE: requests, sessions and lengths. `sample` is a small trace that comes with this program. Exit
-    code 1 if some of its lines cannot be read."""
+    """Describe FILE: requests, sessions and lengths. `sample` is a small trace that comes with this program.
+
+    Exit codes: 0 all lines were read, 1 some cannot be read, 2 the command was used wrongly.
+    """
     read = _read(**given)
     figures = trace_figures(read)
     if as_json:
@@ -101,8 +103,11 @@ def describe(context: click.Context, /, *, as_json: bool, **given: Any) -> None:
 )
 @click.pass_context
 def convert(context: click.Context, /, *, out: Path, **given: Any) -> None:
-    """Convert FILE to Nightside's own format. Exit code 1 if some of its lines cannot be read; the others are
-    written."""
+    """Convert FILE to Nightside's own format.
+
+    Exit codes: 0 all lines were converted, 1 some cannot be read and the others are written, 2 the command was used
+    wrongly.
+    """
     read = _read(**given)
     _write(out, native_lines(read))
     click.echo(f"{out}: {len(read.rows)} requests; {_unreadable(read)}", err=True)

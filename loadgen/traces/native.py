@@ -1,4 +1,4 @@
-"""Reads and writes Nightside's own trace format: one JSON object a line, as `docs/workloads.md` describes it.
+"""Reads and writes Nightside's own trace format: one JSON object a line, as `docs/reference/workloads.md` describes it.
 
 The format can express every other trace. Pure: lines in, rows and lines out.
 """

@@ -37,7 +37,7 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def of_example(example: Path) -> list[str]:
-    """Arguments of helm for an example, as docs/operations.md gives them."""
+    """Arguments of helm for an example, as docs/how_to/operations.md gives them."""
     policy = ROOT / "policies" / example.name
     rules = ROOT / "deploy/prometheus/nightside.rules.yaml"
     files = {"policy": policy, "regions": ROOT / "policies/regions.yaml", "prometheusRules": rules}

@@ -1,7 +1,7 @@
 """Real containers without a daemon: buildah builds the image, podman and crun run it. Needs root.
 
 The base image is made here by mmdebstrap, since no registry is available: it holds Debian's own Python 3.11, and stands
-in for the image that docs/operations.md names.
+in for the image that docs/how_to/operations.md names.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Service:
 
     def arguments(self, address: str, hosts: dict[str, str]) -> list[str]:
         """Arguments of podman for this service. Names are resolved by a hosts file rather than DNS, and limits of open
-        files are this machine's; docs/operations.md states both.
+        files are this machine's; docs/how_to/operations.md states both.
         """
         assert set(self.told) <= _UNDERSTOOD, f"{self.name}: {set(self.told) - _UNDERSTOOD} is not understood here"
         made = ["--name", self.name, "--network", "mesh", "--ip", address, "--cgroups", "disabled"]

@@ -128,7 +128,7 @@ class Up:
         assert done.returncode == 0, done.stdout + done.stderr + self.log(name)
 
     async def order(self, *words: str) -> None:
-        """Run `nightside ctl` in the controller's container, as docs/operations.md does for an upgrade."""
+        """Run `nightside ctl` in the controller's container, as docs/how_to/operations.md does for an upgrade."""
         await asyncio.to_thread(self.containers.podman, "exec", "controller", "nightside", "ctl", *words)
 
     def log(self, name: str) -> str:

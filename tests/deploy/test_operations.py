@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, run against real processes, as those of docs/first_day.md are."""
+"""Commands of docs/how_to/operations.md, run against real processes, as those of docs/get_started are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.walk import ROOT, blocks_of, is_as_shown, run
 
-PAGE = ROOT / "docs/operations.md"
+PAGE = ROOT / "docs/how_to/operations.md"
 _PORT = re.compile(r"\b[789]\d{3}\b")
 
 
@@ -34,7 +34,7 @@ async def test_the_runbook_goes_as_the_page_says(tmp_path: Path, unused_tcp_port
 def test_every_alert_is_in_the_runbooks_table() -> None:
     table = PAGE.read_text().partition("## What every alert means")[2].partition("\n## ")[0]
     listed = set(re.findall(r"\b[A-Z]\w+\b", table))
-    for page in ("alerts.md", "controller.md"):
+    for page in ("how_to/alerts.md", "concepts/controller.md"):
         alerts = re.findall(r"^### Nightside(\w+)$", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
         assert alerts, page
         assert set(alerts) <= listed, page

@@ -9,10 +9,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from tests.deploy.conftest import Stacks
 from tests.deploy.terraforming import HERE, PYTHON, ROOT, TERRAFORM
@@ -21,6 +23,11 @@ EXAMPLES = {
     "one-cloud-two-regions": {"us-east-1": "aws", "eu-west-1": "aws"},
     "three-clouds": {"us-east-1": "aws", "europe-west1": "gcp", "japaneast": "azure"},
 }
+PAGES = {
+    "one-cloud-two-regions": ROOT / "terraform/examples/one-cloud-two-regions/README.md",
+    "three-clouds": ROOT / "docs/get_started/three_clouds.md",
+}
+"""Page with the commands of each example."""
 TOKEN = re.compile(r"<[^<>\n]+>")
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -99,7 +106,7 @@ def test_its_commands_make_a_mesh_that_knows_itself(stack: Stacks, tmp_path: Pat
         path.write_text(TOKEN.sub(lambda each, cloud=cloud: filled_in(each[0], cloud, package), path.read_text()))  # type: ignore[misc]
     for path in folder.glob("*.tfbackend"):
         path.write_text(f'path = "{folder / path.stem}.tfstate"\n')
-    run_as_it_stands(folder, root, stack.config)
+    run_as_it_stands(PAGES[name], folder, root, stack.config)
 
     peers = {region: json.loads((folder / f"mesh/{region}.peers.json").read_text()) for region in clouds}
     everybody = {gateway for each in peers.values() for gateway in each}
@@ -109,24 +116,34 @@ def test_its_commands_make_a_mesh_that_knows_itself(stack: Stacks, tmp_path: Pat
             named = set(re.findall(r'"gateway": "([^"]+)"', file))
             assert named == everybody, "each names itself and all others"
             assert all(each in file for each in json.loads((folder / "mesh/controllers.json").read_text()))
+    if name == "three-clouds":
+        check_secrets(root.parent, peers)
     assert set(gateways_let_in(folder / "global.tfstate")) == {
         each["address"].split(":")[0] for region in peers.values() for each in region.values()
     }
 
 
-def run_as_it_stands(folder: Path, root: Path, config: Path) -> None:
+PROGRAMS = {
+    "terraform": f'dir="${{1#-chdir=}}"\nshift\nexec "{PYTHON}" "{HERE}/terraform_command.py" "$dir" "$@"',
+    "nightside": f'exec "{sys.executable}" -m nightside "$@"',
+    "python3": f'exec "{sys.executable}" "$@"',
+    **dict.fromkeys(["aws", "az", "gcloud"], 'echo "$(basename "$0") $*" >> "$HOME/calls"'),
+}
+"""Programs as the page's commands find them; those of the clouds only note that they were called."""
+
+
+def run_as_it_stands(page: Path, folder: Path, root: Path, config: Path) -> None:
     """Run all commands of the page in one shell, with answers that an operator would give."""
     programs = folder / ".programs"
     programs.mkdir()
-    program = programs / "terraform"
-    program.write_text(
-        f'#!/bin/sh\ndir="${{1#-chdir=}}"\nshift\nexec "{PYTHON}" "{HERE}/terraform_command.py" "$dir" "$@"\n'
-    )
-    program.chmod(0o755)
-    script = "set -eu\n" + "\n".join(BLOCK.findall((folder / "README.md").read_text()))
+    for name, commands in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{commands}\n")
+        (programs / name).chmod(0o755)
+    script = "set -eu\n" + "\n".join(BLOCK.findall(page.read_text()))
     environment = {
         "PATH": f"{programs}:{os.defpath}",
-        "HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder.parents[3]),
         "NIGHTSIDE": str(root),
         "CHECKPOINT_DISABLE": "1",
         "TF_CLI_CONFIG_FILE": str(config),
@@ -135,6 +152,22 @@ def run_as_it_stands(folder: Path, root: Path, config: Path) -> None:
     }
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def check_secrets(home: Path, peers: dict[str, dict[str, dict[str, str]]]) -> None:
+    """Check that each secret has its files, that clients' certificates hold the gateways' addresses, and that the
+    clouds got all of them."""
+    calls = (home / "calls").read_text().splitlines()
+    assert (len(calls), len([each for each in calls if "create" in each])) == (18, 9)
+    for gateway, told in [each for region in peers.values() for each in region.items()]:
+        files = json.loads((home / f"mesh/{gateway}.json").read_text())
+        assert set(files) == {
+            f"tls/{name}" for name in ("peers.pem", "peers.key", "roots.pem", "clients.pem", "clients.key")
+        }
+        certificate = x509.load_pem_x509_certificate(files["tls/clients.pem"].encode())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert told["address"].split(":")[0] in map(str, names.get_values_for_type(x509.IPAddress))
+    assert set(json.loads((home / "mesh/all-gateways.json").read_text())) == {"keys.yaml"}
 
 
 def instances(state: Path, kind: str) -> list[dict[str, Any]]:

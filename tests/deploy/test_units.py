@@ -72,7 +72,7 @@ def test_the_user_can_be_made(tmp_path: Path) -> None:
 
 
 def test_a_gateway_has_as_long_as_its_longest_request_may_take() -> None:
-    """Terraform's machines and docs/operations.md set limits.drain to the value of limits.request_deadline."""
+    """Terraform's machines and docs/how_to/operations.md set limits.drain to the value of limits.request_deadline."""
     for unit in (each for each in UNITS if "gateway" in each.name):
         assert seconds(setting(unit, "TimeoutStopSec")) >= LimitsConfig().request_deadline_ns / 1e9 + 30
 

@@ -202,8 +202,8 @@ async def _restart(engine: Engine) -> None:
 async def test_a_rolling_restart_under_load_fails_no_request(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    """The first engine is restarted as in docs/engines.md: removed from the region file, SIGHUP, and stopped once it is
-    empty. The second is stopped without notice, and the gateway has to detect it.
+    """The first engine is restarted as in docs/reference/engines.md: removed from the region file, SIGHUP, and
+    stopped once it is empty. The second is stopped without notice, and the gateway has to detect it.
     """
     us = mesh.add("us-1", US, {"one": engines.one.url, "two": engines.two.url})
     async with mesh.running():

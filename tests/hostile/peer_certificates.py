@@ -139,4 +139,4 @@ CERTIFICATE_CASES = (
 # fmt: on
 """Cases for both directions. gRPC compares the host names, as a browser would: with a wildcard for one label, by the
 subject's name where there is no other, and up to a zero byte. A mesh's authority must sign none of them, as
-docs/security.md says."""
+docs/concepts/security.md says."""

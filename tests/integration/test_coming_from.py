@@ -21,7 +21,7 @@ from loadgen.engine.server import EngineServerConfig, serve_engines
 from tests.support.gateways import nightside, serving_file, until
 from tests.support.served import HELLO
 
-PAGE = Path(__file__).parents[2] / "docs/coming_from.md"
+PAGE = Path(__file__).parents[2] / "docs/how_to/coming_from.md"
 _ENGINE_URL = re.compile(r"http://10\.0\.0\.\d+:8000")
 
 

@@ -32,7 +32,7 @@ from tests.support.core import MODEL
 from tests.support.served import in_thread, served
 
 ROOT = Path(__file__).parents[2]
-DESCRIPTION = ROOT / "docs/openapi.yaml"
+DESCRIPTION = ROOT / "docs/reference/openapi.yaml"
 DOCUMENT = yaml.safe_load(DESCRIPTION.read_text())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 METHODS = ("get", "post", "delete")

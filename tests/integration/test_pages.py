@@ -1,8 +1,8 @@
 """Commands as README and docs print them: each exists with all of its options, and those that need no mesh, cloud or
 hours are run.
 
-README, docs/first_day.md and docs/operations.md are run step by step by tests of their own, and so is
-docs/coming_from.md.
+README, docs/how_to/operations.md, docs/how_to/coming_from.md and the pages of docs/get_started are run step by step by
+tests of their own.
 """
 
 from __future__ import annotations
@@ -26,16 +26,28 @@ from tests.support.walk import ROOT
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "policies/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/decisions").glob("*.md")),
-    ROOT / "docs/results/README.md",
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.name == "README.md" or (page.parent.name != "results" and page.name != "command_line.md")
+    ),
     *sorted((ROOT / "terraform").rglob("*.md")),
 ]
-WALKED = {"README.md", "docs/first_day.md", "docs/operations.md", "docs/coming_from.md"}
+WALKED = {
+    "README.md",
+    "docs/get_started/kubernetes.md",
+    "docs/get_started/one_region.md",
+    "docs/get_started/three_clouds.md",
+    "docs/get_started/three_regions.md",
+    "docs/how_to/coming_from.md",
+    "docs/how_to/operations.md",
+}
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```\s*$", flags=re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
 _INLINE = re.compile(r"`((?:nightside|make) [^`\n]+)`")
 _OURS = re.compile(r"(?:^|[\s(])nightside ([a-z].*)")
+_WITHIN = re.compile(r"(?:\$\(|&&|\|\||[;|/]|\bdo|--|\bexec \S+) ?(nightside [a-z].*)")
+"""Command of ours behind another one, or run by it."""
 _REST = re.compile(r"\s(?:[|>&#]|2>)|\)$|…")
 """End of the command: a pipe, a comment, or a part that the page leaves to its reader."""
 _SUBSTITUTED = re.compile(r'"\$\((?!nightside)[^)]*\)"')
@@ -59,13 +71,15 @@ class Printed:
 def printed_in(page: Path) -> Iterator[Printed]:
     text, name = page.read_text(), str(page.relative_to(ROOT))
     for language, block in _FENCE.findall(text):
-        if language not in ("", "sh", "console"):
+        if language not in ("", "sh", "bash", "console"):
             continue
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             is_command = language != "console" or _PROMPT.match(line)
             command = _PROMPT.sub("", line.strip())
             if is_command and re.match(r"(?:nightside|make|pip|openssl|[A-Z_]+=\S+ nightside) ", command):
                 yield Printed(name, command, is_block=True)
+            elif is_command and not command.startswith("#"):
+                yield from (Printed(name, found[1], is_block=False) for found in _WITHIN.finditer(command))
     text = _FENCE.sub("", text)
     yield from (Printed(name, command.strip(), is_block=True) for command in _INDENTED.findall(text))
     yield from (Printed(name, command.strip(), is_block=False) for command in _INLINE.findall(text))
@@ -130,30 +144,30 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
 
 
 NEEDS = {
-    "docs/controller.md": {
+    "docs/concepts/controller.md": {
         "nightside controller run controller.yaml": "runs until it is told to stop: tests/integration/test_readme.py"
     },
-    "docs/disaggregated.md": {
+    "docs/how_to/disaggregated.md": {
         "nightside engine": "runs until it is told to stop: tests/integration/test_disaggregated.py"
     },
-    "docs/identity.md": {"nightside ctl freeze": "a controller"},
-    "docs/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
-    "docs/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
-    "docs/pools.md": {
+    "docs/how_to/identity.md": {"nightside ctl freeze": "a controller"},
+    "docs/how_to/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
+    "docs/how_to/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
+    "docs/how_to/pools.md": {
         "nightside plan --metrics": "a gateway that has counted",
         "nightside engine": "runs until it is told to stop: tests/integration/test_readme.py",
     },
-    "docs/predictors.md": {
+    "docs/how_to/predictors.md": {
         "pip install": "a package index",
         "nightside fit predictor --history": "what a gateway wrote",
     },
-    "docs/prices.md": {"nightside audit price": "what a gateway wrote"},
-    "docs/records.md": {"nightside audit verify": "what a gateway wrote: tests/integration/test_audit.py"},
-    "docs/simulator.md": {
+    "docs/how_to/prices.md": {"nightside audit price": "what a gateway wrote"},
+    "docs/reference/records.md": {"nightside audit verify": "what a gateway wrote: tests/integration/test_audit.py"},
+    "docs/how_to/simulator.md": {
         "nightside sim skewed_day --sweep seed=1,2,3 --ray": "a Ray cluster: tests/integration/test_ray.py",
         "nightside results trial": "recorded traces",
     },
-    "docs/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
+    "docs/how_to/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
 }
 """Commands that are checked and not run here, by their beginning, with what each would need, or the test that
 runs it.
@@ -183,7 +197,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "controller: controller-1\nstore: {path: controller.db}\nregions: {us-east-1: US}\n"
     )
     (profiles,) = re.findall(
-        r"^```yaml\n(profiles:.*?)^```$", (ROOT / "docs/pools.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```yaml\n(profiles:.*?)^```$", (ROOT / "docs/how_to/pools.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (tmp_path / "profiles.yaml").write_text(profiles)
     write_calibration(tmp_path / "chat.calibration.jsonl", calibration(96, 16, experts=64))

@@ -36,7 +36,7 @@ from tests.support.promql import (
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 STORIES = RULES.with_name("nightside.rules_test.yaml")
-PAGE = ROOT / "docs/metrics.md"
+PAGE = ROOT / "docs/reference/metrics.md"
 TOKEN = "operators-only"
 ALERTS = [rule for rule in rules() if "alert" in rule]
 LABELS = {name: {*each.labels, *OF_THE_SCRAPE} for each in catalogue() for name in sample_names(each)}
@@ -143,10 +143,10 @@ def test_the_stories_notice_an_alert_that_is_wrong(tmp_path: Path, alert: str, d
 
 
 def test_each_alert_has_its_section_and_no_section_is_left_over() -> None:
-    sections = re.findall(r"^### (\w+)$", (ROOT / "docs/alerts.md").read_text(), flags=re.MULTILINE)
+    sections = re.findall(r"^### (\w+)$", (ROOT / "docs/how_to/alerts.md").read_text(), flags=re.MULTILINE)
     assert sorted(sections) == sorted(alert["alert"] for alert in ALERTS)
     for alert in ALERTS:
-        assert alert["annotations"]["runbook"] == f"docs/alerts.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook"] == f"docs/how_to/alerts.md#{alert['alert'].lower()}"
         assert alert["labels"]["severity"] in {"page", "ticket"}
 
 

@@ -1,8 +1,10 @@
-"""README: its commands, followed to the letter on a machine without a GPU, its length, its links and its figures."""
+"""README: its commands, followed to the letter on a machine without a GPU, its length, its links and its figures, which
+are those of the overview of results."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +13,21 @@ import pytest
 from tests.support.walk import ROOT, Block, blocks_of, is_as_shown, run
 
 PAGE = (ROOT / "README.md").read_text()
-CONTROLLER = (ROOT / "docs/controller.md").read_text()
+CONTROLLER = (ROOT / "docs/concepts/controller.md").read_text()
+RESULTS = ROOT / "docs/results"
 ASK = """curl --silent --fail-with-body --header 'content-type: application/json' \\
   --data '{"model": "Qwen/Qwen3-8B", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}' \\
   %s/v1/chat/completions | grep -o '"finish_reason":"length"'
 """
 TARGETS = dict(re.findall(r"^\[(\w+)\]: (\S+)$", PAGE, flags=re.MULTILINE))
 """Addresses of the links that rows of the table name by a word."""
-MEASURED = re.findall(r"^\| (.+) \| (.+) \| (.*) \| \[(\w+)\](?:\((\S+)\))? \|$", PAGE, flags=re.MULTILINE)
+MEASURED = re.findall(r"^\| (.+) \| (.+) \|(.*)\| \[(\w+)\](?:\((\S+)\))? \|$", PAGE, flags=re.MULTILINE)
 """Rows of measured results: the subject, Nightside's figures, those beside them, and the page that has both."""
+
+OVERVIEW = re.findall(
+    r"^\| (.+) \| (.+) \|(.*)\| \[\w+\]\((\S+)\) \| `.+` \|$", (RESULTS / "README.md").read_text(), flags=re.MULTILINE
+)
+"""Rows of the overview of results, likewise, with the page's address."""
 
 
 @pytest.mark.slow
@@ -67,10 +75,34 @@ def test_links_by_name_lead_to_pages() -> None:
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: row[0])
 def test_measured_figures_stand_on_the_page_that_their_row_names(row: tuple[str, str, str, str, str]) -> None:
     _, ours, others, name, target = row
-    page = (ROOT / (target or TARGETS[name]).partition("#")[0]).read_text()
-    figures = re.findall(r"\d+(?:\.\d+)?", f"{ours} {others}")
+    assert missing_figures(f"{ours} {others}", ROOT / (target or TARGETS[name]).partition("#")[0]) == []
+
+
+@pytest.mark.parametrize("row", OVERVIEW, ids=lambda row: row[0])
+def test_figures_of_the_overview_stand_on_their_pages(row: tuple[str, str, str, str]) -> None:
+    _, ours, others, target = row
+    assert missing_figures(f"{ours} {others}", RESULTS / target.partition("#")[0]) == []
+
+
+def missing_figures(text: str, file: Path) -> list[str]:
+    """Figures of the text that the page does not have."""
+    figures, page = figures_in(text), file.read_text()
     assert figures
-    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d]|\.\d)", page)] == []
+    return [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d]|\.\d)", page)]
+
+
+def figures_in(text: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?", text)
+
+
+def test_the_overview_of_results_has_the_same_figures_page_by_page() -> None:
+    here, there = defaultdict[Path, set[str]](set), defaultdict[Path, set[str]](set)
+    for _, ours, others, name, target in MEASURED:
+        here[(ROOT / (target or TARGETS[name]).partition("#")[0]).resolve()].update(figures_in(f"{ours} {others}"))
+    for _, ours, others, target in OVERVIEW:
+        there[(RESULTS / target.partition("#")[0]).resolve()].update(figures_in(f"{ours} {others}"))
+    assert len(OVERVIEW) == 10
+    assert here == there
 
 
 def test_the_table_has_hits_and_misses() -> None:

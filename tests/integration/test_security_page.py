@@ -1,4 +1,4 @@
-"""Promises of `docs/security.md` are covered by existing tests, and statements without a test are marked as no
+"""Promises of `docs/concepts/security.md` are covered by existing tests, and statements without a test are marked as no
 promise.
 """
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.named_tests import ROOT, is_there, named_on
 
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/concepts/security.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", PAGE, flags=re.MULTILINE))
 TO_WHOM = ("a client", "a tenant", "a peer", "an operator", "an engine", "a cluster")
 

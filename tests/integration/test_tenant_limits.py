@@ -32,7 +32,7 @@ from tests.support.regions import Mesh, Region
 ACME = TenantName("acme")
 LIMIT = 6
 BOUND = LIMIT + 2
-"""The limit, and the floors of two gateways that arrive while a third has all of it: docs/tenant_limits.md."""
+"""The limit, and the floors of two gateways that arrive while a third has all of it: docs/how_to/tenant_limits.md."""
 
 
 def running(regions: list[Region], tenant: TenantName = ACME) -> list[int]:

@@ -33,8 +33,8 @@ _acts = st.lists(
 
 
 def bound_of(limit: int, count: int = 3, floor_share: float = 0.2) -> int:
-    """Bound of docs/tenant_limits.md: the limit, and the floors of gateways whose tenants arrive while others use all
-    of it.
+    """Bound of docs/how_to/tenant_limits.md: the limit, and the floors of gateways whose tenants arrive while others
+    use all of it.
     """
     floors = sorted(floor_of(limit, count, rank, floor_share) for rank in range(count))
     return limit + sum(floors[1:])

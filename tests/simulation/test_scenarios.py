@@ -44,8 +44,8 @@ def test_a_mesh_serves_a_skewed_day_better_than_regions_on_their_own() -> None:
 
 @pytest.mark.nightly
 def test_figures_of_the_first_run_are_what_the_scenario_gives() -> None:
-    """Figures of docs/simulator.md, which README repeats, are the first that a new user compares with the command's
-    output."""
+    """Figures of docs/how_to/simulator.md, which README repeats, are the first that a new user compares with the
+    command's output."""
     found = totals("skewed_day", "nightside", "region_local", "skywalker")
     ours, alone, paper = (found[name] for name in ("nightside", "region_local", "skywalker"))
     rate, alone_rate, paper_rate = (f"{each['requests_per_s']:.0f}" for each in (ours, alone, paper))
@@ -56,7 +56,7 @@ def test_figures_of_the_first_run_are_what_the_scenario_gives() -> None:
         f"{alone_rate} and within {alone_p90}, SkyWalker's rule {paper_rate} and within {paper_p90}. The median first "
         f"token takes longer than in regions on their own: {p50} in place of {alone_p50}."
     )
-    assert said in " ".join((FOLDER.parents[1] / "docs/simulator.md").read_text().split())
+    assert said in " ".join((FOLDER.parents[1] / "docs/how_to/simulator.md").read_text().split())
 
 
 @pytest.mark.slow

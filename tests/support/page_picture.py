@@ -1,4 +1,4 @@
-"""Takes the picture in docs/page.md: the demo's three regions under load, on the controller's page in
+"""Takes the picture in docs/reference/page.md: the demo's three regions under load, on the controller's page in
 a real Chromium. `make page-picture` runs it; no test does.
 """
 

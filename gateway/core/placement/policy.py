@@ -1,7 +1,7 @@
 """Interface of a placement policy: it picks one target among those that a request may go to at this moment.
 
 A policy never judges which targets may be asked, does no I/O, reads no clock, and draws chance only from the fleet's
-source. docs/placement.md has the rules for writing a policy, an example, and the test that checks them.
+source. docs/concepts/placement.md has the rules for writing a policy, an example, and the test that checks them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @files_argument
-@click.option("--prices", "prices_file", required=True, metavar="FILE", type=_FILE)
+@click.option("--prices", "prices_file", required=True, metavar="FILE", type=_FILE, help="Price by this prices file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of a table.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a line for each tenant and region, for a spreadsheet.")
 def price(files: tuple[Path, ...], *, prices_file: Path, as_json: bool, as_csv: bool) -> None:

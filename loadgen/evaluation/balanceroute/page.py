@@ -56,7 +56,7 @@ def _head(reader: Reader, present: Sequence[str]) -> str:
     return f"""# BalanceRoute, in virtual time
 
 Written by `make results-balanceroute TRACES=dir`; do not edit. It holds the gateway's decode tier against what
-BalanceRoute (arXiv, 2026) published; [docs/predictors.md](../predictors.md) says what predicts.{lacking}
+BalanceRoute (arXiv, 2026) published; [docs/how_to/predictors.md](../how_to/predictors.md) says what predicts.{lacking}
 {small}
 What plays is the tier that gateways have (`gateway/core/features/disaggregated`): its pool and the bound of that, a
 tick at most every 10 ms, progress asked for at most every 100 ms, KV transfer (2 ms and 6.5 µs a token) after a slot is
@@ -143,7 +143,7 @@ _WHY = f"""Why, as far as the figures below tell:
 
 
 def _predictors(table_3: str | None) -> Section:
-    told = table_3 or "Not scored in this run; [docs/predictors.md](../predictors.md) has the table.\n"
+    told = table_3 or "Not scored in this run; [docs/how_to/predictors.md](../how_to/predictors.md) has the table.\n"
     return Section(
         "## Table 3: predictors\n\n`nightside results predictors`, H = 48: AUC and Brier of whether a request leaves"
         " within the horizon, MAE of when, in tokens. None of the recorded loads of long answers has prompts that"

@@ -49,7 +49,7 @@ def _head(results: Results, *, quick: bool) -> str:
     return f"""# ELDR, in virtual time
 
 Written by `make results-eldr TRACES=dir`; do not edit. It holds expert locality
-([docs/expert_locality.md](../expert_locality.md)) against what ELDR
+([docs/how_to/expert_locality.md](../how_to/expert_locality.md)) against what ELDR
 (arXiv, 2026) published.{absent}
 {small}
 What decides is what gateways have: the decode tier, the policy `eldr`, the comparison of counts with an artifact,

@@ -172,7 +172,8 @@ def section(measured: dict[str, object]) -> str:
 One tenant asks {_GATEWAYS} gateways of three regions for far more than it may have, for {measured["seconds"]} s: bursts
 of twelve, again and again. *Stated*: the limit of {_LIMIT} requests at once and the floors of those who come while
 others have all of it, for each side of a mesh that is cut for longer than `shares.reserved`
-([tenant_limits.md](../tenant_limits.md#what-holds-and-what-does-not)). While all are heard the limit was exceeded by
+([tenant_limits.md](../how_to/tenant_limits.md#what-holds-and-what-does-not)).
+While all are heard the limit was exceeded by
 {max(over, 0.0):.0%} at most. *Full after*: from the first request until all of the limit was under way.
 
 {table(places_head, places_rows)}

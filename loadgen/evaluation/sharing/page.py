@@ -11,6 +11,6 @@ def page_of(sections: Sequence[str], machine: Mapping[str, object], command: str
 
 Written by `make results-sharing` (`{command}`); do not edit. In virtual time, with the gateways' own core and emulated
 engines: it comes out the same on any machine. Played on {machine["cpu"]}, {machine["cores"]} cores,
-{machine["python"]}. How it works is in [sharing.md](../sharing.md).
+{machine["python"]}. How it works is in [sharing.md](../how_to/sharing.md).
 """
     return "\n".join([head, *(each.rstrip() + "\n" for each in sections)])

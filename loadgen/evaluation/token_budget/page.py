@@ -42,7 +42,7 @@ def _head(reader: Reader) -> Section:
 Written by `make results-token-budget TRACES=dir`; do not edit. It holds pools by length against what the
 token-budget paper (arXiv 2604.09613) published.{lacking} Table 4, and what tells texts apart, are on
 [a page of their own](token-budget-classifier.md). How to plan a fleet of one's own:
-[docs/pools.md](../pools.md).
+[docs/how_to/pools.md](../how_to/pools.md).
 {small}
 Fleets are sized for 1,000 requests/s of Llama-3-70B on pairs of A100s with the paper's timing (t = 8 ms + 0.65 ms ×
 sequences in the batch, 512 prompt tokens an iteration, 65,536 KV blocks of 16). *By formula* is the paper's Eq. 8

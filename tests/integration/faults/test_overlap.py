@@ -25,7 +25,7 @@ ENOUGH_S = 100.0
 """Limit after which a condition counts as never fulfilled."""
 SILENCE_S, KEEP_ALIVE_S, PING_TIMEOUT_S = 4.0, 0.15, 20.0
 OVERLAP_S = SILENCE_S / 2 + KEEP_ALIVE_S + PING_TIMEOUT_S
-"""Overlap stated in docs/controller.md. The time-out of a ping to a peer is long, so that a slow machine fails
+"""Overlap stated in docs/concepts/controller.md. The time-out of a ping to a peer is long, so that a slow machine fails
 no test.
 """
 CONTROL = RegionName("control")

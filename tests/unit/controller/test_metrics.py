@@ -13,7 +13,7 @@ from tests.support.desks import MemoryStore, running_desk
 from tests.support.promql import selectors
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/controller.md").read_text()
+PAGE = (ROOT / "docs/concepts/controller.md").read_text()
 RULES = ROOT / "deploy/prometheus/nightside-controller.rules.yaml"
 ROW = re.compile(r"^\| ((?:`nightside_controller_\w+`(?:, )?)+) \|([^|]*)\|", flags=re.MULTILINE)
 OWN = "nightside_controller_"
@@ -44,7 +44,9 @@ async def test_alerts_ask_for_what_there_is_and_each_has_its_section() -> None:
     assert all(selector.name in names for alert in alerts for selector in selectors(alert["expr"]))
     sections = re.findall(r"^### (Nightside\w+)$", PAGE, flags=re.MULTILINE)
     assert sections == [alert["alert"] for alert in alerts]
-    assert all(alert["annotations"]["runbook"] == f"docs/controller.md#{alert['alert'].lower()}" for alert in alerts)
+    assert all(
+        alert["annotations"]["runbook"] == f"docs/concepts/controller.md#{alert['alert'].lower()}" for alert in alerts
+    )
 
 
 def said(name: str) -> Hello:

@@ -85,8 +85,8 @@ def _head(document: Figures) -> str:
     return f"""# Our default placement, live
 
 Measured on {document["date"]} with `{document["command"]}`, which makes this page.
-[placement.md](../placement.md) says how we place; [skywalker.md](skywalker.md) and the simulator compare rules in
-virtual time, and this page compares programs, {listed(names)}, as processes on one machine, asked
+[placement.md](../concepts/placement.md) says how we place; [skywalker.md](skywalker.md) and the simulator compare
+rules in virtual time, and this page compares programs, {listed(names)}, as processes on one machine, asked
 the same by the same users, before the same engines.
 
 Rounds: {document["rounds"]}, each with another seed; in each everything is started anew, and who comes first turns.

@@ -63,7 +63,7 @@ variable "machine_image" {
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. A gateway uses one core; docs/operations.md has what that carries."
+  description = "Of the image's architecture. A gateway uses one core; docs/how_to/operations.md has what that carries."
 }
 
 variable "package" {

@@ -14,7 +14,7 @@ from gateway.core.kernel.config import (
 from gateway.core.placement.catalogue import BUILT_IN
 from tests.support.core import EU, MS, desk, peer_spec, started
 
-DESCRIPTION = Path(__file__).parents[5] / "docs/openapi.yaml"
+DESCRIPTION = Path(__file__).parents[5] / "docs/reference/openapi.yaml"
 
 
 @pytest.mark.parametrize("policy", PlacementPolicy)
