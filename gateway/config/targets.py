@@ -12,7 +12,7 @@ from mesh.values import Address
 
 
 class Dialect(StrEnum):
-    """Engine type at a replica's URL; it decides how load is read."""
+    """Kind of the engine; it decides how load is read and which body fields are understood."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -40,14 +40,16 @@ class DnsRecord(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineTlsConfig:
-    """TLS between a gateway and an engine whose URL begins with https."""
+    """TLS to an engine whose URL begins with https."""
 
     ca_file: Path | None = None
-    """CA bundle that verifies the engine; without it, the machine's trusted authorities."""
+    """CA bundle (PEM) that verifies the engine. None: the machine's trusted roots."""
     client_certificate: Path | None = None
+    """File of the client certificate (PEM) that is shown to the engine. None: none is shown."""
     client_key: Path | None = None
+    """File of the client certificate's private key (PEM). None: there is no client certificate."""
     server_name: str | None = None
-    """Name expected in the engine's certificate, where it is not the URL's."""
+    """Host name expected in the engine's certificate. None: that of the URL."""
     insecure_skip_verify: bool = False
     """Accept any certificate: the connection is encrypted, but the engine's identity is unverified."""
 
