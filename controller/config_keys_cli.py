@@ -12,8 +12,8 @@ INTRODUCTION = (
     "# Controller file",
     "",
     "Every key of the file that a controller reads. `nightside controller check FILE` finds faults in a file, and",
-    "prints every key with its value. Example: [a file with every key](../examples/every_controller_key.yaml). This page",
-    "is made by `make config-pages`, which runs `nightside controller config-keys`.",
+    "prints every key with its value. Example: [a file with every key](../examples/every_controller_key.yaml).",
+    "This page is made by `make config-pages`, which runs `nightside controller config-keys`.",
 )
 
 
