@@ -176,9 +176,9 @@ errors-page: setup ## Write docs/reference/errors.md: every error of clients, an
 runbook-page: setup ## Write the runbook that the status page links to, from the sections on alerts.
 	$(BIN)/python -m loadgen.pages.runbook
 
-config-pages: setup ## Write docs/reference/region_file.md and controller_file.md: every key.
-	$(BIN)/nightside gateway config-keys -o docs/reference/region_file.md
-	$(BIN)/nightside controller config-keys -o docs/reference/controller_file.md
+config-pages: setup ## Write docs/reference/*_file.md, and comments of the examples: every key.
+	$(BIN)/nightside gateway config-keys --example docs/examples/every_key.yaml -o docs/reference/region_file.md
+	$(BIN)/nightside controller config-keys --example docs/examples/every_controller_key.yaml -o docs/reference/controller_file.md
 
 command-line-page: setup ## Write docs/reference/command_line.md: every command and option.
 	$(BIN)/nightside command-line -o docs/reference/command_line.md

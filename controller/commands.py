@@ -18,7 +18,7 @@ import yaml
 
 from controller.app import ControllerHandle, run_controller
 from controller.config import ControllerFile, read_controller_file
-from controller.config_page import controller_file_page
+from controller.config_keys_cli import config_keys
 from controller.desk import records_in
 from controller.dns.provider import DnsError
 from controller.dns.publisher import DEADLINE_S
@@ -107,14 +107,7 @@ def replay(files: tuple[Path, ...], run: str | None) -> None:
         raise SystemExit(EXIT_DIVERGED)
 
 
-@cli.command("config-keys")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to this file.")
-def config_keys(output: Path | None) -> None:
-    """List every key of a controller's file: type, default and meaning."""
-    if output is None:
-        click.echo(controller_file_page(), nl=False)
-    else:
-        output.write_text(controller_file_page(), encoding="utf-8")
+cli.add_command(config_keys)
 
 
 @cli.command("log-events")

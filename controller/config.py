@@ -42,104 +42,127 @@ _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 
 
 class ListenConfig(Struct, frozen=True):
+    """Addresses that the controller listens on."""
+
     grpc: Address = _GATEWAYS
-    """Address for gateways."""
+    """Address of the gRPC service for gateways."""
     admin: Address = _OPERATORS
-    """Address for operators: health, metrics, state and orders."""
+    """Address of health, metrics and the admin API, for operators."""
     admin_tls: ListenTlsConfig | None = None
-    """Certificate for operators beyond this machine."""
+    """TLS of the admin address. None: plain HTTP, on loopback only unless `insecure` is set."""
     admin_hosts: tuple[HostName, ...] = ()
-    """Host names of the admin address on this machine, besides its own: those of a proxy."""
+    """Host names accepted in requests to a loopback admin address, besides its own, such as that of a reverse proxy."""
 
 
 class LinkConfig(Struct, frozen=True):
-    """Streams of gateways, and the limits of each."""
+    """Connections from gateways, and the limits of each."""
 
     alive_interval_ns: int = 1 * SECOND_NS
-    """Interval at which an otherwise idle gateway stream carries a message from the controller."""
+    """Interval of keep-alive messages to a gateway without other messages."""
     silence_max_ns: int = 3 * SECOND_NS
-    """Time after which a stream that brings nothing, or takes nothing, is ended."""
+    """Time in which a gateway sends nothing, or reads nothing, after which its connection is closed."""
     gateways_max: int = 1024
+    """Most gateways connected at once."""
     replicas_max: int = 1024
-    """Replicas that one gateway may announce."""
+    """Most replicas that one gateway may announce; a gateway with more is refused."""
     message_max_bytes: int = 32 * MEBIBYTE
+    """Largest gRPC message that is accepted from a gateway."""
     keepalive_interval_ns: int = 5 * SECOND_NS
+    """Interval of keep-alive checks on a silent connection."""
     keepalive_timeout_ns: int = 5 * SECOND_NS
+    """Time to wait for the answer to a keep-alive check; then the connection is closed."""
     connection_age_ns: int = 86_400 * SECOND_NS
-    """Age at which a connection is ended, so that old certificates go out of use; gateways reconnect at once."""
+    """Age at which a connection is closed, so that old certificates go out of use; gateways reconnect at once."""
     connection_grace_ns: int = 1 * SECOND_NS
+    """Time that running calls may continue on a connection that has reached its maximum age."""
     tls: MeshTlsConfig | None = None
-    """Certificate and key that the controller shows to gateways, and the CA roots that verify theirs."""
+    """Mutual TLS with gateways. None: plain gRPC, on loopback only unless `insecure` is set."""
 
 
 class HistoryConfig(Struct, frozen=True):
-    """Operator audit log: one JSON object a line."""
+    """Operator audit log, with one JSON object per line."""
 
     path: Path | None = None
-    """File of the log; default: beside the store, where that is a file."""
+    """File of the operator audit log. None: a file beside the SQLite store, named after it with the suffix
+    `.history`."""
     file_max_bytes: int = 16 * MEBIBYTE
-    """Size at which the file is renamed to `.1`, in place of the one before."""
+    """Size at which the file is renamed to `.1`, which replaces the earlier one."""
 
 
 class ProbeConfig(Struct, frozen=True):
     """Health probes of gateways."""
 
     interval_ns: int = 500 * MILLISECOND_NS
+    """Interval between two probes of one gateway."""
     timeout_ns: int = 1 * SECOND_NS
+    """Time limit of one probe."""
     ca_file: Path | None = None
-    """CA bundle (PEM) that verifies gateways probed by https; default: the machine's trusted roots."""
+    """CA bundle (PEM) that verifies gateways probed by https. None: the machine's trusted roots."""
 
 
 class RecoveryKind(StrEnum):
     NONE = "none"
+    """Gateways are not recovered."""
     COMMAND = "command"
+    """A command is run for a gateway that is down."""
     AWS = "aws"
+    """The EC2 instance of the gateway is replaced or rebooted."""
 
 
 class AwsAction(StrEnum):
     REPLACE = "replace"
-    """Report the instance as unhealthy to its auto scaling group, which replaces it."""
+    """The instance is reported as unhealthy to its auto scaling group, which replaces it."""
     REBOOT = "reboot"
+    """The instance is rebooted."""
 
 
 class AwsRecoveryConfig(Struct, frozen=True):
-    """Settings of recovery by AWS. Credentials are looked for where AWS's own tools look for them."""
+    """Settings of recovery by AWS. Credentials are found as AWS's own tools find them."""
 
     action: AwsAction = AwsAction.REPLACE
+    """Action on the gateway's instance."""
     tag: str = "nightside:gateway"
-    """Tag of an instance, whose value is its gateway's name."""
+    """Tag whose value on an instance is the name of its gateway."""
     region: str | None = None
-    """AWS region; default: the name of the gateway's region."""
+    """AWS region of the instances. None: the name of the gateway's region."""
     endpoint: str | None = None
-    """URL of the service in place of AWS's own."""
+    """URL of the service, in place of AWS's own. None: AWS's own."""
 
 
 class RecoveryConfig(Struct, frozen=True):
-    """Recovery of gateways that are down."""
+    """Automatic recovery of gateways that are down."""
 
     kind: RecoveryKind = RecoveryKind.NONE
+    """Method of recovery."""
     command: tuple[str, ...] = ()
-    """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
+    """Program and its arguments, run without a shell; the arguments `{gateway}`, `{region}` and `{why}` are replaced.
+    Empty: only with another `kind`."""
     aws: AwsRecoveryConfig = AwsRecoveryConfig()
+    """Settings of recovery by AWS. Credentials are found as AWS's own tools find them."""
     timeout_ns: int = 300 * SECOND_NS
-    """Time after which a recovery is killed, or given up."""
+    """Time limit of one recovery; then its process is killed."""
     running_max: int = 4
-    """Recoveries at once; others wait, and one gateway never has two."""
+    """Most recoveries at once; others wait, and a gateway never has two."""
 
 
 class JournalConfig(Struct, frozen=True):
     """Journal of every event and effect, for replay; off unless a folder is named."""
 
     folder: Path | None = None
+    """Folder of the journal's files. None: no journal."""
     file_max_bytes: int = 64 * MEBIBYTE
+    """Size at which a new file of the journal is begun."""
     files_max: int = 8
+    """Most files of the journal; beyond it, the oldest is deleted."""
 
 
 class ReloadConfig(Struct, frozen=True):
+    """Automatic reloading of changed files; SIGHUP reloads all files."""
+
     watch_ns: int | None = 2 * SECOND_NS
-    """Interval of checks for changed files, which are read anew; without it, only on SIGHUP."""
+    """Interval of checking certificates for changes. None: files are read again only on SIGHUP."""
     controller_file: bool = False
-    """Watch the controller's own file too, and not only the certificates."""
+    """Watch the controller file as well, and apply it when it changes."""
 
 
 class Sections(Struct, frozen=True):
@@ -162,7 +185,9 @@ class Sections(Struct, frozen=True):
 
 class NameServerFile(FileModel):
     name: HostName
+    """Host name of the name server."""
     addresses: tuple[str, ...] = ()
+    """IP addresses of the name server, for glue records. Empty: its name lies outside of the zone."""
 
     @field_validator("addresses")
     @classmethod
@@ -173,17 +198,19 @@ class NameServerFile(FileModel):
 
 
 class NamingFile(FileModel):
-    """Name of the mesh, and its name servers."""
+    """Zone of the mesh in DNS, and its name servers."""
 
     zone: HostName | None = None
-    """Name of the mesh; without it, there are no records."""
+    """DNS name at which clients reach the mesh. None: no records are published."""
     name_servers: tuple[NameServerFile, ...] = ()
+    """Name servers of the zone, at least two, which may be the controller and gateways with `dns.listen`. Empty: the
+    zone is served by others."""
     networks: dict[Id, tuple[str, ...]] = Field(default_factory=dict)
-    """Networks of each region's clients, as CIDRs."""
+    """Networks (CIDR) of the clients of each region; clients in none of them have no known region."""
     port: int = Field(443, ge=1, le=65535)
-    """Port of the clients' listeners, for SRV and HTTPS records."""
+    """Port of the client listeners, for SRV and HTTPS records."""
     tls: bool = True
-    """Clients' listeners speak TLS. Without it there are no HTTPS records."""
+    """Client listeners use TLS. False: there are no HTTPS records, and SRV records are for http."""
 
     @field_validator("networks")
     @classmethod
@@ -227,12 +254,17 @@ class ControllerFile(SectionsFile[Sections]):
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     controller: Id
+    """Name of this controller, in logs and in its certificate."""
     insecure: bool = False
-    """Listen beyond this machine without protection."""
+    """Listen beyond this machine without TLS or authentication."""
     admin_token_file: FilePath | None = None
+    """File of the bearer token that operators present for all calls but health. None: no token, which is permitted only
+    on loopback."""
     naming: NamingFile = NamingFile()
+    """Zone of the mesh in DNS, and its name servers."""
     regions: NamedRegions
-    """Table of the operators: every region, and its jurisdiction."""
+    """Table of all regions with their jurisdictions, or the name of a file that holds it; a region that is not listed
+    is assigned no replicas."""
 
     _admin_token: str | None = PrivateAttr(None)
     _records_key: str = PrivateAttr("")

@@ -30,32 +30,51 @@ class Metrics(ServerWatch):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._conditions = self._tally(
-            "condition_changes_total", "Gateways that came into this condition.", ("condition",)
+            "condition_changes_total", "Changes of gateways' conditions, by the new condition.", ("condition",)
         )
-        self._moved = self._tally("replicas_moved_total", "Replicas that came to another gateway.")
+        self._moved = self._tally("replicas_moved_total", "Replicas reassigned to another gateway.")
         self._pushes = self._tally("snapshots_pushed_total", "Snapshots sent to gateways.")
-        self._rejections = self._tally("snapshots_rejected_total", "Snapshots that a gateway did not take.")
-        self._refused = self._tally("streams_refused_total", "Streams that were turned away.", ("reason",))
-        self._store_errors = self._tally("store_errors_total", "Writes that the store did not take.")
-        self._orders = self._tally("orders_total", "Orders of operators.", ("order", "result"))
-        self._recoveries = self._tally("recoveries_total", "Recoveries that have ended.", ("result",))
-        self._restarts = self._tally("loop_restarts_total", "Background loops that failed and run again.", ("loop",))
-        self._lines_lost = self._tally(
-            "log_lines_lost_total", "Lines of the log that were dropped, since standard error took none for too long."
+        self._rejections = self._tally("snapshots_rejected_total", "Snapshots that a gateway rejected.")
+        self._refused = self._tally(
+            "streams_refused_total", "Gateway streams refused by the controller, by reason.", ("reason",)
         )
-        self._reloads = self._tally("reloads_total", "Files that were read anew.", ("part", "result"))
-        self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Size of snapshots as sent.", _SIZES, ())
+        self._store_errors = self._tally("store_errors_total", "Writes to the store that failed.")
+        self._orders = self._tally("orders_total", "Commands of operators, by command and result.", ("order", "result"))
+        self._recoveries = self._tally("recoveries_total", "Recoveries of gateways that ended, by result.", ("result",))
+        self._restarts = self._tally(
+            "loop_restarts_total", "Background tasks that failed and were restarted.", ("loop",)
+        )
+        self._lines_lost = self._tally(
+            "log_lines_lost_total", "Log lines dropped because standard error was blocked for too long."
+        )
+        self._reloads = self._tally(
+            "reloads_total", "Files reloaded while the controller runs, by result.", ("part", "result")
+        )
+        self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Encoded size of each snapshot sent.", _SIZES, ())
         self.registry.register(self._sizes)
         self._records = self._tally(
-            "records_attempts_total", "Trees given to the provider of records, and looks at what it says.", ("result",)
+            "records_attempts_total",
+            "Calls of the record provider that write or check a record tree, by result.",
+            ("result",),
         )
-        self._record_calls = self._tally("records_calls_total", "Calls of its API.", ("call", "result"))
+        self._record_calls = self._tally(
+            "records_calls_total", "API calls of the record provider, by call and result.", ("call", "result")
+        )
         self._in_sync = Distribution(
-            _PREFIX + "records_in_sync_seconds", "From a change's being taken until all its servers had it.", _WAITS, ()
+            _PREFIX + "records_in_sync_seconds",
+            "Time from acceptance of a change until all servers of the record provider serve it.",
+            _WAITS,
+            (),
         )
         self.registry.register(self._in_sync)
-        self._expiry = self._level("certificate_expiry_seconds", "Until a certificate in use expires.", ("role",))
-        self._journal_stopped = self._level("journal_stopped", "1 once the journal could not be written.")
+        self._expiry = self._level(
+            "certificate_expiry_seconds",
+            "Time until a certificate in use expires; negative after it has expired.",
+            ("role",),
+        )
+        self._journal_stopped = self._level(
+            "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
+        )
         ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
@@ -74,24 +93,28 @@ class Metrics(ServerWatch):
         for condition in Condition:
             conditions.follow(lambda wanted=condition: _conditions(desk)[wanted], condition)  # type: ignore[misc]
         for name, words, read in (
-            ("gateways_attached", "Gateways with an open stream.", attached),
+            ("gateways_attached", "Gateways connected to this controller.", attached),
             ("replicas", "Registered replicas.", lambda: len(desk.registry.replicas)),
-            ("replicas_away", "Replicas that another gateway than their home serves.", lambda: _away(desk)),
+            ("replicas_away", "Replicas assigned to another gateway than their home gateway.", lambda: _away(desk)),
             (
                 "replicas_orphaned",
-                "Replicas that no gateway may serve.",
+                "Replicas without an eligible gateway.",
                 lambda: sum(n for n, _ in core.orphans.values()),
             ),
-            ("registry_faults", "Replicas that are announced and cannot be used.", lambda: len(desk.registry.faults)),
-            ("places_refused", "Gateways refused where they say they are.", lambda: len(desk.places_refused)),
+            ("registry_faults", "Announced replicas that are not valid.", lambda: len(desk.registry.faults)),
+            (
+                "places_refused",
+                "Gateways refused because their region or jurisdiction contradicts the operators' table.",
+                lambda: len(desk.places_refused),
+            ),
             ("frozen", "1 while automatic failover and reassignment are suspended.", lambda: bool(core.frozen)),
-            ("store_failing", "1 while the last write did not succeed.", lambda: bool(desk.keeper.fault)),
-            ("documents_pending", "Documents that wait to be written.", lambda: desk.keeper.pending),
-            ("term", "Of the controller that has the store.", lambda: desk.keeper.version.term),
-            ("version", "Of the last write to the store.", lambda: desk.keeper.version.version),
-            ("ready", "1 while it is ready.", is_ready),
-            ("leading", "1 while it may act as the leader.", lambda: lease_left_s() > 0),
-            ("lease_seconds", "Until its lease is over; infinite where it has no end.", lease_left_s),
+            ("store_failing", "1 while writing to the store fails.", lambda: bool(desk.keeper.fault)),
+            ("documents_pending", "Documents that wait for a write to the store.", lambda: desk.keeper.pending),
+            ("term", "Term of the leading controller.", lambda: desk.keeper.version.term),
+            ("version", "Version of the last write to the store.", lambda: desk.keeper.version.version),
+            ("ready", "1 while the readiness check `/ready` succeeds.", is_ready),
+            ("leading", "1 while this controller holds the lease and leads.", lambda: lease_left_s() > 0),
+            ("lease_seconds", "Time until the lease ends; infinite for a store without leases.", lease_left_s),
         ):
             self._level(name, words).follow(read)
 
@@ -113,10 +136,10 @@ class Metrics(ServerWatch):
 
     def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
         """Add the metrics of a controller that publishes records."""
-        self._level(
-            "records_version", "Version of the records that are certainly published; 0 where that is unknown."
-        ).follow(published)
-        self._level("records_failing", "1 while the newest records are not published.").follow(is_failing)
+        self._level("records_version", "Version of the record tree that is known to be published; 0: unknown.").follow(
+            published
+        )
+        self._level("records_failing", "1 while publishing the newest records fails.").follow(is_failing)
 
     def records_ended(self, result: str) -> None:
         self._records.add(result)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import click
+from msgspec import Struct
 
 _INTRODUCTION = (
     "# Command line",
@@ -38,8 +38,7 @@ class Deferred(Protocol):
     def load(self) -> click.Command: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Command as the page shows it."""
 
     context: click.Context

@@ -16,33 +16,41 @@ LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
 
 
 class ListenTlsConfig(Struct, frozen=True):
-    """Certificate that clients are shown, and authorities that theirs must come from."""
+    """TLS of a listening address: the certificate that is shown to clients, and the authorities of client
+    certificates."""
 
     certificate: Path
+    """File of the certificate chain (PEM) that is shown to clients."""
     key: Path
+    """File of the certificate's private key (PEM)."""
     client_ca: Path | None = None
-    """Authorities of client certificates; with it, a client without one is refused."""
+    """CA bundle (PEM) that verifies client certificates; a client without one is refused. None: no client certificate
+    is asked for."""
 
 
 class MeshTlsConfig(Struct, frozen=True):
-    """Certificate for other members of the mesh, and the roots that theirs must come from."""
+    """Mutual TLS between members of the mesh; required beyond loopback, unless `insecure` is set."""
 
     certificate: Path
+    """File of the certificate chain (PEM) that is shown to other members; `nightside dev-certs` makes one for tests."""
     key: Path
+    """File of the certificate's private key (PEM)."""
     roots: Path
+    """CA bundle (PEM) that verifies the certificates of other members; it holds several roots during a rotation."""
     jurisdictions: bool = False
     """Require that the certificate of each gateway names the jurisdiction of its region."""
 
 
 class DnsConfig(Struct, frozen=True):
-    """DNS server of this program for the mesh's name, and its limits."""
+    """Authoritative DNS server of this program for the zone of the mesh, and its limits."""
 
     listen: tuple[Address, ...] = ()
-    """Addresses on UDP and TCP; with none, the server is off."""
+    """Addresses on which queries are answered, by UDP and TCP. Empty: the server is off."""
     answers_per_s: int = 200
-    """Answers to one network by datagram in a second; beyond them queries are dropped, or told to come by TCP."""
+    """Answers by UDP in a second to one client network (/24 or /56); further queries are dropped or truncated, so that
+    clients retry by TCP."""
     connections_max: int = 256
-    """TCP connections; with one more, the connection that has sent no query for longest is closed."""
+    """TCP connections open at once; beyond it, the connection that has been silent for longest is closed."""
     time_max_ns: int = 100 * MILLISECOND_NS
     """Time of each second that answering may take; later queries wait for the next second."""
 
@@ -62,8 +70,12 @@ class LogLevel(StrEnum):
 
 
 class LoggingConfig(Struct, frozen=True):
+    """Format and level of the log on standard error."""
+
     format: LogFormat = LogFormat.AUTO
+    """Format of log lines; the variable `NIGHTSIDE_LOG_FORMAT` overrides it."""
     level: LogLevel = LogLevel.INFO
+    """Lowest level that is logged; the variable `NIGHTSIDE_LOG_LEVEL` overrides it."""
 
     def overridden(self, environ: Mapping[str, str]) -> LoggingConfig:
         """Settings with those of the environment in place of the file's, as logging depends on the machine. Raises

@@ -34,25 +34,30 @@ class OperatorTokenConfig(Struct, frozen=True):
     """Operator token in a file."""
 
     name: Id
-    """Name of the token's holder, for logs."""
+    """Name of the operator in logs and in the audit log."""
     role: Role
+    """Role of the operator."""
     token_file: Path
+    """File of the bearer token; it is read again when it changes."""
 
 
 class OperatorIssuerConfig(IssuerConfig, frozen=True, kw_only=True):
     """Issuer of operators' tokens."""
 
     claim: ClaimText
-    """Claim with an operator's groups or roles, such as `groups` or `realm_access.roles`; dots lead into objects."""
+    """Claim that holds an operator's groups or roles, such as `groups`; dots lead into objects, as in
+    `realm_access.roles`."""
     roles: Mapping[Role, tuple[ClaimText, ...]]
-    """Values of the claim for each role; the highest role of all that match counts."""
+    """Values of the claim for each role; the highest role with a matching value counts."""
 
 
 class OperatorsConfig(Struct, frozen=True):
-    """Operators beside the holder of `admin_token_file`."""
+    """Operators accepted on the admin address besides the holder of `admin_token_file`."""
 
     tokens: tuple[Annotated[OperatorTokenConfig, Section()], ...] = ()
+    """Bearer tokens of operators, each in a file of its own. Empty: none."""
     issuers: tuple[Annotated[OperatorIssuerConfig, Section()], ...] = ()
+    """Issuers whose tokens are accepted from operators. Empty: none."""
 
     @property
     def are_any(self) -> bool:

@@ -114,10 +114,10 @@ class Section:
     """Annotation that makes pydantic read and write a struct of settings as a section of the file."""
 
     def __init__(self, may_be_zero: frozenset[str] = frozenset()) -> None:
-        self._may_be_zero = may_be_zero
+        self.may_be_zero = may_be_zero
 
     def __get_pydantic_core_schema__(self, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
-        model = create_model(source.__name__, __base__=FileModel, **dict(_keys(source, self._may_be_zero)))
+        model = create_model(source.__name__, __base__=FileModel, **dict(_keys(source, self.may_be_zero)))
         return core_schema.no_info_after_validator_function(
             partial(_settings_from, source),
             handler.generate_schema(model),

@@ -1,4 +1,5 @@
-"""Reference of a file's keys: path, type, default and meaning of each, read from the models that check the file.
+"""Reference of a file's keys: type, unit, range, default, example and meaning of each, read from the models that check
+the file.
 
 Meanings are the docstrings under the attributes, so they are read from the sources beside the running modules.
 """
@@ -23,7 +24,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from mesh.settings import SectionsFile, file_key, file_type, is_settings
+from mesh.settings import Section, SectionsFile, file_key, file_type, is_settings
+from mesh.settings_samples import SAMPLES
+from mesh.settings_units import unit_of
 from mesh.values import (
     Address,
     AddressText,
@@ -39,19 +42,23 @@ from mesh.values import (
     format_size,
 )
 
-_NAMED: Sequence[tuple[Any, str]] = (
-    (Duration, "duration"),
-    (Size, "size"),
-    (FilePath, "path"),
-    (AddressText, "address"),
-    (HostAddress, "host address"),
-    (HostName, "host name"),
-    (Origin, "origin"),
-    (WebUrl, "URL"),
-    (Id, "name"),
+_NAMED: Sequence[tuple[Any, str, str]] = (
+    (Duration, "duration", "30s"),
+    (Size, "size", "16MiB"),
+    (FilePath, "path", "folder/file"),
+    (AddressText, "address", "10.0.0.5:8080"),
+    (HostAddress, "host address", "192.0.2.10"),
+    (HostName, "host name", "host.example.net"),
+    (Origin, "origin", "https://chat.example.net"),
+    (WebUrl, "URL", "https://host.example.net"),
+    (Id, "name", "name-1"),
 )
+"""Types with names of their own, each with an example."""
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "path", Address: "address"}
+_PLAIN_EXAMPLES = {bool: "true", int: "10", float: "0.5", str: "text", Path: "folder/file", Address: "10.0.0.5:8080"}
 _REQUIRED = "required"
+_NOT_AN_EXAMPLE = (_REQUIRED, "", "`{}`", "`[]`")
+"""Defaults that show no value."""
 
 
 class Key(Struct, frozen=True):
@@ -60,10 +67,17 @@ class Key(Struct, frozen=True):
     path: str
     """Dotted path; `[]` stands for each item of a list, `NAME` for each name of a map."""
     type: str
+    unit: str
+    """Unit of a number; empty for other values."""
+    range: str
+    """Bounds of a number, such as `≥ 1`; empty without any."""
     default: str
     """Default as it is written in the file; `required` where there is none."""
+    example: str
+    """Value in one line of YAML; empty for a section."""
     meaning: str
-    """Docstring of the attribute, or else of its section or of its values; empty without any."""
+    """Docstring of the attribute, or else of its section or of its values, with the values that have docstrings of
+    their own; empty without any."""
 
 
 def keys_of(file: type[SectionsFile[Any]], *documented: type[Any]) -> Iterator[Key]:
@@ -83,10 +97,19 @@ def _keys_below(
         value = own if defaults is NODEFAULT else getattr(defaults, name)
         sections = list(_sections(hint))
         default = _default(hint, value, is_section=bool(sections))
-        yield Key(f"{above}{key}", _type(hint), default, meanings.get(file_key(name)) or _about(hint, sections))
+        yield Key(
+            f"{above}{key}",
+            _type(hint),
+            unit_of(key, _type(hint).removeprefix("list of ")),
+            _range(hint),
+            default,
+            "" if sections else _example_of(key, hint, default),
+            " ".join(filter(None, (meanings.get(file_key(name)) or _about(hint, sections), _values(hint)))),
+        )
         for section, below in sections:
             inner = value if isinstance(value, section) else NODEFAULT
-            yield from _keys_below(f"{above}{key}{below}.", section, inner, _meanings(section), may_be_zero)
+            zeros = _may_be_zero(hint, may_be_zero)
+            yield from _keys_below(f"{above}{key}{below}.", section, inner, _meanings(section), zeros)
 
 
 def _attributes(model: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple[str, str, Any, Any]]:
@@ -94,7 +117,9 @@ def _attributes(model: type[Any], may_be_zero: frozenset[str]) -> Iterator[tuple
     hints = get_type_hints(model, include_extras=True)
     if issubclass(model, BaseModel):
         for name, info in model.model_fields.items():
-            yield name, info.alias or name, hints[name], _model_default(info)
+            is_bounded = bool(info.metadata) and get_origin(hints[name]) is not Annotated
+            hint = Annotated[hints[name], info] if is_bounded else hints[name]
+            yield name, info.alias or name, hint, _model_default(info)
     else:
         for each in fields(model):
             factory = each.default_factory
@@ -123,17 +148,27 @@ def _sections(hint: Any, below: str = "") -> Iterator[tuple[type[Any], str]]:
         yield hint, below
 
 
+def _may_be_zero(hint: Any, outer: frozenset[str]) -> frozenset[str]:
+    """Names of counts that may be 0 in the section of this type: its own, or else those of the file."""
+    for each in get_args(hint):
+        if isinstance(each, Section):
+            return each.may_be_zero
+        if (own := _may_be_zero(each, outer)) != outer:
+            return own
+    return outer
+
+
 def _is_section(kind: type[Any]) -> bool:
     return issubclass(kind, BaseModel) or is_settings(kind)
 
 
 def _type(hint: Any) -> str:
-    for named, word in _NAMED:
+    for named, word, _ in _NAMED:
         if hint == named:
             return word
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _type(inner[0]) + _range(inner[1:])
+        return _type(inner[0])
     if origin in (Union, UnionType):
         return " or ".join(_type(each) for each in inner if each is not NoneType)
     if origin is Literal:
@@ -157,15 +192,44 @@ def _plain_type(hint: Any) -> str:
     raise TypeError(f"{hint} has no name in the reference of keys")
 
 
-def _range(annotations: Sequence[Any]) -> str:
-    """Bounds of a number, as ` ≥ 1` or ` 1 to 65535`; empty without any."""
-    bounds = [bound for each in annotations for bound in (each.metadata if isinstance(each, FieldInfo) else [each])]
+def _range(hint: Any) -> str:
+    """Bounds of a number, as `≥ 1` or `1 to 65535`; empty without any."""
+    if get_origin(hint) is not Annotated:
+        return next((found for each in get_args(hint) if (found := _range(each))), "")
+    bounds = [
+        bound for each in get_args(hint)[1:] for bound in (each.metadata if isinstance(each, FieldInfo) else [each])
+    ]
     least = next((each.ge for each in bounds if getattr(each, "ge", None) is not None), None)
     most = next((each.le for each in bounds if getattr(each, "le", None) is not None), None)
     above = next((each.gt for each in bounds if getattr(each, "gt", None) is not None), None)
     if least is not None and most is not None:
-        return f" {least} to {most}"
-    return (f" ≥ {least}" if least is not None else "") + (f" > {above}" if above is not None else "")
+        return f"{least} to {most}"
+    return f"≥ {least}" if least is not None else f"> {above}" if above is not None else _range(get_args(hint)[0])
+
+
+def _example_of(key: str, hint: Any, default: str) -> str:
+    """Value of a key in one line of YAML: its default, or else a value that suits its name or type."""
+    return default.strip("`") if default not in _NOT_AN_EXAMPLE else SAMPLES.get(key) or _example(hint)
+
+
+def _example(hint: Any) -> str:
+    """Value of a type, in one line of YAML."""
+    if (known := next((text for named, _, text in _NAMED if hint == named), None)) is not None:
+        return known
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _example(inner[0])
+    if origin in (Union, UnionType):
+        return _example(next(each for each in inner if each is not NoneType))
+    if origin is Literal:
+        return str(inner[0])
+    if origin in (tuple, list, frozenset):
+        return f"[{_example(inner[0])}]"
+    if origin is not None and len(inner) == 2:
+        return f"{{{_example(inner[0])}: {_example(inner[1])}}}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return str(next(iter(hint)).value)
+    return _PLAIN_EXAMPLES[getattr(hint, "__supertype__", hint)]
 
 
 def _default(hint: Any, value: Any, *, is_section: bool) -> str:
@@ -201,12 +265,21 @@ def _about(hint: Any, sections: Sequence[tuple[type[Any], str]]) -> str:
     """Docstring of the only section, or of the values, that a type has; empty for any other type."""
     if len(sections) == 1:
         return _class_docstring(sections[0][0])
+    kind = _enum(hint)
+    return "" if kind is None else _class_docstring(kind)
+
+
+def _values(hint: Any) -> str:
+    """Docstrings of an enum's values, each behind its value; empty for any other type."""
+    kind = _enum(hint)
+    explained = {} if kind is None else _docstrings(kind)
+    return " ".join(f"`{each.value}`: {explained[each.name]}" for each in kind or () if each.name in explained)
+
+
+def _enum(hint: Any) -> type[Enum] | None:
+    """Only enum that a type has; None for any other type."""
     kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Enum)]
-    if len(kinds) != 1:
-        return ""
-    values = _docstrings(kinds[0])
-    explained = [f"`{each.value}`: {values[each.name]}" for each in kinds[0] if each.name in values]
-    return " ".join([_class_docstring(kinds[0]), *explained]).strip()
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def _class_docstring(kind: type[Any]) -> str:

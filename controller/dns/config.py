@@ -14,8 +14,11 @@ from mesh.values import SECOND_NS, Address, Id
 
 class RecordsKind(StrEnum):
     NONE = "none"
+    """No records are published; the program's own DNS server may answer."""
     ROUTE53 = "route53"
+    """Records are written to Amazon Route53."""
     RFC2136 = "rfc2136"
+    """Records are written by dynamic updates (RFC 2136), which BIND, Knot DNS and others accept."""
 
 
 class HealthCheckKind(StrEnum):
@@ -30,27 +33,32 @@ class HealthCheckConfig(Struct, frozen=True):
     """Health checks that Route53 makes of each gateway by itself."""
 
     kind: HealthCheckKind = HealthCheckKind.NONE
+    """Kind of the health checks."""
     path: str = "/health"
+    """Path that HTTP and HTTPS checks request."""
     port: int | None = None
-    """Port to check; default: naming.port."""
+    """Port that is checked. None: `naming.port`."""
     is_fast: bool = False
     """Check every 10 seconds instead of every 30, at a higher price."""
     failures: int = 3
-    """Consecutive failures after which a gateway is left out."""
+    """Consecutive failures after which Route53 leaves a gateway out of its answers."""
 
 
 class Route53Config(Struct, frozen=True):
+    """Publication of records by Amazon Route53."""
+
     hosted_zone: str | None = None
-    """Id of the hosted zone."""
+    """Id of the hosted zone. None: only with another provider."""
     regions: Mapping[str, str] = field(default_factory=dict)
-    """Nearest AWS region of each region of the mesh whose own name is not an AWS region's."""
+    """Nearest AWS region of each region whose own name is not that of an AWS region."""
     locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Locations of each closed jurisdiction: countries (DE), parts of them (US-CA) and continents (continent:EU)."""
+    """Locations of each closed jurisdiction: countries (`DE`), states (`US-CA`) and continents (`continent:EU`)."""
     health_checks: HealthCheckConfig = HealthCheckConfig()
+    """Health checks that Route53 makes of each gateway."""
     endpoint: str | None = None
-    """URL of the API, where it is not AWS's own."""
+    """URL of the API, in place of AWS's own. None: AWS's own."""
     requests_per_s: int = 4
-    """Requests to the API. AWS takes five a second for a whole account."""
+    """Most API requests per second; AWS permits five for a whole account."""
     timeout_ns: int = 2 * SECOND_NS
     """Time limit of an answer; connecting may take half as long."""
 
@@ -67,26 +75,35 @@ class TsigAlgorithm(StrEnum):
 
 
 class Rfc2136Config(Struct, frozen=True):
+    """Publication of records by dynamic updates (RFC 2136) with TSIG signatures."""
+
     server: Address | None = None
-    """Address of the zone's primary server."""
+    """Address of the zone's primary server. None: only with another provider."""
     zone: str | None = None
-    """Zone as that server has it, where it lies above the mesh's name instead of being it."""
+    """Zone on the primary server that contains the mesh's name. None: the mesh's name is the zone."""
     key_name: str = "nightside"
+    """Name of the TSIG key."""
     key_algorithm: TsigAlgorithm = TsigAlgorithm.HMAC_SHA256
+    """Algorithm of the TSIG key."""
     key_file: Path | None = None
-    """File that holds the secret in base64, and nothing else."""
+    """File of the TSIG key's secret, in base64. None: only with another provider."""
     timeout_ns: int = 2 * SECOND_NS
-    """Time limit of one query or update. No write begins with less than that left of a lease."""
+    """Time limit of one query or update; no write begins with less than this left of a lease."""
 
 
 class RecordsConfig(Struct, frozen=True):
+    """Publication of the mesh's DNS records by a record provider."""
+
     provider: RecordsKind = RecordsKind.NONE
+    """Record provider."""
     owner: Id = "nightside"
-    """Owner of the names: the same for all controllers of a mesh, another for another mesh."""
+    """Owner that marks the published records: the same for all controllers of a mesh, and different for each mesh."""
     check_interval_ns: int = 300 * SECOND_NS
-    """Interval at which the published records are compared with the wanted ones, and corrected."""
+    """Interval at which published records are compared with the wanted ones, and corrected."""
     route53: Route53Config = field(default_factory=Route53Config)
+    """Publication of records by Amazon Route53."""
     rfc2136: Rfc2136Config = field(default_factory=Rfc2136Config)
+    """Publication of records by dynamic updates (RFC 2136)."""
 
     @property
     def write_longest_ns(self) -> int:

@@ -14,52 +14,68 @@ from mesh.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
 
 class StoreKind(StrEnum):
     SQLITE = "sqlite"
+    """A file, for one controller."""
     POSTGRESQL = "postgresql"
+    """A PostgreSQL database, shared by several controllers, of which one leads."""
     DYNAMODB = "dynamodb"
+    """A DynamoDB table, shared by several controllers, of which one leads."""
 
 
 class PostgresqlConfig(Struct, frozen=True):
+    """Connection to a PostgreSQL database."""
+
     hosts: tuple[Address, ...]
-    """Addresses of one database; the host that accepts writes is used."""
+    """Addresses of the servers of one database; the one that accepts writes is used."""
     database: str = "nightside"
+    """Name of the database."""
     user: str = "nightside"
+    """Name of the database user."""
     password_file: Path | None = None
-    """File that is read for each connection: the password may be exchanged, and may be a token that expires."""
+    """File of the password or token; it is read again for each connection. None: no password."""
     tls: bool = True
-    """The server's certificate has to name the host."""
+    """Use TLS, with a certificate that names the host. False: plain TCP, on loopback only unless `insecure` is set."""
     ca_file: Path | None = None
-    """CA bundle (PEM) that verifies the server; default: the machine's trusted roots."""
+    """CA bundle (PEM) that verifies the server. None: the machine's trusted roots."""
 
 
 class DynamodbConfig(Struct, frozen=True):
-    """Settings of a DynamoDB store. Credentials are looked for where AWS's own tools look for them."""
+    """Connection to a DynamoDB table. Credentials are found as AWS's own tools find them."""
 
     table: str
-    """Table with one key, `id`, a string."""
+    """Name of the table, whose partition key is the string `id`."""
     region: str | None = None
-    """AWS region; default: found as AWS's own tools find it."""
+    """AWS region of the table. None: found as AWS's own tools find it."""
     endpoint: str | None = None
-    """URL of the service in place of AWS's own."""
+    """URL of the service, in place of AWS's own. None: AWS's own."""
 
 
 class StoreConfig(Struct, frozen=True):
+    """Store of the controller's state, with the lease by which one of several controllers leads."""
+
     kind: StoreKind = StoreKind.SQLITE
+    """Kind of the store."""
     path: Path | None = None
-    """Path of one SQLite file. A lock file beside it keeps a second controller from writing."""
+    """File of the SQLite store; a lock file beside it keeps a second controller from writing. None: only with another
+    `kind`."""
     postgresql: PostgresqlConfig | None = None
+    """PostgreSQL store. None: only with another `kind`."""
     dynamodb: DynamodbConfig | None = None
+    """DynamoDB store. None: only with another `kind`."""
     lease_ns: int = 6 * SECOND_NS
-    """Time without renewal after which a controller loses a shared store to a standby controller."""
+    """Duration of the leader's lease: without a renewal for this long, a standby may lead."""
     margin_ns: int = 1 * SECOND_NS
-    """Time before the end of its lease at which a controller stops acting as leader."""
+    """Time before the end of its lease at which the leader stops acting."""
     renew_interval_ns: int = 1500 * MILLISECOND_NS
+    """Interval at which the leader renews its lease."""
     look_interval_ns: int = 500 * MILLISECOND_NS
-    """Interval at which a standby controller checks whether it may lead."""
+    """Interval at which a standby controller checks whether the lease is free."""
     lapse_max_ns: int = 30 * SECOND_NS
-    """Time for which a controller that cannot renew its lease still keeps its gateways; then they look for another."""
+    """Time for which a leader that cannot renew its lease keeps its gateways connected; then they connect to
+    another."""
     call_timeout_ns: int = 1500 * MILLISECOND_NS
     """Time limit of a renewal, or of a standby's check."""
     write_timeout_ns: int = 10 * SECOND_NS
+    """Time limit of writing state to the store."""
 
 
 def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[Fault]:

@@ -35,61 +35,63 @@ from mesh.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
 
 
-_MODEL = f"Model or adapter that the request named; `{OTHER}` if nobody serves it, and beyond {MODELS_MAX} names."
-_PEER = f"A gateway that the region file names; `{OTHER}` for any other."
+_MODEL = f"Model or adapter that the request names; `{OTHER}` for unknown models, and beyond {MODELS_MAX} names."
+_PEER = f"Peer by its name in the region file; `{OTHER}` for any other gateway."
+_TENANT = f"Tenant of the request; `{OTHER_TENANT}` for tenants that logs may not name, and beyond {TENANTS_MAX}."
 
 LABELS: dict[str, Label] = {
     "model": Label(_MODEL),
-    "source": Label("Who asked: a client, or a peer that forwarded.", ("client", "peer")),
-    "outcome": Label("How the request ended.", tuple(Outcome)),
-    "target": Label("Whether it was sent to an engine here or to another gateway.", tuple(TargetKind)),
-    "result": Label("How the leg ended.", tuple(LegResult)),
-    "reason": Label("The rule that picked the target.", tuple(PlacementReason)),
-    "after": Label("How the leg before ended.", tuple(LegResult)),
-    "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
+    "source": Label("Sender of the request: a client, or a peer that forwards it.", ("client", "peer")),
+    "outcome": Label("Outcome of the request.", tuple(Outcome)),
+    "target": Label("Kind of the target: a replica of this gateway, or a peer.", tuple(TargetKind)),
+    "result": Label("Result of the leg.", tuple(LegResult)),
+    "reason": Label("Placement rule that chose the target.", tuple(PlacementReason)),
+    "after": Label("Result of the attempt before.", tuple(LegResult)),
+    "ran": Label("Place where the request ran: in this region, or forwarded.", ("local", "forward")),
     "peer": Label(_PEER),
-    "pool": Label("A pool that the region file names."),
-    "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
-    "region": Label("This gateway's own."),
-    "group": Label("Decode workers that step in time."),
-    "replica": Label("The replica's `id`, with its rank where it has several."),
-    "task": Label("The background loop."),
-    "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
-    "part": Label("What was read: `region`, `policy`, `keys`, a certificate, …"),
-    "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
-    "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
-    "kind": Label("Which tokens.", ("prompt", "output")),
+    "pool": Label("Pool by its name in the region file."),
+    "category": Label("Category of the prompt's text.", tuple(Category)),
+    "region": Label("Region of this gateway."),
+    "group": Label("Group of decode workers that run their steps in lockstep."),
+    "replica": Label("Id of the replica, with its data-parallel rank if there are several."),
+    "task": Label("Name of the background task."),
+    "seen_by": Label("Side of the connection that saw the event.", ("caller", "called")),
+    "part": Label("Part of the configuration that was read: `region`, `policy`, `keys`, a certificate, and others."),
+    "role": Label("Audience of the certificate.", ("clients", "peers")),
+    "tenant": Label(_TENANT),
+    "kind": Label("Kind of the tokens.", ("prompt", "output")),
     "counted": Label(
-        "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
+        "Source of the count: usage reported by the engine, stream events, or an estimate by bytes.", tuple(Counted)
     ),
-    "kept": Label("Why a request's spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
-    "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
-    "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
-    "use": Label("Whom tokens are for.", ("clients", "operators")),
-    "issuer": Label("As the region file calls it; empty for one that it does not name."),
-    "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
+    "kept": Label("Reason for which the spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
+    "state": Label("State of the replica.", tuple(ReplicaCondition)),
+    "type": Label("Type of the queried records; `other` for unsupported types.", (*TYPES, OTHER_TYPE)),
+    "use": Label("Holders of the tokens.", ("clients", "operators")),
+    "issuer": Label("Issuer by its name in the configuration; empty for unknown issuers."),
+    "answer": Label("`accepted`, or the reason for the refusal.", ("accepted", *RefusalReason)),
     **{label: meaning for kind in KINDS for (series, label), meaning in kind.labels.items() if series == EVERY_SERIES},
 }
 """Meaning of each label, for series without an entry in `LABELS_OF`."""
 
 LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_dns_queries_total", "answer"): Label(
-        "`answered`; `nodata`: there is such a name, and nobody to be told of; else the DNS code, `failed` for ours.",
+        "`answered`; `nodata` for a name without records of the type; else the DNS response code, `failed` "
+        "for SERVFAIL.",
         ANSWERS,
     ),
-    ("nightside_forwards_refused_total", "reason"): Label("Why the peer did not take it.", tuple(RefusalReason)),
+    ("nightside_forwards_refused_total", "reason"): Label("Reason for the peer's refusal.", tuple(RefusalReason)),
     ("nightside_parts_total", "role"): Label(
-        "Whether it read the prompt or wrote the answer.", (LegRole.PREFILL, LegRole.DECODE)
+        "Part of the request that the leg runs.", (LegRole.PREFILL, LegRole.DECODE)
     ),
-    ("nightside_refusals_total", "reason"): Label("The code told to the client."),
-    ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
-    ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
+    ("nightside_refusals_total", "reason"): Label("Error code in the response."),
+    ("nightside_control_snapshots_total", "result"): Label("Result of applying the snapshot.", ("taken", "rejected")),
+    ("nightside_traces_dropped_total", "reason"): Label("Reason for dropping the spans.", ("full", "refused")),
     ("nightside_token_verifications_total", "result"): Label(
-        "Whether it was `valid`, was `remembered` as valid, or what was wrong with it.", RESULTS
+        "Result of the verification: `valid`, `remembered` for a cached result, or the fault of the token.", RESULTS
     ),
-    ("nightside_issuer_fetches_total", "result"): Label("Whether it brought keys.", (FETCHED, FAILED)),
-    ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
-    ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
+    ("nightside_issuer_fetches_total", "result"): Label("Result of the fetch.", (FETCHED, FAILED)),
+    ("nightside_issuer_fetches_total", "cause"): Label("Cause of the fetch.", CAUSES),
+    ("nightside_reloads_total", "result"): Label("Result of the reload.", ("applied", "refused")),
     **{key: meaning for kind in KINDS for key, meaning in kind.labels.items() if key[0] != EVERY_SERIES},
 }
 """Meaning of labels that differ by series."""
@@ -164,7 +166,7 @@ _INTRODUCTION = (
     "",
     "Every series at `/metrics` of a gateway's admin address, as `nightside gateway metrics` lists them: this page is",
     "made by `make metrics-page`. A histogram has a `_bucket`, a `_sum` and a `_count`. What to scrape, and what to do",
-    "about each alert, is on [alerts.md](../how_to/alerts.md); who counts what, so that sums come out right, on",
+    "about each alert, is on [alerts.md](../how_to/alerts.md); which gateway counts a forwarded request is on",
     "[counting.md](counting.md).",
     "",
 )

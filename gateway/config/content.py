@@ -18,12 +18,16 @@ _PART_TOKENS_MAX = 100_000
 
 
 class ModelContentConfig(Struct, frozen=True):
-    """Declared tokens of one media part of each kind for one model. None: learnt from the usage of its engines."""
+    """Tokens of one media part of each kind, declared for one model."""
 
     image_tokens: int | None = None
+    """Tokens of one image. None: learnt from the usage that engines report."""
     audio_tokens: int | None = None
+    """Tokens of one audio part. None: learnt from the usage that engines report."""
     video_tokens: int | None = None
+    """Tokens of one video. None: learnt from the usage that engines report."""
     file_tokens: int | None = None
+    """Tokens of one file. None: learnt from the usage that engines report."""
 
     def tokens_of(self, kind: str) -> int | None:
         tokens: int | None = getattr(self, f"{kind}_tokens")
@@ -31,19 +35,25 @@ class ModelContentConfig(Struct, frozen=True):
 
 
 class ContentConfig(Struct, frozen=True):
+    """Reading of prompts: tokens of media parts, and the category of a text where pools are chosen by length."""
+
     classifier: str = SAMPLED
-    """Classifier of a text's category, where neither the request nor its tenant states one."""
+    """Classifier of a text's category, where neither the request nor its tenant names one: built in (`sampled`), or the
+    name of a plug-in's."""
     image_tokens: int = 1024
-    """Tokens assumed of an image until the usage of its model's engines has been learnt."""
+    """Tokens assumed of an image until they are learnt from the usage that engines report."""
     audio_tokens: int = 1024
+    """Tokens assumed of an audio part until they are learnt from the usage that engines report."""
     video_tokens: int = 8192
+    """Tokens assumed of a video until they are learnt from the usage that engines report."""
     file_tokens: int = 8192
+    """Tokens assumed of a file until they are learnt from the usage that engines report."""
     models: dict[Model, ModelContentConfig] = field(default_factory=dict)
-    """Declared tokens by model; they replace learnt ones."""
+    """Declared tokens of media parts, by model; they replace learnt ones."""
     tenants: dict[TenantName, Category] = field(default_factory=dict)
-    """Category of all prompts of a tenant; they are not classified."""
+    """Category of all prompts of a tenant, such as `code`; these prompts are not classified."""
     save_interval_ns: int = 60 * SECOND_NS
-    """Interval of saving learnt figures to `state.folder`, where there is one."""
+    """Interval of saving learnt figures to `state.folder`, if there is one."""
 
     def tokens_of(self, kind: str) -> int:
         tokens: int = getattr(self, f"{kind}_tokens")

@@ -29,57 +29,71 @@ _Count = Annotated[int, Field(strict=True, ge=1, le=_COUNT_MAX)]
 
 
 class ChoiceConfig(Struct, frozen=True, kw_only=True):
-    """Choice of one configured name: a fixed value, or selected by a claim."""
+    """Choice of one configured name: a fixed value, or selected by a claim of the token."""
 
     value: Id | None = None
+    """Fixed name, in place of a claim. None: `claim` selects it."""
     claim: ClaimText | None = None
-    """Claim's name; dots lead into objects: `org.id`."""
+    """Name of the claim that selects; dots lead into objects, as in `org.id`. None: `value` is used."""
     map: Annotated[Mapping[ClaimText, Id], Field(max_length=_NAMES_MAX)] = field(default_factory=dict)
-    """Names by claim value; for a list, the first entry here that it contains. Empty: the claim's value is the name."""
+    """Names by value of the claim; of a claim with a list, the first value here that the list contains. Empty: the
+    value itself is the name."""
     default: Id | None = None
-    """Name used where the claim is missing or not mapped. None: such a token is refused."""
+    """Name for tokens without the claim or with an unmapped value. None: such tokens are refused."""
 
 
 class PlanConfig(Struct, frozen=True, kw_only=True):
-    """Limits of a token's holder, as a key has them."""
+    """Limits of each token holder, with the meaning that they have for keys."""
 
     concurrency: _Count | None = None
+    """Requests in flight at once. None: not limited."""
     requests_per_minute: _Count | None = None
+    """Requests per minute. None: not limited."""
     tokens_per_minute: _Count | None = None
+    """Prompt and output tokens per minute. None: not limited."""
     tokens_per_day: _Count | None = None
+    """Prompt and output tokens per day, which needs `state.folder`. None: no daily budget."""
     tokens_per_month: _Count | None = None
+    """Prompt and output tokens per month, which needs `state.folder`. None: no monthly budget."""
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MODELS_MAX)] | None = None
+    """Models that the holder may use. None: every model."""
     service_class: ServiceClass | None = None
-    """Class of requests that name none, and the best that they may name."""
+    """Service class of requests that name none, and the most urgent one that they may name. None: any class."""
     may_name_tenant: bool = False
-    """Accept the tenant of each request from a proxy in front (with `trust_tenant_header`)."""
+    """Accept the tenant that a proxy names in a header, with `trust_tenant_header`."""
 
 
 class ClientIssuerConfig(IssuerConfig, frozen=True, kw_only=True):
     """Issuer of clients' tokens."""
 
     tenant: ChoiceConfig
+    """Choice of the tenant of the holder's requests."""
     process: ChoiceConfig | None = None
-    """Choice of one of the `rules`, which narrows where the holder's requests may be processed."""
+    """Choice of one of the `rules`, which narrows where the holder's requests may be processed. None: the residency
+    policy alone applies."""
     plan: ChoiceConfig | None = None
     """Choice of one of the `plans`, which limits the holder's use. None: only the gateway's own limits apply."""
 
 
 class OidcConfig(Struct, frozen=True):
-    """Tokens of issuers, accepted beside keys or without any."""
+    """OpenID Connect tokens of clients, accepted besides keys or in place of them."""
 
     issuers: tuple[Annotated[ClientIssuerConfig, Section()], ...] = ()
+    """Issuers whose tokens are accepted from clients. Empty: none."""
     rules: Annotated[Mapping[Id, ProcessSection], Field(max_length=_NAMES_MAX)] = field(default_factory=dict)
+    """Residency rules that `process` of an issuer selects among, by name."""
     plans: Annotated[Mapping[Id, Annotated[PlanConfig, Section()]], Field(max_length=_NAMES_MAX)] = field(
         default_factory=dict
     )
+    """Plans that `plan` of an issuer selects among, by name."""
     subject_secret_file: Path | None = None
-    """Secret for the pseudonyms of token holders, so that they cannot be identified without it. The same in every
-    region."""
+    """File of the secret from which pseudonyms of token holders are derived; the same in every region. None: pseudonyms
+    can be recomputed from a known subject."""
     subjects_max: int = _SUBJECTS_MAX
-    """Holders counted separately in a day, of all tenants together. Further ones are counted together by plan, and
-    share one holder's limits."""
+    """Token holders counted separately per day, over all tenants; further ones of a plan are counted together and share
+    the limits of one holder."""
     subjects_per_tenant_max: int = 5_000
+    """Token holders of one tenant counted separately per day; further ones are counted together."""
 
 
 def oidc_faults(config: OidcConfig, *, insecure: bool, keeps_usage: bool) -> Iterator[Fault]:

@@ -8,11 +8,14 @@ from mesh.values import Id
 
 
 class ProcessSection(FileModel):
-    """Places where requests may be processed; both this section and the policy have to allow a place."""
+    """Rule on where requests may be processed; the residency policy has to permit a place as well."""
 
     jurisdictions: tuple[Id, ...] = ()
+    """Jurisdictions in which requests may be processed, besides `regions`. Empty: only in `regions`."""
     regions: tuple[Id, ...] = ()
+    """Regions in which requests may be processed, besides those of `jurisdictions`. Empty: only in `jurisdictions`."""
     denied_regions: tuple[Id, ...] = ()
+    """Regions in which requests are never processed. Empty: none."""
 
     def rule(self) -> PlaceRule:
         return PlaceRule(

@@ -20,16 +20,30 @@ _DIALECTS = {Connector.SGLANG: Dialect.SGLANG}
 
 
 class PoolFile(FileModel):
+    """Pool of replicas with settings of its own; a pool that is only named by replicas is unified and has no
+    settings."""
+
     name: Id
+    """Name of the pool, by which replicas refer to it."""
     kind: PoolKind = PoolKind.UNIFIED
+    """Kind of the pool."""
     connector: Connector | None = None
+    """Connector of a disaggregated pool, which decides what the gateway sends to each engine. None: only for a unified
+    pool."""
     decode_batch_max: Count | None = None
+    """Requests that one decode worker, or each of its ranks, runs at once (vLLM's `--max-num-seqs`). None: only for a
+    unified pool."""
     kv_tokens: Count | None = None
+    """KV cache capacity of one decode worker, in tokens. None: as the engine reports."""
     context_tokens_max: Count | None = None
+    """Longest request in tokens, prompt and output together. None: not limited by the pool."""
     threshold_tokens: Count | None = None
+    """Number of tokens up to which requests are meant for this pool before a longer one. None: the pool takes requests
+    of any length."""
     lease: Duration = _LEASE_NS
+    """Time for which a prefill worker keeps a KV cache that no decode worker has fetched."""
     resumes: StrictBool = True
-    """Answers that break in this pool are resumed elsewhere, and those of other pools here."""
+    """Resume broken answers of this pool elsewhere, and those of other pools here."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

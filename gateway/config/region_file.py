@@ -82,41 +82,47 @@ class _EngineFile(FileModel):
     """Keys common to a single replica and to replicas behind a name."""
 
     id: Id
-    """Name of the replica, unique in the mesh; of discovered replicas, the beginning of each one's name."""
+    """Name of the replica, unique in the mesh; for discovered replicas, the prefix of each name."""
     models: Models
-    """Models that the engine serves. `auto`: those that it lists, adapters included."""
+    """Models that the engine serves. `auto`: those that the engine lists, adapters included."""
     adapters: tuple[Model, ...] = ()
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
+    """Kind of the engine, which decides how load is read and which body fields are understood."""
     pool: Id | PoolFile = DEFAULT_POOL
-    """Pool's name; in a replica document the pool's whole description, since a gateway that adopts the replica lacks
-    this region file."""
+    """Name of the replica's pool; in a replica document the pool's whole description, since a gateway that adopts the
+    replica lacks this region file."""
     role: ReplicaRole = ReplicaRole.UNIFIED
+    """Role of the replica in its pool."""
     group: Id | None = None
-    """Group of a decode worker, whose members run their steps in lockstep; its own id if not given."""
+    """Group of a decode worker, whose members run their steps in lockstep. None: its own ranks are the group."""
     bootstrap_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """Port of a prefill worker that decode workers connect to for the hand-over."""
+    """Port of a prefill worker that decode workers connect to for the handoff. None: the connector's usual port, or the
+    one that the engine reports."""
     side_channel_hosts: Annotated[tuple[SideChannelHost, ...], Field(max_length=SIDE_CHANNEL_HOSTS_MAX)] = ()
     """Hosts and networks, besides the engine's own address, from which decode workers may fetch this prefill worker's
     KV cache; for workers whose answers name the host."""
     side_channel_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """First of as many ports as the prefill worker has data-parallel ranks; without it, or with several ranks over
-    ascend, any port of those hosts."""
+    """First of the ports at which a prefill worker's ranks serve KV cache, one per rank. None: any port of those hosts,
+    as with several ranks over ascend."""
     region: Id | None = None
-    """Region that the engine runs in, if not the gateway's own."""
+    """Region in which the engine runs; written together with `jurisdiction`. None: the gateway's region."""
     jurisdiction: Id | None = None
+    """Jurisdiction of the region in which the engine runs; written together with `region`. None: the gateway's
+    jurisdiction."""
     slots: Annotated[int, Strict(), Field(ge=1, le=_SLOTS_MAX)] | None = None
     """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
     reports, or learnt from the load at which requests first wait in it."""
     data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
     """Data-parallel ranks of the engine, each of them a replica that requests are pinned to."""
     api_key_file: FilePath | None = None
-    """File of the key that the engine asks for."""
+    """File of the API key that the engine requires. None: no key from a file."""
     api_key_env: str | None = None
-    """Environment variable with that key, in place of a file."""
+    """Environment variable that holds the engine's API key, in place of a file. None: no key from the environment."""
     tls: Annotated[EngineTlsConfig, Section()] | None = None
+    """TLS to an engine whose URL begins with https. None: the machine's trusted roots, and no client certificate."""
     cache_salt: StrictBool | None = None
-    """Engine accepts a `cache_salt`. None: as its dialect does."""
+    """Engine separates cached prompts by the body field `cache_salt`. None: true for vllm and sglang, else false."""
     _api_key: str | None = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -216,7 +222,10 @@ class _EngineFile(FileModel):
 
 
 class ReplicaFile(_EngineFile):
+    """Replica at a fixed URL."""
+
     url: Url
+    """Base URL of the engine, without `/v1`."""
 
     @property
     def _is_encrypted(self) -> bool:
@@ -243,10 +252,15 @@ class DnsReplicasFile(_EngineFile):
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
     name: DnsName
+    """DNS name that is looked up; `/etc/hosts` is not read."""
     record: DnsRecord = DnsRecord.ADDRESS
+    """Type of the DNS records that are looked up."""
     scheme: Literal["http", "https"] = "http"
+    """Scheme of the engines' URLs."""
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    """Port of every replica. None: only with `record: srv`, whose records name the port."""
     nameservers: tuple[AddressText, ...] = ()
+    """Name servers that are asked. Empty: those of the machine."""
 
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
@@ -274,17 +288,23 @@ class KubernetesReplicasFile(_EngineFile):
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
     selector: Selector
+    """Label selector of the objects, in the syntax of `kubectl --selector`."""
     kind: KubernetesKind = KubernetesKind.ENDPOINT_SLICES
+    """Kind of the objects that are selected."""
     namespace: Namespace | None = None
+    """Namespace of the objects. None: the namespace that this gateway runs in."""
     scheme: Literal["http", "https"] = "http"
+    """Scheme of the engines' URLs."""
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | PortName
+    """Port of every replica: its number, or its name in the Service or container."""
     networks: Annotated[tuple[Network, ...], Field(max_length=_NETWORKS_MAX)] = ()
-    """Networks that the replicas' addresses have to lie in, whatever the cluster reports; without any, those of the
-    operators' table."""
+    """Networks in which the replicas' addresses have to lie. Empty: those of the operators' table of regions."""
     api: WebUrl | None = None
-    """URL of the cluster's API; without it, the cluster that this gateway runs in."""
+    """URL of the cluster's API. None: the cluster that this gateway runs in, with the pod's token."""
     token_file: FilePath | None = None
+    """File of the bearer token for the API; it is read again for each call. None: no token."""
     ca_file: FilePath | None = None
+    """CA bundle (PEM) that verifies the API. None: the machine's trusted roots."""
     _api: KubernetesApi = PrivateAttr()
     _namespace: str = PrivateAttr()
 
@@ -328,10 +348,14 @@ class KubernetesReplicasFile(_EngineFile):
 
 
 class PeerFile(FileModel):
+    """Another gateway of the mesh."""
+
     gateway: Id
     """Name of the peer."""
     region: Id
+    """Region of the peer."""
     jurisdiction: Id
+    """Jurisdiction of the peer's region, spelt as in the residency policies."""
     address: AddressText
     """Address of the peer's gRPC service: the gateway's own, never a load balancer's."""
 
@@ -367,26 +391,34 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     jurisdiction: Id
     """Jurisdiction of that region, spelt as in the residency policies."""
     policy: FilePath | None = None
-    """File of the region's residency policy. None: nothing is forwarded."""
+    """File of the region's residency policy. None: no request is forwarded in either direction."""
     insecure: bool = False
     """Listen and dial beyond this machine without TLS or authentication."""
     pools: tuple[PoolFile, ...] = ()
+    """Pools with settings of their own. Empty: every pool is unified."""
     replicas: tuple[ReplicaFile, ...] = ()
+    """Replicas at fixed URLs. Empty: none."""
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
+    """Replicas behind DNS names, with ids `ID-ADDRESS`, or `ID-ADDRESS-PORT` for SRV records. Empty: none."""
     kubernetes_replicas: tuple[KubernetesReplicasFile, ...] = ()
+    """Replicas that a Kubernetes cluster selects by labels, with ids `ID-ADDRESS`, or `ID-ADDRESS-PORT` for a named
+    port. Empty: none."""
     peers: tuple[PeerFile, ...] = ()
+    """Other gateways of the mesh. Empty: no request is forwarded."""
     models: Annotated[
         dict[Model, Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MEANT_MAX)]],
         Field(max_length=_ALIASES_MAX),
     ] = Field(default_factory=dict)
-    """Alias names that clients may use, each with the models that it stands for, the most wanted first."""
+    """Aliases that clients may use as model names, each with the models that it stands for, in order of preference."""
     keys: FilePath | None = None
-    """File of clients' keys, written by `nightside keys add`. None: clients need no key, and only loopback is
+    """File of clients' API keys, written by `nightside keys add`. None: clients need no key, and only loopback is
     served unless `insecure` or `oidc` is set."""
     admin_token_file: FilePath | None = None
-    """File of the bearer token that operators present for all calls but health."""
+    """File of the bearer token that operators present for all calls but health. None: no token, which is permitted only
+    on loopback."""
     cache_secret_file: FilePath | None = None
-    """File of the secret that each tenant's `cache_salt` is derived from; the same in every region."""
+    """File of the secret from which each tenant's `cache_salt` is derived; the same in every region. None: salts can be
+    computed from a tenant's name."""
 
     _admin_token: str | None = PrivateAttr(None)
     _cache_secret: str | None = PrivateAttr(None)

@@ -52,19 +52,21 @@ class AuditSync(StrEnum):
 
 
 class ListenConfig(Struct, frozen=True):
+    """Addresses that the gateway listens on."""
+
     http: Address = _CLIENTS
-    """Address of the OpenAI-compatible API, for clients."""
+    """Address of the client APIs."""
     peers: Address = _PEERS
-    """Address of the gRPC service, for peers."""
+    """Address of the gRPC service for other gateways."""
     admin: Address = _OPERATORS
-    """Address of health, metrics and state, for operators."""
+    """Address of health, metrics and the admin API, for operators."""
     tls: ListenTlsConfig | None = None
-    """TLS of the clients' address, and of the admin address where that is not loopback."""
+    """TLS of the client address, and of the admin address where that is not loopback. None: plain HTTP, on loopback
+    only unless `insecure` is set."""
     reuse_port: bool = False
     """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
     admin_hosts: tuple[HostName, ...] = ()
-    """Host names accepted on the admin address besides its own when that is loopback: those of a proxy on this
-    machine."""
+    """Host names accepted in requests to a loopback admin address, besides its own, such as that of a reverse proxy."""
 
     @property
     def admin_tls(self) -> ListenTlsConfig | None:
@@ -72,21 +74,23 @@ class ListenConfig(Struct, frozen=True):
 
 
 class LimitsConfig(Struct, frozen=True):
-    """Bounds on the resources that clients and slow readers may use."""
+    """Bounds on the resources that clients and slow readers may use. The defaults of `connections_max`, `requests_max`
+    and `bodies_held_max` are smaller on machines with little memory."""
 
     requests_max: int = 10_000
     """Requests held at once, queued or running."""
     body_max_bytes: int = 16 * MEBIBYTE
+    """Largest request body; a larger one is refused with status 413."""
     bodies_held_max_bytes: int = 512 * MEBIBYTE
-    """Request bodies in memory together, counting the bytes received so far."""
+    """Total size of request bodies in memory, counting the bytes received so far."""
     bodies_held_key_share: float = 0.5
-    """Share of the room left by other clients' bodies that one key's bodies may take. Where clients need no key it
-    counts per address, except this machine's own."""
+    """Maximum share of the memory for bodies that one key may use, out of what other clients leave free. Without keys,
+    it applies per client address, except loopback."""
     bodies_held_tenant_share: float = 0.75
-    """Share of that room that the bodies of all keys of one tenant may take."""
+    """Maximum share of the memory for bodies that all keys of one tenant may use, out of what other clients leave
+    free."""
     body_rate_min_bytes: int = 16 * 2**10
-    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is refused, once
-    `body_grace` has passed."""
+    """Minimum average upload rate in bytes per second; a slower client is refused once `body_grace` has passed."""
     body_grace_ns: int = 10 * SECOND_NS
     """Time from the start of a body after which `body_rate_min` is enforced."""
     request_deadline_ns: int = 600 * SECOND_NS
@@ -100,19 +104,23 @@ class LimitsConfig(Struct, frozen=True):
     """Client connections open at once; operators' connections are counted separately, with the same bound but at most
     256."""
     headers_max_bytes: int = 64 * 2**10
-    """Size of the request line and headers together."""
+    """Largest size of the request line and all headers together."""
     header_line_max_bytes: int = 16 * 2**10
+    """Largest size of the request target and of each header line."""
     header_count_max: int = 128
+    """Most headers of one request."""
     headers_wait_ns: int = 10 * SECOND_NS
     """Time that a client may take to send its headers once it has begun."""
     idle_connection_ns: int = 75 * SECOND_NS
     """Time after which a connection without a request is closed."""
     keep_alive_comments_ns: int | None = None
-    """Silence after which a stream gets a comment line, so that intermediaries do not take its connection for dead.
-    None: no bytes are sent before the answer, and the HTTP status tells how the request ended."""
+    """Silence after which a stream gets a comment line, so that intermediaries keep its connection open. None: no bytes
+    are sent before the answer, so that the HTTP status tells how the request ended."""
     client_stall_ns: int = 60 * SECOND_NS
-    """Time after which a client that is still sending its body, or reads no data, is given up."""
+    """Longest time for which a client may take to send its body, or may read nothing of its response; then it is
+    disconnected."""
     engine_connect_ns: int = 5 * SECOND_NS
+    """Time limit of connecting to an engine, TLS included."""
     engine_stall_ns: int = 120 * SECOND_NS
     """Silence after which an event stream that has begun counts as failed."""
     drain_ns: int = 30 * SECOND_NS
@@ -120,96 +128,113 @@ class LimitsConfig(Struct, frozen=True):
 
 
 class ProbeConfig(Struct, frozen=True):
+    """Probes of engines, for their load and health."""
+
     interval_ns: int = 100 * MILLISECOND_NS
+    """Interval between two load probes of one engine."""
     timeout_ns: int = 1 * SECOND_NS
+    """Time limit of one probe."""
     timeouts_max: int = 3
-    """Timed-out probes in a row after which an engine counts as dead, unless it gives another sign of life: a slow
-    engine is busy."""
+    """Consecutive timed-out probes after which an engine counts as dead, unless other responses show that it is alive
+    but slow."""
     slow_max_ns: int = 60 * SECOND_NS
-    """Time without a load reading after which an engine counts as dead, whatever other signs of life it gives."""
+    """Time without a load reading after which an engine counts as dead in any case."""
     health_interval_ns: int = 1 * SECOND_NS
     """Interval of health probes, for engines whose load page outlives their engine core."""
     life_interval_ns: int = 2 * SECOND_NS
     """Interval of liveness probes, for engines that report no load."""
     models_interval_ns: int = 60 * SECOND_NS
-    """Interval of asking an engine for its models, where its models are `auto`."""
+    """Interval of reading the list of models from an engine with `models: auto`."""
     models_max: int = 512
     """Most models that an engine may list; a longer list is rejected."""
     adopted_per_s: int = 256
-    """Probes per second of all adopted engines together; bounded because other gateways supply their addresses."""
+    """Probes per second of all adopted engines together; the bound exists because other gateways supply their
+    addresses."""
 
 
 class DiscoveryConfig(Struct, frozen=True):
-    """Settings of DNS discovery. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
+    """Discovery of replicas by DNS. The next lookup takes place when the answer's TTL ends, within the bounds of the
+    interval."""
 
     interval_min_ns: int = 5 * SECOND_NS
+    """Minimum time between two lookups of a name, even if the TTL is shorter."""
     interval_max_ns: int = 30 * SECOND_NS
+    """Maximum time between two lookups of a name, even if the TTL is longer."""
     timeout_ns: int = 2 * SECOND_NS
+    """Time limit of one lookup."""
     replicas_max: int = 256
     """Addresses accepted behind one name; further ones are left out, with an error in the log."""
     misses_max: int = 3
-    """Answers in a row without an address after which that address is removed. Failed lookups and answers without any
-    address do not count."""
+    """Consecutive answers without an address after which its replica is removed. Failed lookups and empty answers do
+    not count."""
 
 
 class ReloadConfig(Struct, frozen=True):
     """Automatic reloading of changed files; SIGHUP reloads all files."""
 
     watch_ns: int | None = 2 * SECOND_NS
-    """Interval of checking policy, keys and certificates for changes. None: no file is watched."""
+    """Interval of checking policy, keys and certificates for changes. None: files are read again only on SIGHUP."""
     region_file: bool = False
-    """Watch the region file as well."""
+    """Watch the region file as well, and apply it when it changes."""
 
 
 class ReadinessConfig(Struct, frozen=True):
     """Settings of the readiness check at `/ready`."""
 
     unserved_max_ns: int | None = None
-    """Time without an engine here or an allowed peer that could serve a request, after which the gateway is not ready
-    while another gateway has room. None: engines do not affect readiness."""
+    """Time without a usable engine or permitted peer after which the gateway is not ready, provided that another
+    gateway has capacity. None: engines do not affect readiness."""
 
 
 class PeeringConfig(Struct, frozen=True):
-    """Timings and limits of the connections between gateways, and of the resources that each peer may use."""
+    """Timings and limits of the connections between gateways, and of the resources that each peer may use. The defaults
+    of `forwards_max`, `forwards_held_max` and `forwards_held_peer_max` are smaller on machines with little memory."""
 
     ping_interval_ns: int = 1 * SECOND_NS
+    """Interval of pings, which measure the round trip time to each peer."""
     ping_timeout_ns: int = 3 * SECOND_NS
+    """Time limit of one ping."""
     rtt_window: int = 64
-    """Round trips that the median and the p99 are computed over."""
+    """Number of round trips over which the median and the p99 are computed."""
     connect_timeout_ns: int = 5 * SECOND_NS
+    """Time limit of connecting to a peer, TLS included."""
     accept_timeout_ns: int = 10 * SECOND_NS
     """Time after which a forward that is neither accepted nor refused counts as failed."""
     silence_max_ns: int = 10 * SECOND_NS
     """Silence after which a heartbeat subscription is closed and opened again."""
     heartbeats_time_max_ns: int = 50 * MILLISECOND_NS
-    """Time in each second that one peer's heartbeats may take to process; a peer that exceeds it is not read until the
-    next second."""
+    """Processing time in each second for the heartbeats of one peer; the rest is read in the next second."""
     reconnect_min_ns: int = 100 * MILLISECOND_NS
+    """First delay before reconnecting to a peer; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
+    """Longest delay before reconnecting to a peer; a peer that connects itself is tried at once."""
     keepalive_interval_ns: int = 10 * SECOND_NS
     """Interval of keep-alive checks on a silent connection, so that a network partition is noticed."""
     keepalive_timeout_ns: int = 10 * SECOND_NS
     """Time to wait for a keep-alive answer; long enough for one that queues behind a large body on a slow line."""
     subscribers_max: int = 256
+    """Most subscriptions of peers to the heartbeats of this gateway."""
     forwards_max: int = 4096
     """Forwards from all peers that run or wait here at once."""
     forwards_held_max_bytes: int = 512 * MEBIBYTE
-    """Requests of these forwards in memory together, each with the length that it announces."""
+    """Total size of forwarded requests in memory, each counted with its announced length."""
     forwards_held_peer_max_bytes: int = 256 * MEBIBYTE
-    """Share of these bytes that one peer may hold."""
+    """Total size of the forwarded requests of one peer in memory."""
     message_max_bytes: int = 32 * MEBIBYTE
+    """Largest gRPC message that is accepted from a peer."""
     connection_age_ns: int = 300 * SECOND_NS
     """Age after which a connection takes no new calls, so that old certificates go out of use."""
     connection_grace_ns: int = 3600 * SECOND_NS
     """Time that running calls may continue on a connection that takes no new ones."""
     forward_window_bytes: int = MEBIBYTE // 4
-    """Window of each answer on the stream that forwards to a peer share: bytes in flight to this gateway or buffered
-    here unread."""
+    """Flow control window of each answer on the shared stream to a peer: bytes in flight to this gateway or buffered
+    here."""
     batch_gap_ns: int = 1 * MILLISECOND_NS
-    """Pause between two messages on such a stream, once for each frame of the earlier one and three times at most, so
-    that frames of several forwards go out together. A frame after a silence, or data beyond one message, does not wait.
-    0: one message per turn of the event loop."""
+    """Pause between two messages on the shared stream, per frame of the earlier one and at most three times, so that
+    frames of several forwards share a message. Frames after a silence, and data beyond one message, do not wait. 0: one
+    message per turn of the event loop."""
     tls: MeshTlsConfig | None = None
+    """Mutual TLS with peers. None: plain gRPC, on loopback only unless `insecure` is set."""
 
 
 class JournalConfig(Struct, frozen=True):
@@ -217,15 +242,20 @@ class JournalConfig(Struct, frozen=True):
     ends it; only a restart begins another."""
 
     folder: Path | None = None
+    """Folder of the journal's files. None: no journal."""
     file_max_bytes: int = 64 * MEBIBYTE
+    """Size at which a new file of the journal is begun."""
     files_max: int = 8
+    """Most files of the journal; beyond it, the oldest is deleted."""
 
 
 class DecisionsConfig(Struct, frozen=True):
-    """Bounds on the latest requests that are remembered with their decisions, for `nightside explain`."""
+    """Bounds on the latest requests whose decisions are kept in memory, for `nightside explain`."""
 
     requests_max: int = 10_000
+    """Most requests that are kept; beyond it, the oldest is dropped."""
     held_max_bytes: int = 32 * MEBIBYTE
+    """Most memory for the kept decisions; beyond it, the oldest request is dropped."""
 
 
 class AuditConfig(Struct, frozen=True):
@@ -233,97 +263,115 @@ class AuditConfig(Struct, frozen=True):
     a folder is named."""
 
     folder: Path | None = None
+    """Folder of the audit log's files. None: no audit log."""
     required: bool = False
     """Refuse new requests while the log cannot be written."""
     sync: AuditSync = AuditSync.FLUSH
+    """Time at which written lines are forced onto the disk."""
     flush_interval_ns: int = 500 * MILLISECOND_NS
+    """Interval at which lines are written to the file."""
     file_max_bytes: int = 64 * MEBIBYTE
+    """Size at which a new file of the audit log is begun."""
     files_max: int | None = None
-    """Number of files above which this gateway's oldest is deleted. None: no file is ever deleted."""
+    """Most files of this gateway's audit log; beyond it, the oldest is deleted. None: no file is deleted."""
     signing_key: Path | None = None
-    """Ed25519 key in PEM that signs the heads of the chain, so that the log cannot be rewritten without the key."""
+    """File of the Ed25519 private key (PEM) that signs the audit heads. None: heads are not signed."""
     head_interval_ns: int = 60 * SECOND_NS
-    """Interval of signing and logging a new head of the chain."""
+    """Interval of logging, and with a key signing, a new audit head."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
-    """Log lines held in memory while the disk cannot be written; further lines are lost, and counted."""
+    """Size of unwritten lines in memory while the disk fails; further lines are lost and counted."""
 
 
 class EngineCacheConfig(Struct, frozen=True):
-    """Sharing of the engines' prefix caches between tenants. Every region needs the same settings, or a prompt cached
-    in one is not recognised in another."""
+    """Sharing of the engines' prefix caches between tenants; every region needs the same settings, so that a cached
+    prompt is recognised in each."""
 
     isolate_tenants: bool = True
-    """Each tenant's requests carry a `cache_salt` of its own. Off: bodies are sent unchanged."""
+    """Send a `cache_salt` of its own with each tenant's requests. False: bodies are sent unchanged."""
     shared_tenants: tuple[str, ...] = ()
-    """Tenants that share one `cache_salt`, as if they were one tenant."""
+    """Tenants that share one `cache_salt`, and so each other's cached prefixes. Empty: no tenants share."""
 
 
 class CorsConfig(Struct, frozen=True):
-    """Web pages that may call this gateway from browsers (CORS): none, unless their origins are listed."""
+    """Web pages that may call the client APIs from a browser (CORS)."""
 
     origins: tuple[Origin, ...] = ()
+    """Origins of the permitted pages, such as `https://chat.example.net`. Empty: no page is permitted."""
     max_age_ns: int = 600 * SECOND_NS
-    """Time that a browser may cache a preflight answer."""
+    """Time for which a browser may cache the answer to a preflight request."""
 
 
 class UsageConfig(Struct, frozen=True):
-    """Usage records by key, tenant and day. With `state.folder` they survive a restart."""
+    """Usage records by key, tenant and day; with `state.folder` they survive a restart."""
 
     days_max: int = 400
-    """Days before today that are kept."""
+    """Days before today for which usage is kept."""
     flush_interval_ns: int = 1 * SECOND_NS
     """Interval of writing usage to disk; a process that is killed loses at most this much."""
 
 
 class StateConfig(Struct, frozen=True):
-    """Folder for state that survives a restart; without one no state does."""
+    """State that survives a restart, such as usage, learnt figures and a lockdown."""
 
     folder: Path | None = None
+    """Folder of the state files. None: no state survives a restart."""
 
 
 class ParametersRule(StrEnum):
     """Handling of region file sections that a controller sends."""
 
     TAKE = "take"
+    """Apply them in place of those of the region file."""
     IGNORE = "ignore"
+    """Discard them."""
 
 
 class ControlConfig(Struct, frozen=True):
-    """Connection to controllers, which assign replicas to this gateway besides those of its file, and this gateway's
-    own description for them. Off unless controllers are named."""
+    """Connection to controllers, which assign replicas to gateways and publish DNS records; off unless controllers are
+    listed."""
 
     controllers: tuple[AddressText, ...] = ()
-    """Addresses of controllers. The gateway listens to one at a time and goes on to the next when that one falls
-    silent."""
+    """Addresses of the controllers. The gateway is connected to one at a time, and tries the next when that one falls
+    silent. Empty: no controller."""
     client_addresses: tuple[HostAddress, ...] = ()
-    """IPv4 or IPv6 addresses that clients connect to. Without any, clients are not sent here."""
+    """IPv4 or IPv6 addresses that DNS records publish for clients of this gateway. Empty: no records point to this
+    gateway."""
     peer_address: Address | None = None
-    """Address that peers reach this gateway at; by default `listen.peers`."""
+    """Address at which peers connect to this gateway. None: `listen.peers`."""
     health_url: WebUrl | None = None
-    """Base URL of `/health`; by default that of the first of `client_addresses`."""
+    """Base URL at which the controller probes `/health`. None: the first of `client_addresses`."""
     latitude: Latitude | None = None
+    """Latitude of this gateway in degrees, for the distance to clients and regions. None: unknown."""
     longitude: Longitude | None = None
-    """Degrees. Latitude and longitude of this gateway; distances to it are measured from there."""
+    """Longitude of this gateway in degrees, for the distance to clients and regions. None: unknown."""
     parameters: ParametersRule = ParametersRule.TAKE
+    """Handling of the sections `placement`, `pushing`, `queue`, `attempt` and `observation` that a controller sends."""
     credentials: tuple[str, ...] = ()
-    """Environment variables, key files and folders of key files that replicas of other regions may use here, besides
-    those that this file itself names. A replica that needs any other is not served here."""
+    """Environment variables, key files and folders of key files that adopted replicas may use, besides those in this
+    file. A replica that needs another one is not served."""
     adopted_max: int = 256
-    """Replicas of other gateways that are served here at once, each with its ranks; their ranks together may be four
-    times as many. Every home gateway gets a share of them."""
+    """Most replicas of other gateways that are served here at once; their data-parallel ranks may be four times as
+    many. Each home gateway has a share of the maximum."""
     adopted_silent_max_ns: int = 300 * SECOND_NS
-    """Time without an answer after which an adopted engine is given up."""
+    """Time without a response after which an adopted engine is no longer probed."""
     adopted_retry_ns: int = 600 * SECOND_NS
-    """Time after which an adopted engine that was given up is tried again."""
+    """Time after which an adopted engine that is no longer probed is tried again."""
     report_interval_ns: int = 1 * SECOND_NS
+    """Interval of the gateway's reports to the controller."""
     silence_max_ns: int = 5 * SECOND_NS
-    """Silence after which a controller counts as gone; so does a controller that reads no data for this long."""
+    """Silence, or time in which the controller reads nothing, after which the gateway disconnects from it."""
     connect_timeout_ns: int = 5 * SECOND_NS
+    """Time limit of connecting to a controller, TLS included."""
     reconnect_min_ns: int = 200 * MILLISECOND_NS
+    """First delay before reconnecting to a controller; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
+    """Longest delay before reconnecting to a controller."""
     keepalive_interval_ns: int = 10 * SECOND_NS
+    """Interval of keep-alive checks on a silent connection to the controller."""
     keepalive_timeout_ns: int = 10 * SECOND_NS
+    """Time to wait for the answer to a keep-alive check; then the connection is closed."""
     message_max_bytes: int = 16 * MEBIBYTE
+    """Largest gRPC message that is accepted from a controller."""
 
 
 class Sections(FeatureSections, frozen=True, kw_only=True):
@@ -331,14 +379,15 @@ class Sections(FeatureSections, frozen=True, kw_only=True):
 
     listen: ListenConfig = field(default_factory=ListenConfig)
     trust_tenant_header: bool = False
-    """Take the tenant from a request header set by a proxy in front; where keys are in use, only from keys with
-    `may_name_tenant`. Off: the tenant is the key's, or the default one."""
+    """Take the tenant from a request header that a proxy sets; with keys, only for keys with `may_name_tenant`. False:
+    the tenant is that of the key, or `default`."""
     pass_priority: bool = False
-    """Pass the field `priority` of clients' requests on to engines, for engines that schedule by it."""
+    """Pass the body field `priority` on to engines, for engines that schedule by it. False: requests with the field are
+    refused."""
     prefix_block_bytes: int = 256
     """Size of the blocks in which prompts are compared; the same in every region."""
     seed: int | None = None
-    """Seed of the core's random numbers, for replay and tests; by default each start draws its own."""
+    """Seed of the core's random number generator, for replay and tests. None: each start draws a new one."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
 from mesh.values import Address
 
 
 class Dialect(StrEnum):
-    """Engine type at a replica's URL; it decides how load is read."""
+    """Kind of the engine; it decides how load is read and which body fields are understood."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -41,14 +41,16 @@ class DnsRecord(StrEnum):
 
 
 class EngineTlsConfig(Struct, frozen=True):
-    """TLS between a gateway and an engine whose URL begins with https."""
+    """TLS to an engine whose URL begins with https."""
 
     ca_file: Path | None = None
-    """CA bundle that verifies the engine; without it, the machine's trusted authorities."""
+    """CA bundle (PEM) that verifies the engine. None: the machine's trusted roots."""
     client_certificate: Path | None = None
+    """File of the client certificate (PEM) that is shown to the engine. None: none is shown."""
     client_key: Path | None = None
+    """File of the client certificate's private key (PEM). None: there is no client certificate."""
     server_name: str | None = None
-    """Name expected in the engine's certificate, where it is not the URL's."""
+    """Host name expected in the engine's certificate. None: that of the URL."""
     insecure_skip_verify: bool = False
     """Accept any certificate: the connection is encrypted, but the engine's identity is unverified."""
 

@@ -36,7 +36,7 @@ class TailConfig(Struct, frozen=True):
     """Tail sampling: which requests are kept by how they ended, though head sampling dropped them."""
 
     slow_first_token_ns: int | None = 5 * SECOND_NS
-    """Keep requests whose first token took longer than this."""
+    """Time to first token above which a request is kept. None: no request is kept for it."""
     failed: bool = True
     """Keep requests that failed, or that an engine or a peer failed in one attempt."""
     forwarded: bool = False
@@ -48,31 +48,39 @@ class TailConfig(Struct, frozen=True):
 
 
 class CollectorTlsConfig(Struct, frozen=True):
-    """TLS for a collector at an https URL, besides this machine's trusted authorities."""
+    """TLS to the collector."""
 
     ca_file: Path | None = None
+    """CA bundle (PEM) that verifies the collector, besides the machine's trusted roots. None: those roots alone."""
     certificate: Path | None = None
+    """File of the client certificate (PEM) that is shown to the collector. None: none is shown."""
     key: Path | None = None
+    """File of the client certificate's private key (PEM). None: there is no client certificate."""
 
 
 class TracingConfig(Struct, frozen=True):
-    """Tracing; off unless a collector is named."""
+    """Export of traces to an OpenTelemetry collector; off unless `endpoint` is set."""
 
     endpoint: WebUrl | None = None
-    """URL of an OpenTelemetry collector, or any other receiver of OTLP."""
+    """URL of an OTLP receiver, such as an OpenTelemetry collector. None: tracing is off, and trace headers pass
+    unchanged."""
     protocol: Protocol = Protocol.GRPC
+    """Transport of OTLP, always with protobuf; for `http` the endpoint includes the path, such as `/v1/traces`."""
     tls: CollectorTlsConfig | None = None
+    """TLS to a collector at an https URL. None: the machine's trusted roots, and no client certificate."""
     headers_file: Path | None = None
-    """File holding `NAME=VALUE,NAME=VALUE`, headers sent with every export: as a rule API keys."""
+    """File of `NAME=VALUE,NAME=VALUE`, the headers of each export, such as an API key. None: no headers from a file."""
     headers_env: str | None = None
-    """Environment variable holding the same."""
+    """Environment variable that holds such headers, in place of a file. None: no headers from the environment."""
     service_name: str = "nightside"
+    """Value of `service.name` in the exported resource."""
     trust_client: bool = True
-    """A client's traceparent is the parent of the gateway's span and decides sampling. False: each request begins a
-    trace of its own, linked to the client's."""
+    """Continue the trace of a client's `traceparent`, sampling decision included. False: each request begins its own
+    trace, with a link to the client's."""
     sampled_share: float = 0.01
-    """Share of the requests beginning a trace here that are sampled."""
+    """Share of the requests without a parent trace that are sampled."""
     tail: TailConfig = field(default_factory=TailConfig)
+    """Tail sampling: requests that are exported because of how they ended, though they were not sampled."""
     queue_max: int = 2048
     """Requests whose spans wait for export; further ones are dropped, and counted."""
     batch_max: int = 16
@@ -80,9 +88,9 @@ class TracingConfig(Struct, frozen=True):
     interval_ns: int = 1 * SECOND_NS
     """Longest wait of a batch's first request for further ones."""
     timeout_ns: int = 10 * SECOND_NS
-    """Time-out of one batch, retries included."""
+    """Time limit of exporting one batch, retries included."""
     shutdown_wait_ns: int = 2 * SECOND_NS
-    """Time for exporting the rest when the gateway stops."""
+    """Time for exporting the remaining spans when the gateway stops."""
 
     @property
     def is_on(self) -> bool:

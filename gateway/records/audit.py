@@ -471,11 +471,15 @@ class AuditLevels(Collector):
 
     def collect(self) -> Iterator[Metric]:
         audit = self._audit
-        failing = GaugeMetricFamily("nightside_audit_failing", "1 while the audit record cannot be written.", labels=())
-        unwritten = GaugeMetricFamily("nightside_audit_unwritten_bytes", "Audit lines not yet in a file.", labels=())
-        lines = CounterMetricFamily("nightside_audit_lines", "Audit lines taken on.", labels=())
+        failing = GaugeMetricFamily("nightside_audit_failing", "1 while the audit log cannot be written.", labels=())
+        unwritten = GaugeMetricFamily(
+            "nightside_audit_unwritten_bytes", "Size of audit lines in memory that are not yet written.", labels=()
+        )
+        lines = CounterMetricFamily("nightside_audit_lines", "Audit lines accepted for writing.", labels=())
         lost = CounterMetricFamily(
-            "nightside_audit_lines_lost", "Audit lines that could be neither written nor held.", labels=()
+            "nightside_audit_lines_lost",
+            "Audit lines lost because the disk failed and the memory for unwritten lines was full.",
+            labels=(),
         )
         if audit is not None:
             failing.add_metric((), audit.is_failing)

@@ -22,16 +22,17 @@ class BudgetLevels(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "nightside_budgets_heard",
-            "Words of other gateways on budgets that are remembered: one for each gateway and budget.",
+            "Budget reports of other gateways in memory, one per gateway and budget.",
             value=self._words(),
         )
         yield CounterMetricFamily(
             "nightside_budgets_not_heard",
-            "Words of other gateways on budgets that did not count: of a day far from ours, or for want of room.",
+            "Budget reports of other gateways that were ignored, because their day is implausible or there "
+            "are too many.",
             value=self._not_kept(),
         )
         yield GaugeMetricFamily(
             "nightside_usage_failing",
-            "1 while the file of what clients used cannot be read or written: budgets would not survive a restart.",
+            "1 while usage records cannot be read or written, so that budgets would not survive a restart.",
             value=self._is_failing(),
         )

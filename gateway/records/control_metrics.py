@@ -45,14 +45,18 @@ class ControlLevels(Collector):
 
     def collect(self) -> Iterator[Metric]:
         control = self._control
-        attached = _gauge("attached", "1 while a controller is attached and speaks.")
-        term = _gauge("term", "Term of the controller whose snapshot this gateway serves by; 0: of none.")
-        version = _gauge("version", "Version of that snapshot, within its term.")
-        age = _gauge("snapshot_age_seconds", "Since that snapshot was taken, by this gateway's clock.")
-        kept = _gauge("snapshot_kept", "1 where that snapshot would be there after a restart.")
-        left_out = _gauge("replicas_left_out", "Replicas granted to this gateway that it cannot serve.")
-        away = _gauge("replicas_away", "Replicas of the mesh that others serve, and that this gateway leaves to them.")
-        words = "Snapshots of controllers, by what became of them."
+        attached = _gauge("attached", "1 while a controller is connected and sends messages.")
+        term = _gauge("term", "Term of the controller whose snapshot is in force; 0: no snapshot.")
+        version = _gauge("version", "Version of the controller snapshot in force, within its term.")
+        age = _gauge("snapshot_age_seconds", "Time since the controller snapshot in force was received.")
+        kept = _gauge(
+            "snapshot_kept", "1 if the controller snapshot in force is stored on disk and survives a restart."
+        )
+        left_out = _gauge(
+            "replicas_left_out", "Replicas assigned to this gateway by the controller that it cannot serve."
+        )
+        away = _gauge("replicas_away", "Replicas of the mesh that are assigned to other gateways.")
+        words = "Snapshots received from controllers, by result."
         snapshots = CounterMetricFamily("nightside_control_snapshots", words, labels=("result",))
         if control is not None and control.is_wanted:
             attached.add_metric((), control.is_attached)

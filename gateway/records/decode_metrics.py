@@ -33,35 +33,35 @@ class DecodeLevels(Collector):
 
 def _levels(figures: Figures) -> Iterator[Metric]:
     told: list[tuple[str, str, Callable[[DecodeFigures], float]]] = [
-        ("decode_pooled", "Requests whose prompt has been read and that wait for a decode worker.", lambda f: f.pooled),
+        ("decode_pooled", "Prefilled requests that wait for a decode worker.", lambda f: f.pooled),
         (
             "decode_pool_age_seconds",
-            "How long the one that has waited longest has; its lease ends the wait.",
+            "Longest current wait of a prefilled request for a decode worker; its lease bounds the wait.",
             lambda f: f.oldest_age_ns / _SECOND_NS,
         ),
-        ("decode_dispatched", "Requests sent to a decode worker that have given no token yet.", lambda f: f.dispatched),
-        ("decode_running", "Requests that decode workers write answers for.", lambda f: f.running),
+        ("decode_dispatched", "Requests sent to a decode worker that have no token yet.", lambda f: f.dispatched),
+        ("decode_running", "Requests that decode workers run.", lambda f: f.running),
         (
             "decode_inherited",
-            "Requests at decode workers that another gateway sent before this one had them.",
+            "Requests at decode workers that another gateway sent before the replicas were assigned to this one.",
             lambda f: f.inherited,
         ),
-        ("decode_free_slots", "Requests that decode workers could run besides.", lambda f: f.free_slots),
+        ("decode_free_slots", "Free slots of decode workers.", lambda f: f.free_slots),
         (
             "decode_degraded",
-            "1 while the policy goes on without the predictor that it asks for.",
+            "1 while the decode policy runs without its predictor.",
             lambda f: f.is_degraded,
         ),
     ]
     told += [
         (
             "decode_locality_clusters",
-            "Clusters of the artifact that tells whose experts are near; 0 while there is none.",
+            "Clusters of the expert locality artifact in force; 0: no artifact.",
             lambda f: f.clusters,
         ),
         (
             "decode_locality_unseated",
-            "Groups of decode workers that the artifact in force has no cluster for.",
+            "Groups of decode workers without a cluster in the expert locality artifact.",
             lambda f: f.unseated,
         ),
     ]
@@ -75,11 +75,14 @@ def _levels(figures: Figures) -> Iterator[Metric]:
 def _groups(figures: Figures) -> Iterator[Metric]:
     imbalance = GaugeMetricFamily(
         "nightside_decode_imbalance_tokens",
-        "KV tokens between the fullest and the emptiest decode worker of a group: each step waits for the fullest.",
+        "Difference in KV cache tokens between the fullest and the emptiest decode worker of a group; each "
+        "step takes as long as the fullest worker's.",
         labels=["pool", "group"],
     )
     load = GaugeMetricFamily(
-        "nightside_decode_load_max_tokens", "KV tokens of a group's fullest decode worker.", labels=["pool", "group"]
+        "nightside_decode_load_max_tokens",
+        "KV cache tokens of the fullest decode worker of a group.",
+        labels=["pool", "group"],
     )
     for pool, each in figures.items():
         for group in each.groups:
@@ -91,19 +94,23 @@ def _groups(figures: Figures) -> Iterator[Metric]:
 
 def _counts(figures: Figures) -> Iterator[Metric]:
     admitted = CounterMetricFamily(
-        "nightside_decode_admissions", "Requests sent to a decode worker, by what chose it.", labels=["pool", "reason"]
+        "nightside_decode_admissions",
+        "Requests sent to a decode worker, by the step that chose the worker.",
+        labels=["pool", "reason"],
     )
     expired = CounterMetricFamily(
         "nightside_decode_lease_expiries",
-        "Prompts that were read and whose lease ended before a decode worker was free: each is read again.",
+        "Prefilled requests whose lease expired before a decode worker was free, so that they were prefilled again.",
         labels=["pool"],
     )
     degraded = CounterMetricFamily(
-        "nightside_decode_ticks_degraded", "Ticks that went on without the policy's predictor.", labels=["pool"]
+        "nightside_decode_ticks_degraded",
+        "Ticks of the decode tier without the predictor of its policy.",
+        labels=["pool"],
     )
     signatures = CounterMetricFamily(
         "nightside_decode_signatures",
-        "Requests sent to a decode worker by a policy of expert locality, by what became of their signatures; all but "
+        "Requests sent to a decode worker under expert locality, by the state of their signature; all but "
         "`used` joined the shortest queue.",
         labels=["pool", "state"],
     )

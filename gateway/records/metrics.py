@@ -177,100 +177,129 @@ class Metrics:
 
     def _define_counters(self) -> None:
         self._ended = self._counter(
-            "requests", "Clients' requests by how they ended, at the gateway they came to.", "model", "outcome"
+            "requests",
+            "Client requests that ended, by model and outcome, at the gateway that received them.",
+            "model",
+            "outcome",
         )
         self._stored = self._counter(
             "stored_response_calls",
-            "Calls about stored responses, which ask no model, by how they ended. Requests do not count them.",
+            "Calls that read, cancel or delete stored responses, by outcome; they are not counted as requests.",
             "source",
             "outcome",
         )
         self._door = self._counter(
             "refusals",
-            "Requests turned away before they were anybody's to place, by the code told to the client.",
+            "Requests refused before placement (authentication, limits, malformed requests), by error code.",
             "reason",
             "tenant",
         )
         self._attempts = self._counter(
             "attempts",
-            "Legs that this gateway opened, at a replica or at a peer, by how they ended.",
+            "Legs opened by this gateway, by kind of target and result.",
             "target",
             "result",
         )
         self._parts = self._counter(
-            "parts", "Legs at replicas that run only a part of a request, by how they ended.", "role", "result"
+            "parts",
+            "Legs of disaggregated pools, which run only the prefill or the decode, by result.",
+            "role",
+            "result",
         )
-        self._placements = self._counter("placements", "Legs of attempts by the rule that placed them.", "reason")
-        self._retries = self._counter("retries", "Further attempts, by what ended the one before.", "after")
-        self._sent = self._counter("forwards_sent", "Requests sent to a peer.", "peer")
+        self._placements = self._counter(
+            "placements", "Legs opened by this gateway, by the placement rule that chose the target.", "reason"
+        )
+        self._retries = self._counter("retries", "Retries, by the result of the attempt before.", "after")
+        self._sent = self._counter("forwards_sent", "Requests forwarded to a peer.", "peer")
         self._forwards_ended = self._counter(
-            "forwards_ended", "Forwards of peers that were accepted here, by how they ended.", "model", "outcome"
+            "forwards_ended", "Forwards accepted from peers that ended, by model and outcome.", "model", "outcome"
         )
-        self._shadows = self._counter("forwards_shadowed", "Forwards that shadow mode only recorded.", "peer")
-        self._refused = self._counter("forwards_refused", "Forwards that a peer refused.", "peer", "reason")
-        self._received = self._counter("forwards_received", "Forwards from a peer, and our answer.", "peer", "answer")
-        self._lost = self._counter("targets_lost", "Connections to a target that broke.", "target")
+        self._shadows = self._counter(
+            "forwards_shadowed", "Forwards that shadow overflow recorded without sending them.", "peer"
+        )
+        self._refused = self._counter("forwards_refused", "Forwards that a peer refused, by reason.", "peer", "reason")
+        self._received = self._counter(
+            "forwards_received", "Forwards received from a peer, by this gateway's answer.", "peer", "answer"
+        )
+        self._lost = self._counter("targets_lost", "Connections to replicas or peers that broke.", "target")
         self._refused_peers = self._counter(
-            "peers_refused", "Gateways refused for their certificate or for who they claim to be.", "seen_by"
+            "peers_refused", "Connections refused because the peer's certificate or identity is not valid.", "seen_by"
         )
         self._no_descriptor = self._counter(
-            "descriptors_exhausted", "Looks, ten a second, at which no file descriptor was to be had."
+            "descriptors_exhausted", "Samples (ten per second) at which the process had no free file descriptor."
         )
         self._lines_lost = self._counter(
-            "log_lines_lost", "Lines of the log that were dropped, since standard error took none for too long."
+            "log_lines_lost", "Log lines dropped because standard error was blocked for too long."
         )
-        self._malformed = self._counter(
-            "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"
-        )
+        self._malformed = self._counter("forwards_malformed", "Forwards refused because they are malformed.", "peer")
         self._frames_ignored = self._counter(
             "exchange_frames_ignored",
-            "Frames on a stream of forwards about one that is over, or never was.",
+            "Frames on a shared forwarding stream for a forward that has ended or is unknown.",
             "peer",
         )
         self._exchanges_broken = self._counter(
             "exchanges_broken",
-            "Streams of forwards that ended before their time, with what was on them.",
+            "Shared forwarding streams that closed unexpectedly, together with their forwards.",
             "peer",
             "seen_by",
         )
         self._violations = self._counter(
-            "residency_violations", "Answers of a peer that say they come from where the request must not run.", "peer"
+            "residency_violations",
+            "Answers of a peer that name a place where residency forbids the request to run.",
+            "peer",
         )
-        self._reloads = self._counter("reloads", "Files read anew while the gateway ran.", "part", "result")
-        self._restarts = self._counter("supervised_restarts", "Background loops that failed and run again.", "task")
+        self._reloads = self._counter("reloads", "Files reloaded while the gateway runs, by result.", "part", "result")
+        self._restarts = self._counter(
+            "supervised_restarts", "Background tasks that failed and were restarted.", "task"
+        )
 
     def _define_histograms(self) -> None:
         self._first_token = self._histogram(
             "first_token_seconds",
-            "From the arrival of a client's request to the first token of its stream.",
+            "Time from the arrival of a client's request to the first token of its stream.",
             FIRST_TOKEN_BOUNDS_S,
             "model",
             "ran",
         )
         self._waited = self._histogram(
-            "queue_wait_seconds", "From arrival at this gateway to its first placement.", _WAIT_S, "model", "source"
+            "queue_wait_seconds",
+            "Time from the arrival of a request at this gateway to its first placement.",
+            _WAIT_S,
+            "model",
+            "source",
         )
         self._matched = self._histogram(
-            "prefix_matched_share", "Share of the prompt thought to be known at the target.", SHARE, "model", "ran"
+            "prefix_matched_share",
+            "Share of the prompt that the prefix index predicts to be cached at the chosen target.",
+            SHARE,
+            "model",
+            "ran",
         )
-        self._loop_delay = self._histogram("event_loop_delay_seconds", "Lateness of the event loop.", _DELAY_S)
+        self._loop_delay = self._histogram("event_loop_delay_seconds", "Delay of timers on the event loop.", _DELAY_S)
 
     def _define_levels(self) -> None:
-        self._closed = self._level("policy_closed", "1 while the region runs without a usable policy.")
-        self._locked_down = self._level("lockdown", "1 while an operator has stopped all forwarding.")
-        self._journal_stopped = self._level(
-            "journal_stopped", "1 once the journal could not be written; a restart begins another."
+        self._closed = self._level(
+            "policy_closed", "1 while the region has no valid residency policy, so that forwarding is disabled."
         )
-        self._draining = self._level("draining", "1 while this gateway takes nothing new and finishes what it has.")
-        self._ready = self._level("ready", "1 while `/ready` says so.")
+        self._locked_down = self._level("lockdown", "1 while a lockdown disables all forwarding.")
+        self._journal_stopped = self._level(
+            "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
+        )
+        self._draining = self._level(
+            "draining", "1 while this gateway drains: it refuses new requests and finishes running ones."
+        )
+        self._ready = self._level("ready", "1 while the readiness check `/ready` succeeds.")
         self._places_refused = self._level(
-            "places_refused", "Replicas and peers left out because the operators' table has their place otherwise."
+            "places_refused",
+            "Replicas and peers excluded because their region or jurisdiction contradicts the operators' table.",
         )
         self._predecessor_requests = self._level(
-            "predecessor_requests", "Requests that still run in the process of this gateway that was taken over from."
+            "predecessor_requests", "Requests still running in the previous process of this gateway after a takeover."
         )
         self._expiry = self._level(
-            "certificate_expiry_seconds", "Until a certificate in use expires; below 0 it has.", "role"
+            "certificate_expiry_seconds",
+            "Time until a certificate in use expires; negative after it has expired.",
+            "role",
         )
 
     def _counter(self, name: str, words: str, *labels: str) -> Tally:
@@ -395,41 +424,55 @@ class _Levels(Collector):
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges()
         yield self._queue_lengths(gauges.queue_lengths)
-        yield _level("requests_open", "Requests that wait or run.", gauges.requests)
-        yield _level("attempts_in_flight", "Attempts under way, each of one leg or more.", gauges.attempts)
-        yield _level(
-            "prefix_index_bytes", "Memory of the prefix index, as it counts itself.", gauges.prefix_index_bytes
-        )
-        yield _level("prefix_index_blocks", "Prefix blocks known.", gauges.prefix_index_blocks)
+        yield _level("requests_open", "Requests in flight: waiting or running.", gauges.requests)
+        yield _level("attempts_in_flight", "Attempts in flight, each with one leg or more.", gauges.attempts)
+        yield _level("prefix_index_bytes", "Estimated memory of the prefix index.", gauges.prefix_index_bytes)
+        yield _level("prefix_index_blocks", "Prefix blocks in the prefix index.", gauges.prefix_index_blocks)
         yield _level("replicas", "Replicas assigned to this gateway.", gauges.replicas)
-        yield _level("replicas_available", "Replicas that would take a request now.", gauges.replicas_available)
+        yield _level("replicas_available", "Replicas that can be sent a request now.", gauges.replicas_available)
         yield _level("peers", "Peers known to this gateway.", gauges.peers)
-        yield _level("peers_usable", "Peers that are fresh, accepting and trusted.", gauges.peers_usable)
-        yield _states("replica_state", "1 for the state that each replica is in.", gauges.replica_conditions)
+        yield _level(
+            "peers_usable",
+            "Peers that can be sent forwards: with a fresh heartbeat, not draining, and with a valid identity.",
+            gauges.peers_usable,
+        )
+        yield _states(
+            "replica_state",
+            "1 for the current state of each replica, 0 for its other states.",
+            gauges.replica_conditions,
+        )
         yield _ages(
             "probe_age_seconds",
-            "Since the last probe that found a replica well; of one never found so, since it is ours.",
+            "Time since the last successful probe of a replica, or since its assignment if there was none.",
             "replica",
             gauges.probe_age_ns.items(),
         )
-        yield _ages("heartbeat_age_seconds", "Since a peer measured its load.", "peer", gauges.heartbeat_age_ns.items())
-        yield _ages("peer_rtt_seconds", "Median round trip to a peer.", "peer", self._rtt_ns.items())
-        yield _counts("replica_in_flight", "Legs of this gateway at a replica.", "replica", gauges.in_flight.items())
+        yield _ages(
+            "heartbeat_age_seconds",
+            "Age of the load report in the last heartbeat of a peer.",
+            "peer",
+            gauges.heartbeat_age_ns.items(),
+        )
+        yield _ages("peer_rtt_seconds", "Median round trip time to a peer.", "peer", self._rtt_ns.items())
+        yield _counts(
+            "replica_in_flight", "Legs of this gateway in flight at a replica.", "replica", gauges.in_flight.items()
+        )
         yield _counts(
             "replica_pending",
-            "Requests that a replica's engine has accepted and not begun, as it says.",
+            "Requests queued in a replica's engine, as the engine reports.",
             "replica",
             gauges.pending.items(),
         )
         yield _counts(
             "replica_held",
-            "Requests that wait at this gateway for one replica, which will be cheapest for them all the same.",
+            "Requests that this gateway holds for one specific replica, because waiting for it is cheapest.",
             "replica",
             gauges.held.items(),
         )
         yield _counts(
             "replica_room",
-            "Requests that a replica's engine could begin at once; negative: as many wait in it for a slot.",
+            "Requests that a replica's engine could start at once; negative: the number that waits in the "
+            "engine for a slot.",
             "replica",
             gauges.rooms.items(),
         )
@@ -439,7 +482,7 @@ class _Levels(Collector):
         for model, length in lengths.items():
             label = self._models.of(model)
             by_label[label] = by_label.get(label, 0) + length
-        return _counts("queue_length", "Requests that wait for a target.", "model", by_label.items())
+        return _counts("queue_length", "Requests waiting for a target, by model.", "model", by_label.items())
 
 
 def matched_share(decision: Decision) -> float:

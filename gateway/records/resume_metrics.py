@@ -20,26 +20,25 @@ class ResumeMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._broken = Tally(
             "nightside_answers_broken",
-            "Answers that broke after their first token, by the target that broke them and how, and whether "
-            "what is left of them could be asked for (`yes`), or could not.",
+            "Answers that broke after their first token, by target and result, and by whether they can be resumed.",
             ("target", "result", "continuable"),
         )
         self._resumes = Tally(
-            "nightside_resumes", "Times that somebody was asked to go on with an answer that broke.", ("target",)
+            "nightside_resumes", "Attempts to resume a broken answer, by kind of target.", ("target",)
         )
         self._ended = Tally(
             "nightside_resumed_requests",
-            "Requests whose answer went on at least once, by how they ended.",
+            "Requests whose answer was resumed at least once, by outcome.",
             ("outcome",),
         )
         self._tokens = Tally(
             "nightside_resumed_tokens",
-            "Tokens of answers that had been said when they broke, and were read again where they went on.",
+            "Output tokens that were prefilled again to resume broken answers.",
             (),
         )
         self._dropped = Tally(
             "nightside_transcripts_dropped",
-            "Answers that could not have gone on any more had they broken, as there was no room to keep them.",
+            "Answers that cannot be resumed because the memory for transcripts is full.",
             (),
         )
         for each in (self._broken, self._resumes, self._ended, self._tokens, self._dropped):

@@ -35,14 +35,16 @@ class SharingLevels(Collector):
         figures = self._figures()
         promises = CounterMetricFamily(
             "nightside_class_requests",
-            "Clients' requests by class, and by what became of what the class was promised.",
+            "Client requests that ended, by service class and by whether the objective of the class was met.",
             labels=["service_class", "promise"],
         )
         for (service_class, promise), count in figures.promises.items():
             promises.add_metric([service_class, promise], count)
         yield promises
         waiting = GaugeMetricFamily(
-            "nightside_class_queue_length", "Requests that wait, by what they are served as.", labels=["service_class"]
+            "nightside_class_queue_length",
+            "Requests waiting for a target, by the service class that they are served as.",
+            labels=["service_class"],
         )
         for service_class, length in figures.waiting.items():
             waiting.add_metric([service_class], length)
@@ -50,29 +52,31 @@ class SharingLevels(Collector):
         yield self._by_tenant(figures)
         drains = GaugeMetricFamily(
             "nightside_queue_drain_rate",
-            "Requests a second that got their turn while others waited, of late.",
+            "Recent rate of placements from a queue with waiting requests, per second.",
             labels=["model"],
         )
         for label, rate in _summed(figures.drains, self._model).items():
             drains.add_metric([label], rate)
         yield drains
         yield GaugeMetricFamily(
-            "nightside_tenants_counted", "Tenants whose tokens are counted, to share queues.", value=figures.tenants
+            "nightside_tenants_counted", "Tenants with a fair queuing counter.", value=figures.tenants
         )
         yield CounterMetricFamily(
-            "nightside_tenants_forgotten", "Tenants whose count was given up for others'.", value=figures.forgotten
+            "nightside_tenants_forgotten",
+            "Fair queuing counters dropped because there were too many tenants.",
+            value=figures.forgotten,
         )
 
         yield GaugeMetricFamily(
             "nightside_tenants_leaving_room",
-            "Tenants that wait and run more than their share, and so leave others room.",
+            "Tenants that yield to others because they run more than their share.",
             value=figures.leaving_room,
         )
 
     def _by_tenant(self, figures: SharingFigures) -> Metric:
         """Queue lengths by tenant label; tenants with the same label are added up."""
         waiting = GaugeMetricFamily(
-            "nightside_tenant_queue_length", "Requests of a tenant that wait.", labels=["tenant"]
+            "nightside_tenant_queue_length", "Requests waiting for a target, by tenant.", labels=["tenant"]
         )
         for label, length in _summed(figures.waiting_of, self._tenant).items():
             waiting.add_metric([label], length)

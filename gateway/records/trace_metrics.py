@@ -30,8 +30,8 @@ class TraceMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Tally(
             "nightside_traced_requests",
-            "Finished requests by why their spans are kept (`head`, `failed`, `resumed`, `slow`, `forwarded`), or that "
-            "they are not (`no`).",
+            "Ended requests, by the reason for which their spans are kept (`head`, `failed`, `resumed`, "
+            "`slow`, `forwarded`) or `no`.",
             ("kept",),
         )
         self._waiting: Waiting | None = None
@@ -55,17 +55,15 @@ class _Levels(Collector):
             (0, 0, 0, 0) if waiting is None else (waiting.exported, waiting.refused, waiting.overflowed, len(waiting))
         )
         yield CounterMetricFamily(
-            "nightside_traces_exported", "Requests whose spans the collector of traces took.", value=exported
+            "nightside_traces_exported", "Requests whose spans the collector accepted.", value=exported
         )
         dropped = CounterMetricFamily(
             "nightside_traces_dropped",
-            "Requests whose spans were kept and never came to be stored: there was no room for them (`full`), or the "
-            "collector did not take them in time (`refused`).",
+            "Requests whose spans were kept but not exported, because the queue was full (`full`) or the "
+            "collector failed (`refused`).",
             labels=("reason",),
         )
         dropped.add_metric(("full",), overflowed)
         dropped.add_metric(("refused",), refused)
         yield dropped
-        yield GaugeMetricFamily(
-            "nightside_traces_waiting", "Requests whose spans wait to be sent to the collector.", value=length
-        )
+        yield GaugeMetricFamily("nightside_traces_waiting", "Requests whose spans wait for export.", value=length)

@@ -39,7 +39,7 @@ class UsageMetrics:
         self._define_forwards()
         self._cached_share = self._histogram(
             "prefix_cached_share",
-            "Share of the prompt that the engine of a replica here had in its cache, where it says so.",
+            "Share of the prompt that the engine of a replica reported as cached.",
             SHARE,
             "model",
         )
@@ -97,61 +97,73 @@ class UsageMetrics:
 
     def _define_clients(self) -> None:
         self._prompt_tokens = self._counter(
-            "prompt_tokens", "Prompt tokens of clients' requests that an engine took.", "model", "ran", "counted"
+            "prompt_tokens", "Prompt tokens of client requests that an engine processed.", "model", "ran", "counted"
         )
         self._output_tokens = self._counter(
-            "output_tokens", "Output tokens of clients' requests, of those left early too.", "model", "ran", "counted"
+            "output_tokens", "Output tokens of client requests, including abandoned ones.", "model", "ran", "counted"
         )
         self._cached_tokens = self._counter(
             "cached_tokens",
-            "Prompt tokens of clients' requests that engines say they had in their cache.",
+            "Prompt tokens of client requests that engines reported as cached.",
             "model",
             "ran",
         )
         self._per_token = self._histogram(
             "output_token_seconds",
-            "Mean time per output token after the first, of clients' streams that completed.",
+            "Mean time per output token after the first, of completed client streams.",
             _PER_TOKEN_S,
             "model",
             "ran",
             "counted",
         )
         self._request_prompt = self._histogram(
-            "request_prompt_tokens", "Prompt tokens of each of clients' requests that completed.", LENGTHS, "model"
+            "request_prompt_tokens", "Prompt tokens of each completed client request.", LENGTHS, "model"
         )
         self._request_total = self._histogram(
             "request_total_tokens",
-            "Prompt and output tokens together of each of clients' requests that completed.",
+            "Prompt and output tokens of each completed client request.",
             LENGTHS,
             "model",
         )
         self._tenant_requests = self._counter(
-            "tenant_requests", "Clients' requests by tenant and by how they ended.", "tenant", "outcome"
+            "tenant_requests", "Client requests that ended, by tenant and outcome.", "tenant", "outcome"
         )
         self._tenant_tokens = self._counter(
-            "tenant_tokens", "Tokens of clients' requests by tenant, as limits of keys count them.", "tenant", "kind"
+            "tenant_tokens",
+            "Tokens of client requests, by tenant, as counted for the limits of keys.",
+            "tenant",
+            "kind",
         )
 
     def _define_forwards(self) -> None:
         """Define the series of requests that peers forwarded here; none of these requests is in the clients' series."""
         self._forwards_prompt_tokens = self._counter(
-            "forwards_prompt_tokens", "Prompt tokens that replicas here took for peers.", "model", "counted"
+            "forwards_prompt_tokens",
+            "Prompt tokens that replicas of this gateway processed for peers.",
+            "model",
+            "counted",
         )
         self._forwards_output_tokens = self._counter(
-            "forwards_output_tokens", "Output tokens of replicas here for peers.", "model", "counted"
+            "forwards_output_tokens",
+            "Output tokens that replicas of this gateway generated for peers.",
+            "model",
+            "counted",
         )
         self._forwards_cached_tokens = self._counter(
-            "forwards_cached_tokens", "Prompt tokens for peers that engines here say they had in their cache.", "model"
+            "forwards_cached_tokens",
+            "Prompt tokens of peers' requests that engines of this gateway reported as cached.",
+            "model",
         )
         self._forwards_first_token = self._histogram(
             "forwards_first_token_seconds",
-            "From a forward's arrival here to the first token of its stream, where a replica here ran it.",
+            "Time from the arrival of a forward to the first token of its stream, for forwards that a "
+            "replica of this gateway ran.",
             FIRST_TOKEN_BOUNDS_S,
             "model",
         )
         self._forwards_per_token = self._histogram(
             "forwards_output_token_seconds",
-            "Mean time per output token after the first, of streams that ran here for peers.",
+            "Mean time per output token after the first, of streams that replicas of this gateway ran for peers.",
             _PER_TOKEN_S,
             "model",
             "counted",

@@ -29,23 +29,29 @@ class DnsCounters:
 
     def __init__(self) -> None:
         self.queries = Tally(
-            "nightside_dns_queries", "Questions to the DNS server here, by how they were answered.", ("type", "answer")
+            "nightside_dns_queries",
+            "Queries to the DNS server of this program, by type and answer.",
+            ("type", "answer"),
         )
-        self.truncated = Tally("nightside_dns_truncated", "DNS answers too long for a datagram: come by TCP.", ())
+        self.truncated = Tally(
+            "nightside_dns_truncated", "DNS answers truncated because they exceed a UDP datagram.", ()
+        )
         self.limited = Tally(
             "nightside_dns_limited",
-            "DNS questions of networks that ask too often: dropped, or told to come by TCP.",
+            "DNS queries dropped or truncated by the rate limit of the client's network.",
             (),
         )
-        self.malformed = Tally("nightside_dns_malformed", "Packets at the DNS server that are no question.", ())
+        self.malformed = Tally("nightside_dns_malformed", "Packets to the DNS server that are not valid queries.", ())
         self.turned_away = Tally(
-            "nightside_dns_connections_closed", "TCP clients of the DNS server let go to make room for others.", ()
+            "nightside_dns_connections_closed",
+            "TCP connections to the DNS server closed to make room for new ones.",
+            (),
         )
         self._version = Level(
-            "nightside_dns_records_version", "Of the record tree that names are answered from; 0: there is none.", ()
+            "nightside_dns_records_version", "Version of the record tree that the DNS server answers from; 0: none.", ()
         )
         self._waiting = Level(
-            "nightside_dns_without_records", "1 while names are asked for here and there is nothing to answer from.", ()
+            "nightside_dns_without_records", "1 while the DNS server receives queries and has no record tree.", ()
         )
 
     def follow(self, version: Callable[[], int], is_waiting: Callable[[], bool]) -> None:

@@ -57,32 +57,34 @@ class IssuerConfig(Struct, frozen=True, kw_only=True):
     name: IssuerName
     """Name of the issuer in this program's logs, metrics and ids."""
     issuer: WebUrl
-    """Exact value of `iss` in its tokens."""
+    """Exact value of `iss` in the issuer's tokens."""
     audiences: Annotated[tuple[ClaimText, ...], Field(min_length=1)]
-    """Audiences of this program: a token has to name one of them in `aud`."""
+    """Audiences of this program; a token has to name one of them in `aud`."""
     jwks_url: WebUrl | None = None
-    """URL of its keys; without it, the discovery document gives it."""
+    """URL of the issuer's public keys (JWKS). None: the URL in its discovery document."""
     ca_file: Path | None = None
-    """Authorities of its TLS certificate; without it, those that this machine trusts."""
+    """CA bundle (PEM) that verifies the issuer's TLS certificate. None: the machine's trusted roots."""
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = (
         Algorithm.RS256,
         Algorithm.PS256,
         Algorithm.ES256,
         Algorithm.EDDSA,
     )
+    """Signature algorithms that are accepted; algorithms with a shared secret are never accepted."""
     scopes: tuple[ClaimText, ...] = ()
-    """Scopes, all of which a token needs."""
+    """Scopes that a token needs, all of them. Empty: no scope is required."""
     access_tokens_only: bool = False
-    """Accept only tokens of type `at+jwt` (RFC 9068), and none of the issuer's other tokens."""
+    """Accept only tokens of type `at+jwt` (RFC 9068)."""
     leeway_ns: int = 30 * SECOND_NS
-    """Tolerance for clocks that differ."""
+    """Tolerance for clock skew when the times in a token are checked."""
     refresh_interval_ns: int = 600 * SECOND_NS
-    """Interval between two fetches of its keys, give or take a tenth."""
+    """Interval between two fetches of the issuer's keys, with a jitter of ±10 %."""
     refetch_interval_ns: int = 10 * SECOND_NS
-    """Least time between a fetch and one that a token with an unknown key causes, however many such tokens come."""
+    """Minimum time between a fetch and the next one that a token with an unknown key causes."""
     stale_after_ns: int = 24 * 3600 * SECOND_NS
-    """Time for which keys are trusted while the issuer cannot be reached."""
+    """Time for which keys stay trusted while the issuer cannot be reached."""
     timeout_ns: int = 5 * SECOND_NS
+    """Time limit of one fetch of the issuer's keys."""
 
 
 def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) -> Iterator[Fault]:

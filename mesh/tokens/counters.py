@@ -38,29 +38,29 @@ class TokenCounters:
     def __init__(self) -> None:
         self.verified = Tally(
             "nightside_token_verifications",
-            "Tokens that were shown: valid, remembered as valid, or why not. No issuer is named that is not ours.",
+            "Verifications of bearer tokens, by issuer and result; unknown issuers have an empty name.",
             ("use", "issuer", "result"),
         )
         self.fetches = Tally(
             "nightside_issuer_fetches",
-            "Times that an issuer's keys were fetched, why (start, interval, unknown_key), and what came of it.",
+            "Fetches of an issuer's keys, by cause and result.",
             ("use", "issuer", "cause", "result"),
         )
         self._age = Level(
             "nightside_issuer_keys_age_seconds",
-            "Since an issuer's keys were fetched; infinite where they never were.",
+            "Time since the last successful fetch of an issuer's keys; infinite before the first.",
             ("use", "issuer"),
         )
         self._keys = Level(
-            "nightside_issuer_keys", "Keys of an issuer that signatures are held against.", ("use", "issuer")
+            "nightside_issuer_keys", "Keys of an issuer that are trusted to verify signatures.", ("use", "issuer")
         )
 
         self._unreachable = Level(
-            "nightside_issuer_unreachable", "1 while an issuer's keys cannot be fetched.", ("use", "issuer")
+            "nightside_issuer_unreachable", "1 while fetching an issuer's keys fails.", ("use", "issuer")
         )
         self._unusable = Level(
             "nightside_issuer_unusable",
-            "1 while no token of an issuer is taken, since its keys are not known or are older than its `stale_after`.",
+            "1 while all tokens of an issuer are refused, because its keys are unknown or older than `stale_after`.",
             ("use", "issuer"),
         )
 

@@ -19,16 +19,18 @@ class PredictionConfig(FeatureSection, frozen=True):
     """Output-length predictor of disaggregated pools."""
 
     kind: PredictorKind = PredictorKind.EXACT_MATCH
+    """Method of predicting the length of an output."""
     key: PromptKey = PromptKey.PROMPT_OR_LENGTH
-    """Key of `exact_match`: which prompts count as the same."""
+    """Prompts that count as the same under `exact_match`."""
     artifact: Path | None = None
     """File written by `nightside fit predictor`, read again at each refit. None: the gateway fits to its own
     history."""
     history_max: int = 20_000
-    """Requests that are remembered, the newest."""
+    """Most requests in the history; beyond it, the oldest is dropped."""
     requests_min: int = 200
     """Requests below which the gateway neither fits nor predicts."""
     refit_interval_ns: int = 10 * _MINUTE_NS
+    """Interval of fitting the predictor to the history again."""
     refit_timeout_ns: int = 5 * _MINUTE_NS
     """Time-out of fitting `learned`, which runs in a process of its own."""
     save_interval_ns: int = _MINUTE_NS

@@ -21,7 +21,9 @@ class DisaggregatedExtension(Extension):
     name = "disaggregated"
     state_key = "predictors"
     labels: ClassVar = {
-        ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
+        ("nightside_decode_admissions_total", "reason"): Label(
+            "Step of the decode policy that chose the worker.", tuple(AdmissionReason)
+        ),
     }
     words = DecodeWords()
 

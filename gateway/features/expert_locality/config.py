@@ -16,7 +16,10 @@ from mesh.values import SECOND_NS
 
 
 class PoolLocalityConfig(Struct, frozen=True, kw_only=True):
+    """Expert locality of one disaggregated pool."""
+
     pool: PoolName
+    """Name of the pool."""
     artifact: Path
     """File written by `nightside fit eldr`; checked at each interval, and loaded when it has changed."""
     calibration: Path | None = None
@@ -28,10 +31,13 @@ class LocalityConfig(FeatureSection, frozen=True):
     """Expert locality of disaggregated pools. A pool that is not listed has none."""
 
     pools: tuple[Annotated[PoolLocalityConfig, Section()], ...] = ()
+    """Pools with expert locality. Empty: none."""
     look_interval_ns: int = 5 * SECOND_NS
+    """Interval of checking artifacts and the number of decode worker groups for changes."""
     refit_after_ns: int = 60 * SECOND_NS
-    """Time that the new number of groups has to last before refitting, since workers come and go in a row."""
+    """Time for which a new number of groups has to last before the artifact is fitted again."""
     refit_timeout_ns: int = 300 * SECOND_NS
+    """Time limit of fitting an artifact, which runs in a process of its own."""
 
     def faults(self, file: WrittenFile) -> Iterator[Fault]:
         try:

@@ -28,7 +28,7 @@ class ExpertLocalityExtension(Extension):
     name = "expert_locality"
     state_key = "locality"
     labels: ClassVar = {
-        ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
+        ("nightside_decode_signatures_total", "state"): Label("State of the signature.", tuple(SignatureState)),
     }
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:

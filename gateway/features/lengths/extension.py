@@ -27,9 +27,9 @@ class LengthsExtension(Extension):
 
     name = "lengths"
     labels: ClassVar[Mapping[tuple[str, str], Label]] = {
-        (EVERY_SERIES, "step"): Label("How a request came to its pool.", tuple(PoolStep)),
-        (f"{MISROUTED}_total", "how"): Label("How it showed that the pool was too short.", tuple(Misroute)),
-        (f"{MOVES}_total", "move"): Label("Why a threshold was moved.", tuple(Move)),
+        (EVERY_SERIES, "step"): Label("Step that chose the pool of the request.", tuple(PoolStep)),
+        (f"{MISROUTED}_total", "how"): Label("Symptom of a pool that is too short for the request.", tuple(Misroute)),
+        (f"{MOVES}_total", "move"): Label("Cause of the change.", tuple(Move)),
     }
     words = PoolWords()
 

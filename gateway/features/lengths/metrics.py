@@ -42,10 +42,10 @@ class ThresholdLevels(Collector):
     def collect(self) -> Iterator[Metric]:
         tokens = GaugeMetricFamily(
             "nightside_pool_threshold_tokens",
-            "Where the threshold of a pool of ours stands that tunes itself.",
+            "Current threshold of a self-tuning pool.",
             labels=["pool"],
         )
-        moves = CounterMetricFamily(MOVES, "How often it was moved, and why.", labels=["pool", "move"])
+        moves = CounterMetricFamily(MOVES, "Changes of a pool's threshold, by cause.", labels=["pool", "move"])
         for pool, threshold in self._tuning.thresholds.items():
             tokens.add_metric([pool], threshold.tokens)
             for move, count in threshold.moves.items():
@@ -57,17 +57,17 @@ class ThresholdLevels(Collector):
 def _counts(figures: PoolFigures) -> Iterator[Metric]:
     placed = CounterMetricFamily(
         "nightside_pool_placements",
-        "Placements by budget, by the pool of ours and the step that led there.",
+        "Placements by token budget, by pool and by the step that chose the pool.",
         labels=["model", "pool", "step"],
     )
     misrouted = CounterMetricFamily(
         MISROUTED,
-        "Requests that went to a pool too short for them, by how that showed.",
+        "Requests sent to a pool too short for them, by the symptom.",
         labels=["model", "pool", "how"],
     )
     preempted = CounterMetricFamily(
         "nightside_pool_preemptions",
-        "Sequences that engines of a pool put back into their queues for want of room, where they tell.",
+        "Sequences that engines of a pool preempted for lack of KV cache, as the engines report.",
         labels=["pool"],
     )
     for (model, pool), counts in figures.counts.items():
@@ -84,18 +84,20 @@ def _counts(figures: PoolFigures) -> Iterator[Metric]:
 
 def _levels(figures: PoolFigures) -> Iterator[Metric]:
     waiting = GaugeMetricFamily(
-        "nightside_pool_queue_length", "Requests that wait and are meant for a pool of ours.", labels=["model", "pool"]
+        "nightside_pool_queue_length",
+        "Requests waiting for a target, by the pool that they are meant for.",
+        labels=["model", "pool"],
     )
     learnt = GaugeMetricFamily(
         "nightside_replica_context_tokens_learnt",
-        "What a replica's engine takes, where it refused a request that by the region file it takes.",
+        "Context length of a replica as learnt from refusals, in place of the one in the region file.",
         labels=["replica"],
     )
     for (model, pool), length in figures.waiting.items():
         waiting.add_metric([model, pool], length)
     ratios = GaugeMetricFamily(
         "nightside_bytes_per_token",
-        "Bytes of a prompt's text that are reckoned as a token, by what engines counted.",
+        "Estimated bytes per prompt token, learnt from the usage that engines report.",
         labels=["model", "category"],
     )
     for replica_id, tokens in figures.learnt.items():

@@ -19,7 +19,7 @@ class LimitsExtension(Extension):
     """Shows tenants' limits."""
 
     name = "limits"
-    labels: ClassVar = {(EVERY_SERIES, "limit"): Label("Which of a tenant's limits.", tuple(LimitKind))}
+    labels: ClassVar = {(EVERY_SERIES, "limit"): Label("Kind of the tenant's limit.", tuple(LimitKind))}
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
         limits = limits_of(host.core)

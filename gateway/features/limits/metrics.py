@@ -26,14 +26,18 @@ class LimitLevels(Collector):
     def collect(self) -> Iterator[Metric]:
         whole = GaugeMetricFamily(
             "nightside_tenant_limit",
-            "A limit of a tenant that asks for anything here, for all gateways that keep it together.",
+            "Limit of an active tenant, over all gateways that share it.",
             labels=["tenant", "limit"],
         )
         share = GaugeMetricFamily(
-            "nightside_tenant_limit_share", "This gateway's share of it.", labels=["tenant", "limit"]
+            "nightside_tenant_limit_share",
+            "Share of a tenant's limit that this gateway may use.",
+            labels=["tenant", "limit"],
         )
         running = GaugeMetricFamily(
-            "nightside_tenant_limit_running", "Requests under way that count for its limits here.", labels=["tenant"]
+            "nightside_tenant_limit_running",
+            "Requests in flight that count for a tenant's limits at this gateway.",
+            labels=["tenant"],
         )
         for meter in self._limits:
             tenant = self._tenant_label(meter.tenant)
@@ -47,10 +51,12 @@ class LimitLevels(Collector):
         yield share
         yield running
         yield GaugeMetricFamily(
-            "nightside_tenant_limits_counted", "Tenants with limits that are counted here.", value=len(self._limits)
+            "nightside_tenant_limits_counted",
+            "Tenants with limits that are counted at this gateway.",
+            value=len(self._limits),
         )
         yield GaugeMetricFamily(
             "nightside_tenant_limits_untold",
-            "Tenants with limits that ask for something here and are left out of heartbeats.",
+            "Active tenants with limits that do not fit into heartbeats.",
             value=self._limits.untold,
         )

@@ -30,11 +30,11 @@ class PricesExtension(Extension):
 
     name = "prices"
     labels: ClassVar = {
-        (EVERY_SERIES, "currency"): Label("As the price list names it."),
-        ("nightside_price_replica_hour", "pool"): Label("A pool that the price list names; empty: every other."),
-        ("nightside_price_replica_hour", "region"): Label("A region that the price list names."),
-        ("nightside_prices_age_seconds", "source"): Label("Who has said them.", SOURCES),
-        ("nightside_placement_money_total", "region"): Label("That requests were sent to."),
+        (EVERY_SERIES, "currency"): Label("Currency by its name in the price list."),
+        ("nightside_price_replica_hour", "pool"): Label("Pool by its name in the price list; empty: all others."),
+        ("nightside_price_replica_hour", "region"): Label("Region by its name in the price list."),
+        ("nightside_prices_age_seconds", "source"): Label("Source of the price list.", SOURCES),
+        ("nightside_placement_money_total", "region"): Label("Region that the requests were sent to."),
     }
     is_live = True
     audit_commands: ClassVar[Sequence[click.Command]] = (price,)

@@ -17,7 +17,7 @@ from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.features.prices.price_table import Prices
 from gateway.features.prices.file import read_prices
-from gateway.features.prices.metrics import CONTROLLER, FILE, NOBODY
+from gateway.features.prices.metrics import CONTROLLER, FILE, NO_SOURCE
 from mesh.clock import Clock
 from mesh.faults import ConfigError
 from mesh.reloader import ReloadRefused
@@ -142,7 +142,7 @@ class ListInForce:
     def source(self) -> str:
         if self._told is not None:
             return CONTROLLER
-        return NOBODY if self._own is None else FILE
+        return NO_SOURCE if self._own is None else FILE
 
     @property
     def in_force(self) -> Prices | None:
@@ -166,7 +166,7 @@ class ListInForce:
     def describe(self) -> dict[str, object] | None:
         """State for operators; None with neither a list nor a fault."""
         if self.list is None:
-            return None if not self.fault else {"source": NOBODY, "fault": self.fault}
+            return None if not self.fault else {"source": NO_SOURCE, "fault": self.fault}
         assert self._in_force is not None, "a list is looked at as soon as it is there"
         wall_ns = self._clock.wall_ns()
         change_s = self.list.next_change_s(wall_ns // _SECOND_NS)

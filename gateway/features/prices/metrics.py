@@ -18,8 +18,8 @@ from gateway.core.vocabulary import RequestProfile
 from gateway.request.legs import RequestSummary
 from mesh.series import Tally
 
-NOBODY, FILE, CONTROLLER = "nobody", "file", "controller"
-SOURCES = (NOBODY, FILE, CONTROLLER)
+NO_SOURCE, FILE, CONTROLLER = "none", "file", "controller"
+SOURCES = (NO_SOURCE, FILE, CONTROLLER)
 """Sources of the prices in force."""
 
 
@@ -51,20 +51,20 @@ class PriceLevels(Collector):
     def collect(self) -> Iterator[Metric]:
         hour = GaugeMetricFamily(
             "nightside_price_replica_hour",
-            "Price of an hour of one replica that is in force at this time of day, in the currency's unit; an empty "
-            "pool: every one that the list does not name.",
+            "Current price of a replica-hour, in units of the currency; an empty pool stands for all pools "
+            "that the price list does not name.",
             labels=("region", "pool", "currency"),
         )
         age = GaugeMetricFamily(
-            "nightside_prices_age_seconds", "Since the price list in force came into force.", labels=("source",)
+            "nightside_prices_age_seconds", "Time since the price list in force was applied.", labels=("source",)
         )
         valid = GaugeMetricFamily(
             "nightside_prices_valid_seconds",
-            "Until the list's `valid_until`: below 0 somebody should have looked at its figures again.",
+            "Time until `valid_until` of the price list; negative after it, when prices should be reviewed.",
             labels=(),
         )
         faulty = GaugeMetricFamily(
-            "nightside_prices_refused", "1 while the price list that was named or told last cannot be read.", labels=()
+            "nightside_prices_refused", "1 while the newest price list cannot be read.", labels=()
         )
         sight = self._sight
         if sight is not None:
@@ -86,8 +86,8 @@ class MoneyTally:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._money = Tally(
             "nightside_placement_money",
-            "What placements were estimated to add to the bill when they were made, in the currency's unit, by the "
-            "region they were sent to; only where prices are in force and decisions record what they considered.",
+            "Estimated cost added by placements, in units of the currency, by destination region; counted "
+            "only with prices in force and `placement.considered_max` above 0.",
             ("region", "currency"),
         )
         registry.register(self._money)

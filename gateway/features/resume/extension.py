@@ -15,9 +15,7 @@ class ResumeExtension(Extension):
 
     name = "resume"
     labels: ClassVar = {
-        (EVERY_SERIES, "continuable"): Label(
-            "Whether what is left of the answer can be asked of somebody else.", ("no", "yes")
-        ),
+        (EVERY_SERIES, "continuable"): Label("Possibility of resuming the rest of the answer.", ("no", "yes")),
     }
     words = ResumeWords()
 

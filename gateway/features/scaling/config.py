@@ -26,21 +26,33 @@ CONCURRENCY_MAX = 100_000
 
 
 class FloorConfig(Struct, frozen=True, kw_only=True):
+    """Minimum number of replicas from a time of day until the next entry."""
+
     at: str
-    """Time of day in UTC, such as 06:30."""
+    """Time of day in UTC at which the minimum begins, such as `06:30`."""
     replicas: int
+    """Minimum number of replicas from the time `at` on."""
 
 
 class ScaledPoolConfig(Struct, frozen=True, kw_only=True):
     """Scaling bounds of one pool of this region, and the capacity of its replicas."""
 
     model: Model
+    """Model of the pool's replicas; of several, the first that they list."""
     pool: Id = DEFAULT_POOL
+    """Name of the pool."""
     concurrency: int
+    """Requests that one replica can run at once within its latency objective."""
     replicas_min: int = 1
+    """Minimum number of replicas."""
     replicas_max: int
+    """Maximum number of replicas."""
     price: float = 0.0
+    """Price of a replica-hour in the currency of the mesh; the cheapest region with the model is scaled first. 0: the
+    region with the queue is."""
     floors: tuple[Annotated[FloorConfig, Section(_MAY_BE_ZERO)], ...] = ()
+    """Minimum numbers of replicas by time of day, in order of time; the list repeats at midnight UTC. Empty:
+    `replicas_min` alone."""
 
     def as_settings(self) -> PoolSettings:
         return PoolSettings(
@@ -55,25 +67,31 @@ class ScaledPoolConfig(Struct, frozen=True, kw_only=True):
 
 
 class WebhookConfig(Struct, frozen=True, kw_only=True):
-    """Receiver of a message for each change of the wanted number of replicas."""
+    """Webhook that is called at each change of the wanted number of replicas."""
 
     url: WebUrl
+    """URL of the receiver."""
     secret_file: Path
-    """Secret by which the receiver verifies each message."""
+    """File of the secret that signs each call, so that the receiver can verify it."""
     timeout_ns: int = 5 * SECOND_NS
-    """Time-out of one try, from connecting to the response."""
+    """Time limit of one try, from connecting to the response."""
     tries_max: int = 6
+    """Most tries of one call."""
     retry_min_ns: int = 1 * SECOND_NS
+    """First delay before a retry; it doubles with each failure."""
     retry_max_ns: int = 60 * SECOND_NS
+    """Longest delay before a retry."""
 
 
 class ScalingConfig(ScalingSettings, FeatureSection, frozen=True):
     """Scaling of pools: the wanted number of replicas of each. Pools that are not listed are not scaled."""
 
     pools: tuple[Annotated[ScaledPoolConfig, Section(_MAY_BE_ZERO)], ...] = ()
+    """Pools that are scaled. Empty: none."""
     interval_ns: int = 15 * SECOND_NS
-    """Interval of computing the wanted number."""
+    """Interval of computing the wanted number of replicas."""
     webhook: WebhookConfig | None = None
+    """Webhook for changes of the wanted number of replicas. None: changes are only exported as a metric."""
 
     def faults(self, file: WrittenFile) -> Iterator[Fault]:
         for key, what in scaling_faults(self, file.served_whole(), insecure=file.insecure):

@@ -45,8 +45,8 @@ class ScalingExtension(Extension):
 
     name = "scaling"
     labels: ClassVar = {
-        ("nightside_replicas_wanted_changes_total", "reason"): Label("Why it has changed.", tuple(Reason)),
-        ("nightside_scaling_messages_total", "result"): Label("What became of it.", tuple(Result)),
+        ("nightside_replicas_wanted_changes_total", "reason"): Label("Cause of the change.", tuple(Reason)),
+        ("nightside_scaling_messages_total", "result"): Label("Result of applying the snapshot.", tuple(Result)),
     }
     views: ClassVar = {"scaling": ScalingView}
 

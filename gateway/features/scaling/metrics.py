@@ -21,12 +21,12 @@ class ScalingMetrics:
     def __init__(self, registry: CollectorRegistry, wants: Callable[[], Iterable[Want]]) -> None:
         self.changes = Tally(
             "nightside_replicas_wanted_changes",
-            "How often the number of replicas wanted has changed, and why.",
+            "Changes of the wanted number of replicas, by cause.",
             (*_LABELS, "reason"),
         )
         self.messages = Tally(
             "nightside_scaling_messages",
-            "Messages of such changes to the webhook, by what became of them.",
+            "Webhook messages for changes of the wanted number of replicas, by result.",
             ("result",),
         )
         registry.register(ScalingLevels(wants))
@@ -45,30 +45,35 @@ class ScalingLevels(Collector):
 
     def collect(self) -> Iterator[Metric]:
         wants = list(self._wants())
-        yield _level("replicas_wanted", "Replicas that this region is to have of a pool.", wants, _wanted)
-        yield _level("replicas_wanted_alone", "Replicas that it would want if there were no neighbours.", wants, _alone)
-        yield _level("replicas_ready", "Replicas of a pool in this region that answer.", wants, _ready)
+        yield _level("replicas_wanted", "Wanted number of replicas of a pool in this region.", wants, _wanted)
+        yield _level(
+            "replicas_wanted_alone",
+            "Number of replicas of a pool that would be wanted without neighbour regions.",
+            wants,
+            _alone,
+        )
+        yield _level("replicas_ready", "Replicas of a pool in this region that are healthy.", wants, _ready)
         yield _level(
             "replicas_missing",
-            "How many more would be wanted, if this region might have as many.",
+            "Replicas wanted beyond `replicas_max` of the pool.",
             wants,
             _missing,
         )
         yield _level(
             "scaling_offered_requests",
-            "Requests of this region's clients that want to run at once, wherever they do, averaged.",
+            "Average concurrency that this region's clients demand, wherever it runs.",
             wants,
             _offered,
         )
         yield _level(
             "scaling_borrowed_requests",
-            "Of these, those that neighbours' replicas are counted on for.",
+            "Part of the demanded concurrency that is expected to run on neighbour regions' replicas.",
             wants,
             _borrowed,
         )
         yield _level(
             "scaling_lent_requests",
-            "Requests of neighbours that this region's replicas are counted on for.",
+            "Concurrency of neighbour regions' clients that is expected to run on this region's replicas.",
             wants,
             _lent,
         )

@@ -16,8 +16,8 @@ class SharingExtension(Extension):
 
     name = "sharing"
     labels: ClassVar = {
-        (EVERY_SERIES, "service_class"): Label("What a request's client was promised.", tuple(ServiceClass)),
-        (EVERY_SERIES, "promise"): Label("What became of that.", tuple(Promise)),
+        (EVERY_SERIES, "service_class"): Label("Service class of the request.", tuple(ServiceClass)),
+        (EVERY_SERIES, "promise"): Label("Result for the objective of the class.", tuple(Promise)),
     }
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import re
+import runpy
+from pathlib import Path
+
+from controller.metrics import Metrics as ControllerMetrics
 from gateway.app.metrics_catalogue import catalogue
+from gateway.app.metrics_page import LABELS, LABELS_OF
 from gateway.core.kernel.description import gauges_of
 from gateway.records.metrics import Metrics
 from mesh.series import Described, described
@@ -14,12 +20,29 @@ def test_every_series_is_told_with_its_labels_and_its_meaning() -> None:
     assert len(by_name) == len(told)
     assert by_name["nightside_output_tokens_total"].labels == ("model", "ran", "counted")
     assert by_name["nightside_queue_length"] == Described(
-        "nightside_queue_length", "gauge", ("model",), "Requests that wait for a target."
+        "nightside_queue_length", "gauge", ("model",), "Requests waiting for a target, by model."
     )
     assert {"nightside_audit_failing", "nightside_certificate_expiry_seconds", "process_open_fds"} <= by_name.keys()
     for each in told:
         assert each.kind in {"counter", "gauge", "histogram"}, each
         assert each.words.endswith("."), each
+
+
+PROSE = runpy.run_path(str(Path(__file__).parents[4] / ".ci/prose"))
+
+
+def faults_of(words: str) -> list[str]:
+    """First word that is no noun or verb, and words that hide which machine is meant."""
+    found = [word.lower() for word in re.findall(r"[A-Za-z']+", words)]
+    first = [word for word in found[:1] if words.lower().startswith(word) and word in PROSE["FIRST_WORDS"]]
+    return first + [word for word in found if word in PROSE["WORDS"] | {"ours", "who"}]
+
+
+def test_meanings_of_series_and_labels_are_plain_words() -> None:
+    texts = [each.meaning for each in [*LABELS.values(), *LABELS_OF.values()]]
+    texts += [each.words for each in [*catalogue(), *ControllerMetrics().catalogue()]]
+    assert faults_of("Whose request; `other` if nobody serves it.") == ["whose", "nobody"]
+    assert {text: faults_of(text) for text in texts if faults_of(text) or not text.endswith(".")} == {}
 
 
 def test_traffic_brings_no_name_and_no_label_that_is_not_in_it() -> None:

@@ -51,7 +51,7 @@ def test_a_series_has_a_row_and_its_labels_are_explained() -> None:
         "| `nightside_requests_total` | counter | `model`, `outcome` | Requests by how they ended. |"
         " [Half](../how_to/alerts.md#half) |\n"
     ) in page
-    assert "| `outcome` | How the request ended. | `completed`, " in page
+    assert "| `outcome` | Outcome of the request. | `completed`, " in page
     assert "| `nightside:share` | `nightside:requests:rate5m / 2` |" in page
 
 
