@@ -140,7 +140,7 @@ results-token-budget-live: setup ## Measure a burst of long prompts beside short
 	$(BIN)/nightside results token-budget-live $(ARGS)
 
 results-token-budget-classifier: setup ## Measure token estimates on fetched texts and tokenizers; five minutes.
-	loadgen/evaluation/prompts/gather.sh build/prompts
+	loadgen/studies/prompts/gather.sh build/prompts
 	nice $(BIN)/nightside results token-budget-classifier build/prompts/documents.jsonl $(ARGS)
 
 results-eldr: compiled ## Compare expert locality with ELDR's figures; TRACES=dir; takes both cores.

@@ -1,0 +1,99 @@
+"""`nightside results eldr`: compares expert locality with ELDR's figures, and writes its page."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from loadgen.studies.eldr.recorded import PICKS
+from loadgen.traces.files import TraceError
+
+if TYPE_CHECKING:
+    from loadgen.studies.eldr.plan import Results
+    from loadgen.studies.eldr.workloads import Workload
+
+_FOLDER = Path("docs/results")
+
+
+@click.command()
+@click.option(
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded routing from this folder.",
+)
+@click.option("--quick", is_flag=True, help="Run a few requests of a small model, as a smoke test; needs -o.")
+@click.option(
+    "--fit", "only_fit", is_flag=True, help="Fit the generator to the recording and print it, without running anything."
+)
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
+              help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
+def eldr(
+    *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, jobs: int | None, as_json: bool
+) -> None:
+    """Compare expert locality with ELDR's published figures, in OUT/eldr.md; takes some minutes of one core.
+
+    Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
+    """
+    if quick and out is None:
+        raise click.UsageError(
+            f"--quick makes figures that say nothing, and {_FOLDER} holds real ones: say with -o where to"
+        )
+    try:
+        from loadgen.studies.eldr.page import NAME, page_of  # noqa: PLC0415 - an optional extra
+        from loadgen.studies.eldr.plan import play_all  # noqa: PLC0415
+        from loadgen.studies.eldr.workloads import FULL, QUICK, has_recording, recorded  # noqa: PLC0415
+    except ImportError as error:
+        raise click.ClickException(f"{error}: it fits, which needs the extra `fit`") from error
+    sizes = QUICK if quick else FULL
+    progress = Console(stderr=True)
+    with progress.status("drawing requests") as status:
+        try:
+            if only_fit:
+                if traces is None or not has_recording(traces):
+                    raise click.UsageError("--fit: name with --traces a folder that holds the recording")
+                click.echo(json.dumps(_fitted(recorded(traces), status.update), indent=2))
+                return
+            results = play_all(traces, sizes, processes=jobs or os.cpu_count() or 1, on_progress=status.update)
+        except TraceError as error:
+            raise click.ClickException(str(error)) from error
+    out = out or _FOLDER
+    out.mkdir(parents=True, exist_ok=True)
+    (out / NAME).write_text(page_of(results, quick=quick), encoding="utf-8")
+    click.echo(json.dumps(_document(results), indent=2) if as_json else f"{out / NAME}")
+
+
+def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:
+    from loadgen.studies.eldr.fit_generator import figures_of, fit_domains, fit_spread  # noqa: PLC0415 - as above
+    from loadgen.studies.eldr.generator import QWEN3_30B  # noqa: PLC0415
+    from loadgen.studies.eldr.spreads import PUBLISHED_FEWER, TASKS  # noqa: PLC0415
+
+    spread = fit_spread(workload.calibration, PICKS, on_progress)
+    published = fit_domains(QWEN3_30B, spread, TASKS, PUBLISHED_FEWER)
+    found = {"recorded": figures_of(workload.calibration), "spread": asdict(spread)}
+    return found | {"as_published": asdict(published)}
+
+
+def _document(results: Results) -> dict[str, Any]:
+    return {
+        "main": {
+            f"{name}, {policy}, {rate:g}/s": figures
+            for name, found in results.main.items()
+            for (policy, rate), figures in found.items()
+        },
+        **{
+            section: {f"{name}, {row}": figures for (name, row), figures in found.items()}
+            for section, found in results.sections.items()
+        },
+        "costs": {f"{workers}, {core}": figures for (workers, core), figures in results.costs.items()},
+        "journal": results.journal,
+        "scores": {name: asdict(each) for name, each in results.scores.items()},
+        "fit": results.fit,
+    }

@@ -1,0 +1,78 @@
+"""Measures interactive chats beside a backlog of batch work: chats answered in time and the backlog's throughput, with
+service classes and without."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from loadgen.figures import asked_in
+from loadgen.pages.markdown import NOTHING, table
+from loadgen.simulator.results import goodput_of
+from loadgen.simulator.world import Story
+from loadgen.studies.sharing.worlds import client, play, world
+
+_SLO: Final = "2s"
+_SLO_NS: Final = 2_000_000_000
+_SECONDS, _QUICK_SECONDS = 240, 60
+_SECOND_NS: Final = 1_000_000_000
+_CASES: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("no classes", "interactive", {}),
+    ("classes", "batch", {}),
+    ("classes, and late ones refused", "batch", {"classes": {"interactive": {"first_token": _SLO}}}),
+    ("batch is best effort", "best_effort", {}),
+)
+_CHAT, _BACKLOG = "people", "nightly"
+
+
+def measure(options: object) -> dict[str, object]:
+    is_quick = bool(getattr(options, "quick", False))
+    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
+    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+    rows = [
+        _row(name, service_class, dict(run), seed, seconds)
+        for name, service_class, run in _CASES
+        for seed in range(1, seeds + 1)
+    ]
+    return {"seconds": seconds, "rows": rows}
+
+
+def _row(name: str, service_class: str, run: dict[str, Any], seed: int, seconds: int) -> dict[str, object]:
+    clients = [client(_CHAT, rate=1.5), client(_BACKLOG, floods=2, service_class=service_class)]
+    story = play(world(clients, run, seconds=seconds, seed=seed))
+    return {"case": name, "seed": seed} | _figures(story, seconds)
+
+
+def _figures(story: Story, seconds: int) -> dict[str, object]:
+    from_ns = seconds // 6 * _SECOND_NS
+    asked = asked_in(story.records, (from_ns, seconds * _SECOND_NS))
+    chat = goodput_of([each for each in asked if each.tenant == _CHAT], _SLO_NS)
+    backlog = [each for each in story.records if each.tenant == _BACKLOG]
+    done = sum(each.tokens_in_time for each in backlog)
+    return {"chat": chat, "backlog_tokens_per_s": done / seconds}
+
+
+def section(measured: dict[str, object]) -> str:
+    rows: Any = measured["rows"]
+    head = ("case", "seed", "chats in time", "late", "refused or failed", "first token p50", "p99", "backlog, tokens/s")
+    lines = []
+    for row in rows:
+        chat = row["chat"]
+        first = chat["ttft_ms"]
+        lines.append(
+            (
+                row["case"],
+                str(row["seed"]),
+                NOTHING if chat["goodput"] is None else f"{chat['goodput']:.1%}",
+                str(chat["late"]),
+                str(sum(chat["failures"].values())),
+                *(NOTHING if first is None else f"{first[key] / 1000:.2f} s" for key in ("p50", "p99")),
+                f"{row['backlog_tokens_per_s']:.0f}",
+            )
+        )
+    return f"""## Goodput by class
+
+People chat (1.5 a second) beside a backlog that asks for two bursts of 60 at once, again and again,
+for {measured["seconds"]} s. Of the chats: a whole answer with its first token within {_SLO} is in time.
+*No classes*: both are interactive, of two tenants that share fairly. *Classes*: the backlog is `batch`.
+
+{table(head, lines)}"""

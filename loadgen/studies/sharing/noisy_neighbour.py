@@ -1,0 +1,131 @@
+"""Measures a tenant that floods a region, beside two that chat: with fair shares, without, with room left, and
+alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from loadgen.pages.markdown import table
+from loadgen.report import RequestRecord
+from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
+from loadgen.studies.sharing.worlds import LONG, SHORT, client, play, world
+from loadgen.vocabulary import RequestEnd
+
+FLOODER: Final = "noisy"
+YIELDS_ABOVE: Final = 1.5
+WITH_ROOM: Final = {"sharing": {"yields_above": YIELDS_ABOVE}}
+_FIRST_COME: Final = {"sharing": {"fair": False}}
+_SECONDS, _QUICK_SECONDS = 240, 60
+_CHATS: Final = (("acme", 0.6), ("zeta", 0.6))
+_FLOODS: Final = {LONG: "60 long", SHORT: "200 short (kept aside)"}
+
+
+def measure(options: object) -> dict[str, object]:
+    is_quick = bool(getattr(options, "quick", False))
+    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
+    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+    rows = [row for of in _FLOODS for seed in range(1, seeds + 1) for row in _rows(seed, seconds, of)]
+    return {"seconds": seconds, "rows": rows}
+
+
+def played(
+    seed: int, seconds: int, floods_as: str | None, run: Mapping[str, Any] | None = None, of: str = LONG
+) -> Sequence[RequestRecord]:
+    """Records of one run. `floods_as` is the class of the flood; None: there is none."""
+    clients = [client(name, rate=rate) for name, rate in _CHATS]
+    if floods_as is not None:
+        clients.append(client(FLOODER, floods=3, of=of, service_class=floods_as))
+    return play(world(clients, run, seconds=seconds, seed=seed)).records
+
+
+class Floods:
+    """Runs of one seed; those that do not depend on the sharing of queues are played once."""
+
+    def __init__(self, seed: int, seconds: int, of: str = LONG) -> None:
+        self._seed, self._seconds, self._of = seed, seconds, of
+        self._quiet = played(seed, seconds, None)
+        self._first_come = played(seed, seconds, "interactive", _FIRST_COME, of)
+
+    def neighbours(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> list[Neighbour]:
+        return self.beside(self.played(floods_as, run))
+
+    def played(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> Sequence[RequestRecord]:
+        return played(self._seed, self._seconds, floods_as, run, self._of)
+
+    def beside(self, records: Sequence[RequestRecord]) -> list[Neighbour]:
+        """Figures of the tenants that do not flood."""
+        from_ns = self._seconds // 6 * 1_000_000_000
+        return neighbours_of(FLOODER, quiet=self._quiet, fair=records, first_come=self._first_come, from_ns=from_ns)
+
+
+def _rows(seed: int, seconds: int, of: str) -> list[dict[str, object]]:
+    floods = Floods(seed, seconds, of)
+    games = (floods.played(), floods.played(run=WITH_ROOM), floods.played("batch"))
+    shared, with_room, as_batch = map(floods.beside, games)
+    answered, answered_with_room, _ = map(_answered, games)
+    return [
+        {
+            "flood": of,
+            "seed": seed,
+            "tenant": fair.tenant,
+            "quiet_s": fair.quiet_s,
+            "first_come_s": fair.first_come_s,
+            "fair_s": fair.fair_s,
+            "room_s": room.fair_s,
+            "batch_s": batch.fair_s,
+            "moved_share": fair.moved_share,
+            "moved_share_with_room": room.moved_share,
+            "lost": fair.lost + room.lost,
+            "flood_kept_share": answered_with_room / answered,
+        }
+        for fair, room, batch in zip(shared, with_room, as_batch, strict=True)
+    ]
+
+
+def _answered(records: Sequence[RequestRecord]) -> int:
+    """Answered requests of the flood."""
+    return sum(each.tenant == FLOODER and each.end is RequestEnd.COMPLETED for each in records)
+
+
+def section(measured: dict[str, object]) -> str:
+    rows: Any = measured["rows"]
+    head = ("flood", "seed", "tenant", "alone", "first come", "fair shares", "is left", "leaving room", "is left",
+            "flood is `batch`")  # fmt: skip
+    lines = [
+        (
+            _FLOODS[row["flood"]],
+            str(row["seed"]),
+            str(row["tenant"]),
+            *(f"{row[key]:.2f} s" for key in ("quiet_s", "first_come_s", "fair_s")),
+            f"{row['moved_share']:.0%}",
+            f"{row['room_s']:.2f} s",
+            f"{row['moved_share_with_room']:.0%}",
+            f"{row['batch_s']:.2f} s",
+        )
+        for row in rows
+    ]
+    lost = sum(row["lost"] for row in rows)
+    kept = sorted({row["flood_kept_share"] for row in rows})
+    return f"""## A noisy neighbour
+
+Two tenants chat while a third asks for three bursts at once, again and again, for {measured["seconds"]} s: several
+times what the two engines can take. The 99th percentile of the two's first tokens, and what is left of what the flood
+does to it where whoever comes first is served first. *Leaving room*: `sharing.yields_above: {YIELDS_ABOVE}`.
+
+{table(head, lines)}
+Stated of fair shares: no more than {MOVED_MAX_SHARE:.0%} is left. {_verdict(rows, "moved_share", MOVED_MAX_SHARE)}
+What they leave is that nothing is preempted: while nobody else waits a burst fills the engines, and then all its
+prompts are read, and one of its answers has to end, before anybody's turn is worth anything.
+
+Stated where who runs more than its share leaves room, before it was first played: no more than
+{MOVED_MAX_SHARE_WITH_ROOM:.0%}. Its first form left no room as soon as anybody waited, missed that by as much again,
+and was changed; the short prompts were kept aside until then.
+{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost. Whoever
+floods pays for it: of what it is answered with fair shares alone, {kept[0]:.0%} to {kept[-1]:.0%} is answered then.
+"""
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], key: str, at_most: float) -> str:
+    worst = max(row[key] for row in rows)
+    return f"That {'holds' if worst <= at_most else 'does **not** hold'}: {worst:.0%} at most."
