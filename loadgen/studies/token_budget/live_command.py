@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -50,11 +50,11 @@ def token_budget_live(*, rounds: int, out: Path) -> None:
     after = read_cpu_times(())
     busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)
     out.mkdir(parents=True, exist_ok=True)
-    (out / NAME).write_text(section(found, busy), encoding="utf-8")
+    (out / NAME).write_text(section(found, describe_machine(), busy), encoding="utf-8")
     click.echo(f"{out / NAME}")
 
 
-def section(found: dict[str, Sequence[Seen]] | dict[str, list[Seen]], busy: float) -> str:
+def section(found: Mapping[str, Sequence[Seen]], machine: Mapping[str, object], busy: float) -> str:
     rows = [
         (
             design,
@@ -68,7 +68,6 @@ def section(found: dict[str, Sequence[Seen]] | dict[str, list[Seen]], busy: floa
         for design, rounds in found.items()
     ]
     head = ("TTFT, s", "chat p99 before", "chat p50 from the burst on", "p99", "long p50", "p99", "failed")
-    machine = describe_machine()
     rounds = max(len(each) for each in found.values())
     return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens and answers of {live.BURST_ANSWER}, all at once,
 beside {live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}), one gateway and

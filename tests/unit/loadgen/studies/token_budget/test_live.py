@@ -29,7 +29,7 @@ def test_every_design_is_asked_the_same() -> None:
 
 def test_the_section_has_a_row_for_each_and_says_what_failed() -> None:
     seen = Seen([0.1, 0.2], [0.3, 0.4], [5.0], ["no"])
-    text = section({BLIND: [seen], "split": [Seen()]}, 0.5)
+    text = section({BLIND: [seen], "split": [Seen()]}, {"cpu": "A CPU", "cores": 2}, 0.5)
     assert "| one pool, pushed blindly | 0.20 (0.20–0.20) |" in text
     assert "| split | – |" in text
     assert text.rstrip().endswith("| 0 |")
