@@ -6,7 +6,6 @@ It only finds files, plays and writes; every figure and every sentence is made e
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
@@ -14,7 +13,6 @@ import click
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.command import balanceroute
-from loadgen.studies.cache import CellCache, code_version
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.experiments import all_cells
 from loadgen.studies.placement.command import placement
@@ -81,10 +79,9 @@ def skywalker(
     if unknown := [name for name in only if not any(each.name.startswith(name) for each in plan.experiments)]:
         names = ", ".join(each.name for each in plan.experiments)
         raise click.UsageError(f"no such experiment: {', '.join(unknown)}; there are: {names}")
-    cache = CellCache(cache_folder, code_version())
     try:
-        found = played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
-    except ConfigError as error:
+        found = played((each.cell() for each in all_cells(chosen)), cache_folder, jobs)
+    except (ConfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for name, text in page_of(plan, found, _others(out), [each.name for each in chosen]).items():

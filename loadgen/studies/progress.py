@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,9 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from loadgen.studies.cache import CellCache
-from loadgen.studies.experiments import Cell
-from loadgen.studies.playing import Results, play_all
+from loadgen.figures import Figures
+from loadgen.studies.cells import Cell, Results, play_all
 
 _SPEED_OVER_S = 600.0
 """Window of the speed estimate: cells are so unequal that only many of them give a speed."""
@@ -26,10 +29,19 @@ _LINES = 40
 """Number of lines in a log, over a whole run."""
 
 
-def played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
-    """Play the cells with progress shown. Raises ConfigError."""
+def played(cells: Iterable[Cell], cache_folder: Path, jobs: int | None) -> Results:
+    """Play the cells in `jobs` processes, or one per core, with progress shown. Raises OSError."""
     with progress_shown() as told:
-        return play_all(cells, cache, processes=processes, on_progress=told)
+        return play_all(cells, cache_folder, processes=jobs or os.cpu_count() or 1, on_progress=told)
+
+
+def played_whole(cells: Iterable[Cell], cache_folder: Path, jobs: int | None) -> Mapping[Any, Figures]:
+    """Figures of the cells, for a page that needs them all. Raises OSError, and ClickException where one failed."""
+    results = played(cells, cache_folder, jobs)
+    if results.failures:
+        told = (f"{title}: {reason}" for title, reason in results.failures.items())
+        raise click.ClickException("\n".join([f"{len(results.failures)} cells could not be played:", *told]))
+    return results.figures
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Every study's page from fabricated results, for a record of its bytes: figures follow from a hash of their names.
 
-Real cells take minutes to hours; a page's bytes depend on figures alone, whoever played them.
+Real cells take minutes to hours, and the bytes of a page depend on figures alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from loadgen.studies.balanceroute import page as balanceroute_page
 from loadgen.studies.balanceroute import plan as balanceroute_plan
 from loadgen.studies.balanceroute.loads import LOADS
 from loadgen.studies.balanceroute.tables import Reader as BalanceRouteReader
+from loadgen.studies.cells import Results as Played
 from loadgen.studies.eldr import command as eldr_command
 from loadgen.studies.eldr import page as eldr_page
 from loadgen.studies.eldr.plan import BALANCERS, BANDS, FORMS, POLICIES, Results, jobs_of
 from loadgen.studies.eldr.workloads import FULL, QUICK, made_up
-from loadgen.studies.experiments import Cell, all_cells
+from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.failover import page as failover_page
 from loadgen.studies.failover.cases import Outcome as Failover
 from loadgen.studies.numbers import Middle
@@ -38,7 +39,6 @@ from loadgen.studies.placement import page as placement_page
 from loadgen.studies.placement import trial
 from loadgen.studies.placement.live import page as live_page
 from loadgen.studies.placement.plan import evaluation as placement_evaluation
-from loadgen.studies.playing import Results as Played
 from loadgen.studies.predictors.refresh import sweep_markdown
 from loadgen.studies.predictors.table import REALIZATIONS, as_markdown
 from loadgen.studies.prompts import page as prompts_page
@@ -59,10 +59,10 @@ from loadgen.studies.succession.page import page_of as succession_page
 from loadgen.studies.succession.playing import Change, Succession
 from loadgen.studies.token_budget import page as token_budget_page
 from loadgen.studies.token_budget import paper
-from loadgen.studies.token_budget.cells import Cell as TokenBudgetCell
 from loadgen.studies.token_budget.live import DESIGNS
 from loadgen.studies.token_budget.live import Seen as Waited
 from loadgen.studies.token_budget.live_command import section as live_section
+from loadgen.studies.token_budget.plan import Setting as TokenBudgetSetting
 from loadgen.studies.token_budget.plan import cells as token_budget_cells
 from loadgen.studies.token_budget.tables import Reader as TokenBudgetReader
 from loadgen.studies.token_budget.workloads import WORKLOADS
@@ -91,7 +91,7 @@ class Made(dict[str, Any]):
         return made(*self._names, key, low=0.05, high=0.95)
 
 
-def simulated(cell: Cell) -> Figures:
+def simulated(cell: ScenarioCell) -> Figures:
     """Figures of a simulated run; the later points of a cell's experiment have more throughput."""
     names = cell.point.name, cell.run_name, cell.seed
 
@@ -116,7 +116,7 @@ def simulated(cell: Cell) -> Figures:
     return {"total": total(), "regions": regions}
 
 
-def played(cells: list[Cell], *, failing: int = 0) -> Played:
+def played(cells: list[ScenarioCell], *, failing: int = 0) -> Played:
     """Results of the cells; the first `failing` ones have no figures."""
     found = {(each.experiment, each.point.name, each.run_name, each.seed): simulated(each) for each in cells[failing:]}
     return Played(found, {each.title: "ConfigError: it\nbroke" for each in cells[:failing]})
@@ -382,8 +382,8 @@ def _token_budget(names: list[str], *, is_small: bool) -> Pages:
     return token_budget_page.page_of(reader, elsewhere)
 
 
-def _token_budget_figures(cell: TokenBudgetCell) -> Figures:
-    names = repr(cell)
+def _token_budget_figures(cell: TokenBudgetSetting) -> Figures:
+    names = repr(cell).replace("Setting(", "Cell(")
     match cell.kind:
         case "sized":
             grid = paper.GRID if cell.load != "mooncake" else paper.GRID[:4]

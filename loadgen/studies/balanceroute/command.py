@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,18 @@ from typing import Any
 import click
 
 from loadgen.studies.balanceroute.aside import EXPECTED
-from loadgen.studies.balanceroute.cells import play_settings, remembered
-from loadgen.studies.balanceroute.loads import present
+from loadgen.studies.balanceroute.loads import LOADS, find_file, present
 from loadgen.studies.balanceroute.page import NAME, page_of, rows_of
 from loadgen.studies.balanceroute.plan import settings
 from loadgen.studies.balanceroute.tables import Reader
-from loadgen.studies.predictors.command import measured
-from loadgen.studies.predictors.workloads import recorded
-from loadgen.studies.progress import progress_shown
+from loadgen.studies.balanceroute.world import cell_of
+from loadgen.studies.cells import Cell
+from loadgen.studies.predictors.command import table_of_recorded
+from loadgen.studies.progress import played_whole
 from loadgen.traces.files import TraceError
 
 _FOLDER = Path("docs/results")
+_TABLE_3 = "Table 3"
 
 
 @click.command()
@@ -63,13 +64,13 @@ def balanceroute(
     names = present(traces)
     chosen = settings(names, quick=quick, look=look)
     try:
-        with progress_shown() as told:
-            results = play_settings(
-                chosen, cache_folder, traces, processes=jobs or os.cpu_count() or 1, on_progress=told
-            )
-        table_3 = _table_3(cache_folder, traces) if predictors and traces and find_spec("sklearn") else None
-    except TraceError as error:
+        cells = [cell_of(each, traces) for each in chosen]
+        if predictors and traces and find_spec("sklearn"):
+            cells.append(_table_3(traces))
+        results = dict(played_whole(cells, cache_folder, jobs))
+    except (TraceError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    table_3 = results.pop(_TABLE_3, {}).get("text")
     reader = Reader(results, quick)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in page_of(reader, names, look=look, table_3=table_3, ticks=ticks).items():
@@ -77,11 +78,9 @@ def balanceroute(
     click.echo(json.dumps(rows_of(reader), indent=2) if as_json else f"{out / NAME}")
 
 
-def _table_3(cache_folder: Path, traces: Path) -> str:
-    def made() -> str:
-        return measured(recorded(traces))
-
-    return remembered("Table 3", "loadgen.studies.predictors.table", cache_folder, traces, made)
+def _table_3(traces: Path) -> Cell:
+    files = [find_file(traces, pattern) for load in present(traces) for pattern in LOADS[load].patterns]
+    return Cell(_TABLE_3, _TABLE_3, partial(table_of_recorded, traces), _TABLE_3, tuple(files))
 
 
 def _ticks(file: Path) -> dict[str, Any] | None:

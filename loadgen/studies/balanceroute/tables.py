@@ -3,7 +3,7 @@ It shows counted figures only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -13,7 +13,6 @@ from loadgen.pages.drawing import Line, Scene, lines, over_time
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies.balanceroute import notes, plan
-from loadgen.studies.balanceroute.cells import Results
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS, TABLES
 from loadgen.studies.balanceroute.paper import Published, published
 from loadgen.studies.balanceroute.plan import BASELINES, BR_0, FEW, JSQ, ORACLE, Comparison, Run
@@ -34,7 +33,7 @@ AGED, WAIT, KV_SHARE, MEAN = map(figure, ("aged", "wait_mean_ms", "kv_share", "m
 class Reader:
     """Looks up the results of settings."""
 
-    results: Results
+    results: Mapping[Setting, Figures]
     quick: bool = False
 
     def all(self, settings: Sequence[Setting]) -> list[Figures]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import assert_never
 
@@ -28,9 +30,10 @@ from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
 from loadgen.engine.model import Finished, FirstToken
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.bound import Ran, gap_at_least
-from loadgen.studies.balanceroute.loads import Ask, Asked
+from loadgen.studies.balanceroute.loads import LOADS, Ask, Asked, asked, find_file
 from loadgen.studies.balanceroute.oracle import Oracle
 from loadgen.studies.balanceroute.tally import Tally
+from loadgen.studies.cells import Cell
 
 BACKLOG = 0.0
 """Value of `offered` for a standing backlog: as much load as fits at any time."""
@@ -73,8 +76,15 @@ class Setting:
     """Compute the lower bound as well."""
 
 
-def play(setting: Setting, load: Asked) -> Figures:
-    return _World(setting, load).play()
+def play(setting: Setting, traces: Path | None) -> Figures:
+    """Figures of the setting. Raises TraceError."""
+    return _World(setting, asked(LOADS[setting.load], traces)).play()
+
+
+def cell_of(setting: Setting, traces: Path | None) -> Cell:
+    """Cell for the engine. Raises TraceError for a file that is missing."""
+    files = tuple(find_file(traces, pattern) for pattern in LOADS[setting.load].patterns)
+    return Cell(setting, f"{setting}", partial(play, setting, traces), asdict(setting), files)
 
 
 @dataclass(slots=True)

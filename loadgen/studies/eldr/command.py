@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from rich.console import Console
 
 from loadgen.studies.eldr.recorded import PICKS
+from loadgen.studies.progress import played_whole
 from loadgen.traces.files import TraceError
 
 if TYPE_CHECKING:
@@ -33,11 +33,14 @@ _FOLDER = Path("docs/results")
 )
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
               help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
+@click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
 @click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
 def eldr(
-    *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, jobs: int | None, as_json: bool
-) -> None:
+    *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, cache_folder: Path, jobs: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Compare expert locality with ELDR's published figures, in OUT/eldr.md; takes some minutes of one core.
 
     Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
@@ -48,22 +51,26 @@ def eldr(
         )
     try:
         from loadgen.studies.eldr.page import NAME, page_of  # noqa: PLC0415 - an optional extra
-        from loadgen.studies.eldr.plan import play_all  # noqa: PLC0415
-        from loadgen.studies.eldr.workloads import FULL, QUICK, has_recording, recorded  # noqa: PLC0415
+        from loadgen.studies.eldr.plan import cells_of, results_of  # noqa: PLC0415
+        from loadgen.studies.eldr.workloads import FULL, QUICK, drawn_workloads, has_recording, recorded  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: it fits, which needs the extra `fit`") from error
     sizes = QUICK if quick else FULL
     progress = Console(stderr=True)
-    with progress.status("drawing requests") as status:
-        try:
+    try:
+        with progress.status("drawing requests") as status:
             if only_fit:
                 if traces is None or not has_recording(traces):
                     raise click.UsageError("--fit: name with --traces a folder that holds the recording")
                 click.echo(json.dumps(_fitted(recorded(traces), status.update), indent=2))
                 return
-            results = play_all(traces, sizes, processes=jobs or os.cpu_count() or 1, on_progress=status.update)
-        except TraceError as error:
-            raise click.ClickException(str(error)) from error
+            workloads = drawn_workloads(traces, sizes)
+            cells = cells_of(workloads, traces, sizes)
+        found = played_whole(cells, cache_folder, jobs)
+        with progress.status("timing a decision, and a fit"):
+            results = results_of(found, workloads, sizes)
+    except (TraceError, OSError) as error:
+        raise click.ClickException(str(error)) from error
     out = out or _FOLDER
     out.mkdir(parents=True, exist_ok=True)
     (out / NAME).write_text(page_of(results, quick=quick), encoding="utf-8")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
 from loadgen.figures import Figures
-from loadgen.simulator.sweep import all_done
+from loadgen.studies.balanceroute.loads import find_file
+from loadgen.studies.cells import Cell
 from loadgen.studies.eldr.decision_costs import costs_by_core, journal_bytes
-from loadgen.studies.eldr.workloads import Sizes, Workload, costs_of, drawn_workloads, drifting
+from loadgen.studies.eldr.recorded import PATTERN
+from loadgen.studies.eldr.workloads import (
+    Sizes,
+    Workload,
+    costs_of,
+    drawn_workloads,
+    drifting,
+    has_recording,
+)
 from loadgen.studies.eldr.world import Drawn, Fleet, Play, play
 from mesh.clock import Clock
 
@@ -25,8 +33,6 @@ EXPERT_RANKS = 4
 GROUP = 4
 _COUNTS = (16, 144)
 """Numbers of workers among which a timed decision chooses."""
-
-OnProgress = Callable[[str], object]
 
 
 @dataclass(slots=True)
@@ -67,19 +73,22 @@ def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
     return [*jobs, *(Job("scores", name) for name in names)]
 
 
-def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: OnProgress) -> Results:
-    """Play all cells and time decisions. Raises TraceError."""
-    on_progress("drawing requests")
-    workloads = drawn_workloads(traces, sizes)
+def cells_of(workloads: Sequence[Workload], traces: Path | None, sizes: Sizes) -> list[Cell]:
+    """Cells of the page, whose processes find the workloads drawn and fitted."""
     for workload in workloads:
         workload.fit(sizes.decode)
+    files = () if traces is None or not has_recording(traces) else (find_file(traces, PATTERN),)
+    return [
+        Cell(job, f"{job}", partial(play_job, traces, sizes, job), [asdict(job), asdict(sizes)], files)
+        for job in jobs_of([each.name for each in workloads], sizes)
+    ]
+
+
+def results_of(found: Mapping[Job, Figures], workloads: Sequence[Workload], sizes: Sizes) -> Results:
+    """Results of the played cells. It times decisions and a fit, so that no other process of the run may be busy."""
     results = Results(sizes, list(workloads))
-    jobs = jobs_of([each.name for each in workloads], sizes)
-    on_progress(f"0 of {len(jobs)}")
-    for number, (job, found) in enumerate(all_done(partial(_done, traces, sizes), jobs, processes=processes), 1):
-        on_progress(f"{number} of {len(jobs)}")
-        _take(results, job, found)
-    on_progress("timing a decision, and a fit")  # timed without other processes of the run
+    for job, figures in found.items():
+        _take(results, job, figures)
     published = next(each for each in workloads if each.name == "published")
     results.costs = costs_by_core(_COUNTS, sizes.decisions)
     results.journal = {workers: journal_bytes(workers) for workers in _COUNTS}
@@ -87,13 +96,14 @@ def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: 
     return results
 
 
-def _done(traces: Path | None, sizes: Sizes, job: Job) -> Any:
+def play_job(traces: Path | None, sizes: Sizes, job: Job) -> Figures:
+    """Figures by row; those of a main job by policy. Raises TraceError."""
     workload = next(each for each in drawn_workloads(traces, sizes) if each.name == job.workload)
     match job.section:
         case "main":
             return _main(workload, sizes, job.rate)
         case "scores":
-            return workload.scores
+            return asdict(workload.scores)
         case "together":
             return _together(workload, sizes, job.part)
         case "drift":
@@ -102,12 +112,13 @@ def _done(traces: Path | None, sizes: Sizes, job: Job) -> Any:
             return _SECTIONS[job.section](workload, sizes)
 
 
-def _take(results: Results, job: Job, found: Any) -> None:
+def _take(results: Results, job: Job, found: Figures) -> None:
     match job.section:
         case "main":
-            results.main.setdefault(job.workload, {}).update(found)
+            main = results.main.setdefault(job.workload, {})
+            main |= {(policy, job.rate): figures for policy, figures in found.items()}
         case "scores":
-            results.scores[job.workload] = found
+            results.scores[job.workload] = EldrScores(**found)
         case _:
             into = results.sections.setdefault(job.section, {})
             into |= {(job.workload, row): figures for row, figures in found.items()}
@@ -125,9 +136,9 @@ def _setting(workload: Workload, sizes: Sizes, policy: str, rate: float | None =
     )
 
 
-def _main(workload: Workload, sizes: Sizes, rate: float) -> dict[tuple[str, float], Figures]:
+def _main(workload: Workload, sizes: Sizes, rate: float) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
-    return {(policy, rate): play(_setting(workload, sizes, policy, rate), drawn) for policy in POLICIES}
+    return {policy: play(_setting(workload, sizes, policy, rate), drawn) for policy in POLICIES}
 
 
 def _clusters(workload: Workload, sizes: Sizes) -> dict[str, Figures]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from loadgen.studies.cache import CellCache, code_version
 from loadgen.studies.experiments import all_cells
 from loadgen.studies.placement.held_out import EXPECTED
 from loadgen.studies.placement.page import page_of
@@ -53,10 +51,9 @@ def placement(
     if unknown := [name for name in only if not any(each.name.startswith(name) for each in plan.experiments)]:
         names = "; ".join(each.name for each in plan.experiments)
         raise click.UsageError(f"no such experiment: {', '.join(unknown)}; there are: {names}")
-    cache = CellCache(cache_folder, code_version())
     try:
-        found = played(all_cells(chosen), cache, jobs or os.cpu_count() or 1)
-    except ConfigError as error:
+        found = played((each.cell() for each in all_cells(chosen)), cache_folder, jobs)
+    except (ConfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
     out = out or _FOLDER
     out.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,11 @@ every figure. Every sentence is derived from figures."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from loadgen.pages.markdown import bullets, listed
+from loadgen.studies.cells import Results
+from loadgen.studies.experiments import runs_of as runs_in
 from loadgen.studies.placement.curves import goodputs, spikes, sweeps
 from loadgen.studies.placement.judgement import (
     ALIKE,
@@ -27,14 +30,13 @@ from loadgen.studies.placement.tables import (
     unseen,
     verdict_table,
 )
-from loadgen.studies.playing import Results
 from loadgen.studies.skywalker.reader import Section
 
 
 def page_of(plan: Evaluation, results: Results, played: Collection[str] | None = None) -> dict[str, str]:
     """Contents by file name: the page and its plots. `played` names the experiments that were selected, all of them if
     it is not given; sections that need others are left out."""
-    runs_of = results.of
+    runs_of = partial(runs_in, results)
 
     def is_played(series: Series) -> bool:
         return played is None or series.experiment.name in played

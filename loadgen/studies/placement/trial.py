@@ -4,7 +4,6 @@ writes no page."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from loadgen.figures import Figures
 from loadgen.settings import setting
 from loadgen.simulator.scenario import merged
 from loadgen.studies import numbers as of
-from loadgen.studies.cache import CellCache, code_version
-from loadgen.studies.experiments import Changes, Experiment
+from loadgen.studies.experiments import Changes, Experiment, all_cells, runs_of
 from loadgen.studies.numbers import Measure
 from loadgen.studies.placement.systems import BASELINES, OURS, STRONGEST, SYSTEMS, run_of
 from loadgen.studies.placement.workloads import (
@@ -115,12 +113,11 @@ def trial(
             for name in names
             for each in _at_loads(known[name], clients, rate, speed, duration)
         ]
-        cells = [cell for experiment in experiments for cell in experiment.cells()]
-        found = played(cells, CellCache(cache_folder, code_version()), jobs or os.cpu_count() or 1)
-    except (ConfigError, ValueError) as error:
+        found = played((each.cell() for each in all_cells(experiments)), cache_folder, jobs)
+    except (ConfigError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     rows = [
-        _row(experiment.points[0].name, run, found.of(experiment, experiment.points[0].name, run))
+        _row(experiment.points[0].name, run, runs_of(found, experiment, experiment.points[0].name, run))
         for experiment in experiments
         for run in experiment.run_names
     ]

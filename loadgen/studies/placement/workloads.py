@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.studies.experiments import Cell, Changes, Point
+from loadgen.studies.experiments import Changes, Point, ScenarioCell
 from loadgen.studies.skywalker import plan as skywalker
 
 REGIONS = skywalker.REGIONS
@@ -67,7 +67,7 @@ class Workload:
         return int(self._document()["regions"][region]["replicas"])
 
     def _document(self) -> dict[str, Any]:
-        return Cell("", self.point, {}, 1).document()
+        return ScenarioCell("", self.point, {}, 1).document()
 
 
 def find_traces(folder: Path | None) -> skywalker.Traces:

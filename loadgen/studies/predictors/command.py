@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.figures import Figures
 from loadgen.studies.predictors.workloads import PredictorWorkload, kept_aside, recorded
 from loadgen.traces.files import TraceError
 
@@ -60,6 +61,11 @@ def predictors(
         out.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
+
+
+def table_of_recorded(traces: Path) -> Figures:
+    """Table 3 of the recorded loads, as a cell's figures."""
+    return {"text": measured(recorded(traces))}
 
 
 def measured(workloads: list[PredictorWorkload], sweep_steps: int | None = None, *, as_json: bool = False) -> str:

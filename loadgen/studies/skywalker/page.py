@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gateway.core.kernel.config import PlacementPolicy
 from loadgen.figures import Figures
 from loadgen.pages.markdown import bullets, listed
-from loadgen.studies.playing import Results
+from loadgen.studies.cells import Results
 from loadgen.studies.skywalker.beyond import beyond, unseen
 from loadgen.studies.skywalker.comparison import comparison
 from loadgen.studies.skywalker.fleets import day, skewed

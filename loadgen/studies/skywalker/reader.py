@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.figures import Figures
-from loadgen.studies.experiments import Experiment
+from loadgen.studies.cells import Results
+from loadgen.studies.experiments import Experiment, runs_of
 from loadgen.studies.numbers import Measure, Middle, ratio
-from loadgen.studies.playing import Results
 from loadgen.studies.skywalker.plan import PAPER_FLEETS, PUSHING_POINT, Axis, Evaluation, pushing_name
 
 
@@ -28,7 +28,7 @@ class Reader:
         self._results = results
 
     def of(self, experiment: Experiment, point: str, run: str) -> list[Figures]:
-        return self._results.of(experiment, point, run)
+        return runs_of(self._results, experiment, point, run)
 
     # Comparison of Fig. 8
 

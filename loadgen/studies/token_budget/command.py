@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from loadgen.planner.sources import SourceError
-from loadgen.studies.progress import progress_shown
-from loadgen.studies.token_budget.cells import play_cells
+from loadgen.studies.progress import played_whole
 from loadgen.studies.token_budget.page import NAME, page_of
 from loadgen.studies.token_budget.plan import cells
 from loadgen.studies.token_budget.tables import Reader
 from loadgen.studies.token_budget.workloads import present
-from loadgen.traces.files import TraceError
 
 _FOLDER = Path("docs/results")
 ELSEWHERE = {
@@ -53,11 +49,8 @@ def token_budget(
         )
     out, names = out or _FOLDER, present(traces)
     try:
-        with progress_shown() as told:
-            found = play_cells(
-                cells(names, quick=quick), cache_folder, traces, processes=jobs or os.cpu_count() or 1, on_progress=told
-            )
-    except (TraceError, SourceError) as error:
+        found = played_whole([each.cell(traces) for each in cells(names, quick=quick)], cache_folder, jobs)
+    except OSError as error:
         raise click.ClickException(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for name, text in page_of(Reader(found, names, quick=quick), _elsewhere(out)).items():

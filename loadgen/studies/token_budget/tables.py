@@ -4,7 +4,7 @@ results of cells only."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from loadgen.figures import Figures
@@ -16,22 +16,22 @@ from loadgen.planner.cited import LLAMA_3_70B_A100, QWEN3_235B_MI300X
 from loadgen.planner.fleet import Seats, Sizing, savings
 from loadgen.studies.skywalker.reader import Section
 from loadgen.studies.token_budget import days, paper, plan, tuning
-from loadgen.studies.token_budget.cells import Cell, Results
+from loadgen.studies.token_budget.plan import Setting
 from loadgen.studies.token_budget.workloads import EARLIER_SHARE, WORKLOADS
 
 FIGURE_6 = "token-budget-fig6.svg"
 
 
 class Reader:
-    """Looks up the figures of cells."""
+    """Looks up the figures of settings."""
 
-    def __init__(self, results: Results, present: Sequence[str], *, quick: bool) -> None:
+    def __init__(self, results: Mapping[Setting, Figures], present: Sequence[str], *, quick: bool) -> None:
         self.results = results
         self.present = present
         self.quick = quick
 
-    def of(self, cell: Cell) -> Figures:
-        return self.results[cell]
+    def of(self, setting: Setting) -> Figures:
+        return self.results[setting]
 
 
 # Tables 2, 5 and Fig. 6
@@ -40,7 +40,7 @@ class Reader:
 def table_2(reader: Reader) -> Section:
     rows = []
     for load in paper.LOADS:
-        found = reader.of(Cell("sized", load.name, quick=reader.quick))
+        found = reader.of(Setting("sized", load.name, quick=reader.quick))
         reserved, paged = found["fleets"]
         split, played = _split(reserved["formula"], paper.THRESHOLD), _split(reserved["played"], paper.THRESHOLD)
         whole, whole_played = reserved["formula"]["homogeneous"], reserved["played"]["homogeneous"]
@@ -106,7 +106,7 @@ def _paged_row(name: str, fleet: Figures) -> tuple[str, str, str, str, str]:
 def figure_6(reader: Reader) -> Section:
     curves, rows = [], []
     for load in paper.LOADS:
-        fleets = reader.of(Cell("sized", load.name, quick=reader.quick))["fleets"]
+        fleets = reader.of(Setting("sized", load.name, quick=reader.quick))["fleets"]
         for fleet in fleets:
             splits = fleet["formula"]["splits"]
             points = [(math.log2(each["threshold_tokens"]), max(0.0, 100 * each["savings_share"])) for each in splits]
@@ -169,7 +169,7 @@ def table_5() -> Section:
 def real(reader: Reader) -> Section:
     rows = []
     for name in reader.present:
-        found = reader.of(Cell("sized", name, quick=reader.quick))
+        found = reader.of(Setting("sized", name, quick=reader.quick))
         for fleet in found["fleets"]:
             rows += _real_rows(WORKLOADS[name].title, fleet)
     head = (
@@ -241,7 +241,7 @@ def table_3(reader: Reader) -> Section:
             )
         )
         for moment, words in (("transient", "its ten seconds"), ("steady", "steady state")):
-            found = reader.of(Cell("latency", paper.AZURE.name, design, moment, quick=reader.quick))
+            found = reader.of(Setting("latency", paper.AZURE.name, design, moment, quick=reader.quick))
             rows.append(
                 (
                     f"{design}, {words}",
@@ -324,7 +324,7 @@ the Azure-derived load, and recorded loads were kept aside until then.
 
 
 def _cell(reader: Reader, load: str, condition: str, threshold: int, seed: int) -> Figures:
-    return reader.of(Cell("tuned", load, condition=condition, threshold=threshold, seed=seed, quick=reader.quick))
+    return reader.of(Setting("tuned", load, condition=condition, threshold=threshold, seed=seed, quick=reader.quick))
 
 
 def _good(reader: Reader, load: str, condition: str, threshold: int, seeds: Sequence[int]) -> float:
@@ -341,7 +341,7 @@ def whole_days(reader: Reader) -> Section:
         base: int | None = None
         for design in days.DESIGNS:
             for routing in days.ROUTINGS:
-                found = reader.of(Cell("day", str(seats), design, routing, quick=reader.quick))
+                found = reader.of(Setting("day", str(seats), design, routing, quick=reader.quick))
                 base = base or found["instances"]
                 pools = "; ".join(
                     f"{name} {' + '.join(map(str, each['by_region']))}" for name, each in found["pools"].items()

@@ -8,7 +8,6 @@ import pytest
 
 from gateway.core.kernel.decode_config import DecodePolicyName
 from loadgen.figures import Figures
-from loadgen.studies.balanceroute.loads import LOADS, Asked, asked
 from loadgen.studies.balanceroute.world import BACKLOG, Setting, play
 
 JSQ = Setting("prompts", DecodePolicyName.JOIN_SHORTEST_QUEUE, workers=4, batch=8, requests=250)
@@ -16,12 +15,8 @@ BR_0 = replace(JSQ, policy=DecodePolicyName.BR_0)
 ORACLE = replace(JSQ, policy=DecodePolicyName.BR_H, predictor="oracle")
 
 
-def load() -> Asked:
-    return asked(LOADS["prompts"], None)
-
-
 def played(setting: Setting) -> Figures:
-    return play(setting, load())
+    return play(setting, None)
 
 
 def test_equal_settings_give_equal_figures_and_others_do_not() -> None:

@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 from loadgen.figures import Figures
-from loadgen.studies.experiments import Cell, all_cells
+from loadgen.studies.cells import Results
+from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.placement.constants import Constant
 from loadgen.studies.placement.page import page_of
 from loadgen.studies.placement.plan import Evaluation, evaluation
 from loadgen.studies.placement.reasons import reason_of
 from loadgen.studies.placement.systems import LMETRIC, OURS, OURS_EXACT, SGLANG
-from loadgen.studies.playing import Results
 from tests.support.traces import published
 
 QUANTILES = ("p10", "p25", "p50", "p75", "p90", "mean")
@@ -41,17 +41,17 @@ def figures(rate: float, ttft_s: float) -> Figures:
     return {"total": total}
 
 
-def alike(cell: Cell) -> Figures:
+def alike(cell: ScenarioCell) -> Figures:
     """Figures of equal throughput, with half the latency for Nightside."""
     return figures(10.0 + cell.seed / 100, 0.4 if cell.run_name == OURS else 0.9)
 
 
-def results(told: Callable[[Cell], Figures] = alike) -> Results:
+def results(told: Callable[[ScenarioCell], Figures] = alike) -> Results:
     cells = all_cells(plan().experiments)
     return Results({(c.experiment, c.point.name, c.run_name, c.seed): told(c) for c in cells})
 
 
-def page(told: Callable[[Cell], Figures] = alike) -> str:
+def page(told: Callable[[ScenarioCell], Figures] = alike) -> str:
     return page_of(plan(), results(told))["placement.md"]
 
 
@@ -75,7 +75,7 @@ def test_where_all_is_met_nothing_is_missed() -> None:
 
 
 def test_every_miss_is_named_with_its_measure() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         is_it = cell.experiment == "workload, arena" and cell.run_name == LMETRIC
         return figures(12.5, 0.1) if is_it else alike(cell)
 
@@ -87,7 +87,7 @@ def test_every_miss_is_named_with_its_measure() -> None:
 
 
 def test_a_curve_that_bends_down_is_named_with_whose_it_is() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         falls = cell.experiment == "sweep, tot" and cell.run_name == SGLANG and "48 clients" in cell.point.name
         return figures(5.0, 9.0) if falls else alike(cell)
 
@@ -97,7 +97,7 @@ def test_a_curve_that_bends_down_is_named_with_whose_it_is() -> None:
 
 
 def test_goodput_counts_only_what_is_in_time() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         return alike(cell) if cell.run_name == OURS or "15 clients" in cell.point.name else figures(20.0, 1.5)
 
     text = section(page(told), "Goodput")
@@ -107,7 +107,7 @@ def test_goodput_counts_only_what_is_in_time() -> None:
 
 
 def test_who_does_not_come_back_after_a_spike_has_less_than_one() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         stuck = "of bursts" in cell.point.name and cell.run_name == SGLANG
         return figures(6.0, 4.5) if stuck else figures(10.0, 0.9)
 
@@ -117,7 +117,7 @@ def test_who_does_not_come_back_after_a_spike_has_less_than_one() -> None:
 
 
 def test_exactness_is_held_against_the_same_rule_without_it() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         return figures(10.5, 0.2) if cell.run_name == OURS_EXACT else figures(10.0, 0.4)
 
     text = section(page(told), "What exactness is worth")
@@ -131,7 +131,7 @@ def test_exactness_is_held_against_the_same_rule_without_it() -> None:
 def test_the_paper_s_own_rules_are_beside_ours() -> None:
     worse_on = plan().workloads[0].title
 
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         if cell.run_name == OURS:
             return figures(7.0 if cell.point.name == worse_on else 12.0, 0.4)
         return figures(10.0, 0.8)
@@ -144,7 +144,7 @@ def test_the_paper_s_own_rules_are_beside_ours() -> None:
 
 
 def test_a_constant_is_shown_beside_its_default() -> None:
-    def told(cell: Cell) -> Figures:
+    def told(cell: ScenarioCell) -> Figures:
         return figures(8.0, 0.8) if cell.run_name == "3" else figures(10.0, 0.4)
 
     text = section(page(told), "Constants")

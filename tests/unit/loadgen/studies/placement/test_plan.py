@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.kernel.config import PlacementConfig
-from loadgen.studies.cache import CellCache
-from loadgen.studies.experiments import Cell, all_cells
+from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.placement.constants import CONSTANTS, Constant
 from loadgen.studies.placement.plan import SEEDS, SEEDS_FULL, Evaluation, evaluation
 from loadgen.studies.placement.systems import BASELINES, BEFORE, LLM_D, OURS, STRONGEST, SYSTEMS
@@ -24,7 +23,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     return evaluation(published(tmp_path_factory.mktemp("traces")), constants=(TRIED,))
 
 
-def cells_of(plan: Evaluation) -> Iterator[Cell]:
+def cells_of(plan: Evaluation) -> Iterator[ScenarioCell]:
     """One cell of each point and run."""
     seen = set()
     for cell in all_cells(plan.experiments):
@@ -38,11 +37,10 @@ def test_every_cell_is_a_scenario(plan: Evaluation) -> None:
         assert cell.scenario().runs[0].name == cell.run_name
 
 
-def test_every_point_has_a_key_of_its_own(plan: Evaluation, tmp_path: Path) -> None:
+def test_every_point_has_a_key_of_its_own(plan: Evaluation) -> None:
     """Points that are the same under another name may share a key."""
-    cache = CellCache(tmp_path, "code")
     first = {cell.point.name: cell for cell in cells_of(plan) if cell.run_name == OURS}
-    keys = {cache.key_of(cell) for cell in first.values()}
+    keys = {cell.cell().key() for cell in first.values()}
     assert len(keys) >= len(first) - len(plan.sweeps)
 
 
@@ -85,7 +83,7 @@ def test_each_experiment_tells_llm_d_how_fast_its_own_engines_prefill(plan: Eval
 def test_a_spike_is_over_before_it_is_looked_at(plan: Evaluation) -> None:
     assert len(plan.spikes) == 5
     for spike in plan.spikes:
-        calm, spiked = (Cell("", point, {"name": "run"}, 1).scenario() for point in spike.experiment.points)
+        calm, spiked = (ScenarioCell("", point, {"name": "run"}, 1).scenario() for point in spike.experiment.points)
         assert (calm.duration, calm.warm_up) == (spiked.duration, spiked.warm_up)
         more = spiked.clients[len(calm.clients) :]
         curves = [section.arrivals.curve for section in more if section.arrivals is not None]
@@ -95,7 +93,7 @@ def test_a_spike_is_over_before_it_is_looked_at(plan: Evaluation) -> None:
 
 def test_larger_fleets_have_as_many_more_users(plan: Evaluation) -> None:
     (series,) = (each for each in plan.cases if each.experiment.name == "case, fleets")
-    scenarios = [Cell("", point, {"name": "run"}, 1).scenario() for point in series.experiment.points]
+    scenarios = [ScenarioCell("", point, {"name": "run"}, 1).scenario() for point in series.experiment.points]
     sizes = [(sum(map(len, each.fleet().values())), sum(c.clients or 0 for c in each.clients)) for each in scenarios]
     assert sizes == [(6, 90), (24, 360), (96, 1440)]
 
@@ -104,7 +102,7 @@ def test_what_is_lost_is_lost_while_it_is_looked_at(plan: Evaluation) -> None:
     lost = [each for each in plan.cases if "lost" in each.experiment.name]
     assert len(lost) == 4
     for series in lost:
-        scenario = Cell("", series.experiment.points[0], {"name": "run"}, 1).scenario()
+        scenario = ScenarioCell("", series.experiment.points[0], {"name": "run"}, 1).scenario()
         (span,) = {span for section in scenario.faults for span in section.as_fault().spans()}
         assert scenario.warm_up < span[0] < span[1] < scenario.duration
         in_region = sum(len(owned) for name, owned in scenario.fleet().items() if name.startswith("ap-northeast-1"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.simulator.scenario import Scenario
-from loadgen.studies.experiments import Cell
+from loadgen.studies.experiments import ScenarioCell
 from loadgen.studies.placement.workloads import (
     Workload,
     as_recorded,
@@ -23,7 +23,7 @@ GENERATED = workloads(find_traces(None))
 
 
 def scenario(workload: Workload) -> Scenario:
-    return Cell("test", workload.point, {"name": "run"}, 1).scenario()
+    return ScenarioCell("test", workload.point, {"name": "run"}, 1).scenario()
 
 
 @pytest.fixture

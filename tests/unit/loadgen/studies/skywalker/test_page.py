@@ -22,9 +22,9 @@ from loadgen.bench.scale.provenance import provenance_here
 from loadgen.figures import Figures
 from loadgen.load.agreement import agreement_document
 from loadgen.simulator.scenario import RunSection, load_scenario
+from loadgen.studies.cells import Results
 from loadgen.studies.claims import CLOSE
 from loadgen.studies.experiments import SCENARIOS, all_cells
-from loadgen.studies.playing import Results
 from loadgen.studies.skywalker.page import page_of
 from loadgen.studies.skywalker.plan import (
     ALL_OF_THEM,
