@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from loadgen.studies.commands import options, refuse_over_the_whole, write
 from loadgen.studies.eldr.recorded import PICKS
 from loadgen.studies.progress import played_whole
 from loadgen.traces.files import TraceError
@@ -18,25 +19,13 @@ if TYPE_CHECKING:
     from loadgen.studies.eldr.plan import Results
     from loadgen.studies.eldr.workloads import Workload
 
-_FOLDER = Path("docs/results")
-
 
 @click.command()
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read recorded routing from this folder.",
-)
-@click.option("--quick", is_flag=True, help="Run a few requests of a small model, as a smoke test; needs -o.")
+@options("traces", "quick")
 @click.option(
     "--fit", "only_fit", is_flag=True, help="Fit the generator to the recording and print it, without running anything."
 )
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
-@click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
-@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
+@options("out", "cache", "jobs", "json")
 def eldr(
     *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, cache_folder: Path, jobs: int | None,
     as_json: bool,
@@ -45,10 +34,8 @@ def eldr(
 
     Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
     """
-    if quick and out is None:
-        raise click.UsageError(
-            f"--quick makes figures that say nothing, and {_FOLDER} holds real ones: say with -o where to"
-        )
+    if quick:
+        refuse_over_the_whole("--quick", out)
     try:
         from loadgen.studies.eldr.page import NAME, page_of  # noqa: PLC0415 - an optional extra
         from loadgen.studies.eldr.plan import cells_of, results_of  # noqa: PLC0415
@@ -71,10 +58,8 @@ def eldr(
             results = results_of(found, workloads, sizes)
     except (TraceError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    out = out or _FOLDER
-    out.mkdir(parents=True, exist_ok=True)
-    (out / NAME).write_text(page_of(results, quick=quick), encoding="utf-8")
-    click.echo(json.dumps(_document(results), indent=2) if as_json else f"{out / NAME}")
+    pages = {NAME: page_of(results, quick=quick)}
+    write(out, pages, json.dumps(_document(results), indent=2) if as_json else None)
 
 
 def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import has_addresses_of_its_own
 from loadgen.interrupts import leaves
-from loadgen.machine import read_cpu_times
+from loadgen.studies.commands import Machine
 from loadgen.studies.failover.cases import CASES, Case, Outcome, play
 from loadgen.studies.failover.page import page_of
 from mesh.clock import Clock
@@ -22,7 +22,7 @@ def play_failover(rounds: int, tell: Callable[[str], None]) -> str:
     """Play all cases; returns the page. Raises DemoFailure where a case could not be played."""
     if not has_addresses_of_its_own():
         raise DemoFailure("this system has no 127.x.y.z addresses besides 127.0.0.1, so one name cannot lead to two")
-    clock, before = Clock(), read_cpu_times(())
+    clock, machine = Clock(), Machine()
     outcomes: list[Outcome] = []
     for number in range(rounds):
         for case in CASES:
@@ -30,8 +30,7 @@ def play_failover(rounds: int, tell: Callable[[str], None]) -> str:
             outcomes.append(_outcome(case))
             took_s = (clock.now_ns() - began_ns) / _SECOND_NS
             tell(f"round {number + 1} of {rounds}: {case.name}: {took_s:.0f} s, {len(outcomes[-1].failures)} failed")
-    after = read_cpu_times(())
-    busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)
+    busy = machine.busy_share()
     tell("the controller's core, by number of replicas and regions")
     return page_of(outcomes, controller.run(), {**describe_machine(), "busy": busy})
 

@@ -14,6 +14,7 @@ from loadgen.figures import Figures
 from loadgen.settings import setting
 from loadgen.simulator.scenario import merged
 from loadgen.studies import numbers as of
+from loadgen.studies.commands import options
 from loadgen.studies.experiments import Changes, Experiment, all_cells, runs_of
 from loadgen.studies.numbers import Measure
 from loadgen.studies.placement.systems import BASELINES, OURS, STRONGEST, SYSTEMS, run_of
@@ -49,11 +50,7 @@ _HEADS = ("requests/s", "TTFT mean", "p50", "p90", "whole p50", "hits", "prefill
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read recorded traces from this folder.",
-)
+@options("traces")
 @click.option("--policy", "policies", multiple=True,
               help=f"Run this system of the page, or this placement policy; repeatable. Default: {OURS} and the"
                    " strongest baselines.")  # fmt: skip
@@ -72,9 +69,7 @@ _HEADS = ("requests/s", "TTFT mean", "p50", "p90", "whole p50", "hits", "prefill
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Show the rows of this earlier --json output as well, without running them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, including those of --against.")
-@click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@options("cache", "jobs")
 def trial(
     *,
     names: Sequence[str],

@@ -11,16 +11,13 @@ from pathlib import Path
 import click
 
 from loadgen.figures import Figures
+from loadgen.studies.commands import options, tell
 from loadgen.studies.predictors.workloads import PredictorWorkload, kept_aside, recorded
 from loadgen.traces.files import TraceError
 
 
 @click.command()
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read recorded traces from this folder.",
-)
+@options("traces")
 @click.option("--choosing", is_flag=True, help="Use the generated loads on which defaults are chosen.")
 @click.option(
     "--requests",
@@ -75,9 +72,6 @@ def measured(workloads: list[PredictorWorkload], sweep_steps: int | None = None,
         from loadgen.studies.predictors.table import as_markdown, table_3  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
-
-    def tell(words: str) -> None:
-        click.echo(words, err=True)
 
     if sweep_steps is None:
         rows, shown = table_3(workloads, on_progress=tell), as_markdown

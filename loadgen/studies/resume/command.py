@@ -6,20 +6,16 @@ from pathlib import Path
 
 import click
 
-from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
-from loadgen.machine import read_cpu_times
+from loadgen.studies.commands import FOLDER, Machine, options, tell, write
 from loadgen.studies.resume.costs import measure_added, measure_costs
 from loadgen.studies.resume.page import page_of
 from loadgen.studies.resume.playing import play_all
 from loadgen.studies.resume.real_engines import read_measured
 
-_FOLDER = Path("docs/results")
-
 
 @click.command()
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
-              show_default=True, help="Write the page into this folder.")  # fmt: skip
+@options("out")
 @click.option(
     "--seconds",
     type=click.FloatRange(1, 600),
@@ -36,23 +32,19 @@ _FOLDER = Path("docs/results")
 )
 @click.option("--rounds", type=click.IntRange(0, 100), default=3, show_default=True,
               help="Set the rounds in which a chunk's cost is measured.")  # fmt: skip
-def resume(*, out: Path, seconds: float, forwards: int, rounds: int) -> None:
+def resume(*, out: Path | None, seconds: float, forwards: int, rounds: int) -> None:
     """Measure what clients see of broken answers, with and without resume, in OUT/resume.md.
 
     What the tests on real engines measured is read from OUT/resume_engines.json.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
-    before = read_cpu_times(())
+    machine = Machine()
     try:
-        outcomes = play_all(seconds, forwards, lambda line: click.echo(line, err=True))
-        after = read_cpu_times(())
+        outcomes = play_all(seconds, forwards, tell)
+        described = machine.described()
         costs = measure_added(), measure_costs(rounds) if rounds else []
     except DemoFailure as error:
         raise click.ClickException(str(error)) from error
-    busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)
-    out.mkdir(parents=True, exist_ok=True)
-    machine = {**describe_machine(), "busy": f"{busy:.0%} of its CPU was in use meanwhile, by all that ran there"}
-    measured = read_measured(out / "resume_engines.json")
-    (out / "resume.md").write_text(page_of(outcomes, costs, measured, machine), encoding="utf-8")
-    click.echo(f"{out / 'resume.md'}")
+    measured = read_measured((out or FOLDER) / "resume_engines.json")
+    write(out, {"resume.md": page_of(outcomes, costs, measured, described)})

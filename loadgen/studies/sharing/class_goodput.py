@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from loadgen.figures import asked_in
+from loadgen.figures import Figures, asked_in
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.simulator.results import goodput_of
 from loadgen.simulator.world import Story
-from loadgen.studies.sharing.worlds import client, play, world
+from loadgen.studies.sharing.worlds import Size, client, play, world
 
 _SLO: Final = "2s"
 _SLO_NS: Final = 2_000_000_000
-_SECONDS, _QUICK_SECONDS = 240, 60
 _SECOND_NS: Final = 1_000_000_000
 _CASES: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("no classes", "interactive", {}),
@@ -24,14 +23,12 @@ _CASES: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
 _CHAT, _BACKLOG = "people", "nightly"
 
 
-def measure(options: object) -> dict[str, object]:
-    is_quick = bool(getattr(options, "quick", False))
-    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+def measure(size: Size) -> Figures:
+    seconds = size.seconds
     rows = [
         _row(name, service_class, dict(run), seed, seconds)
         for name, service_class, run in _CASES
-        for seed in range(1, seeds + 1)
+        for seed in size.seeds
     ]
     return {"seconds": seconds, "rows": rows}
 
@@ -51,8 +48,8 @@ def _figures(story: Story, seconds: int) -> dict[str, object]:
     return {"chat": chat, "backlog_tokens_per_s": done / seconds}
 
 
-def section(measured: dict[str, object]) -> str:
-    rows: Any = measured["rows"]
+def section(measured: Figures) -> str:
+    rows = measured["rows"]
     head = ("case", "seed", "chats in time", "late", "refused or failed", "first token p50", "p99", "backlog, tokens/s")
     lines = []
     for row in rows:

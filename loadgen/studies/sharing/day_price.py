@@ -15,6 +15,7 @@ from loadgen.report import RequestRecord
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.sharing.worlds import Size
 
 EXPECTED: Final = """\
 Expected before the first run: the region that is paid by use costs a third to a half less, since what the two others
@@ -75,19 +76,15 @@ _PEAK_PER_S: Final = {"chat": 4.5, "trees": 1.7}
 """Programs that begin in one region at its peak."""
 
 
-def measure(options: object) -> dict[str, object]:
-    """Results for JSON. `options.quick` plays a minute, which only shows that it can be played; `options.seeds` is the
-    number of seeds."""
-    is_quick = bool(getattr(options, "quick", False))
-    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
+def measure(size: Size) -> Figures:
+    is_quick = size.is_quick
     return {
         "expected": EXPECTED,
         "is_quick": is_quick,
         "day_s": _QUICK_S if is_quick else _DAY_S,
         "workloads": {
             name: {
-                policy: [played(name, policy, 1 + seed, is_quick=is_quick) for seed in range(seeds)]
-                for policy in POLICIES
+                policy: [played(name, policy, seed, is_quick=is_quick) for seed in size.seeds] for policy in POLICIES
             }
             for name in WORKLOADS
         },
@@ -159,7 +156,7 @@ _HEADS: Final = (
 )
 
 
-def section(measured: Mapping[str, Any]) -> str:
+def section(measured: Figures) -> str:
     """Markdown of the section."""
     return "\n".join(_lines(measured)) + "\n"
 

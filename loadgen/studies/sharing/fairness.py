@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.core.kernel.sharing_config import SharingConfig
+from loadgen.figures import Figures
 from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord
-from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, client, play, world
+from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, Size, client, play, world
 from loadgen.vocabulary import RequestEnd
 
 _NAMES: Final = ("one", "other")
 _WEIGHTS: Final = ((1.0, 1.0), (1.0, 3.0))
-_SECONDS, _QUICK_SECONDS = 240, 60
 _RATES: Final = (8.0, 16.0)
 """Conversations per second; each tenant's rate is more than its share of the engines."""
 _SECOND_NS: Final = 1_000_000_000
@@ -22,15 +22,13 @@ _CREDIT: Final = 5
 """Requests that an engine is sent before it has reported them: they stand in its own queue."""
 
 
-def measure(options: object) -> dict[str, object]:
-    is_quick = bool(getattr(options, "quick", False))
-    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+def measure(size: Size) -> Figures:
+    seconds = size.seconds
     rows = [
         _row(seed, seconds, weights, is_fair=is_fair)
         for weights in _WEIGHTS
         for is_fair in (True, False)
-        for seed in range(1, seeds + 1)
+        for seed in size.seeds
     ]
     return {"seconds": seconds, "rows": rows}
 
@@ -85,8 +83,8 @@ def bound(records: Sequence[RequestRecord], weights: tuple[float, float]) -> flo
     return 2 * (config.prefix_slack_tokens + (1 + at_once) * one / min(weights))
 
 
-def section(measured: dict[str, object]) -> str:
-    rows: Any = measured["rows"]
+def section(measured: Figures) -> str:
+    rows = measured["rows"]
     head = ("weights", "queues", "seed", "served (thousands of weighed tokens)", "ever apart", "bound")
     lines = [
         (

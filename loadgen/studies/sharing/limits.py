@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gateway.core.vocabulary import TenantName
+from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.tenant_watch import TenantFigures, bound_of
 from loadgen.simulator.world import World
+from loadgen.studies.sharing.worlds import Size
 
-_SCENARIO: Final = Path(__file__).parents[2] / "scenarios/tenant_limits.yaml"
+SCENARIO: Final = Path(__file__).parents[2] / "scenarios/tenant_limits.yaml"
 _ACME: Final = TenantName("acme")
 _GATEWAYS: Final = 4
 _LIMIT: Final = 24
 _PER_MINUTE: Final = 120
-_SECONDS, _QUICK_SECONDS = 120, 30
 _SECOND_NS: Final = 1_000_000_000
 _EVERYWHERE: Final = ("us-east-1", "us-east-1", "eu-west-1", "ap-northeast-1")
 
@@ -41,13 +42,11 @@ def _deaf(kind: str, amount: float, seconds: int) -> list[dict[str, object]]:
     return [{"kind": kind, "target": each, "amount": amount, "at": "0s", "lasts": f"{seconds}s"} for each in gateways]
 
 
-def measure(options: object) -> dict[str, object]:
-    is_quick = bool(getattr(options, "quick", False))
-    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+def measure(size: Size) -> Figures:
+    seconds = size.seconds // 2
     places: list[dict[str, object]] = []
     rates: list[dict[str, object]] = []
-    for seed in range(1, seeds + 1):
+    for seed in size.seeds:
         places += [_places(case, seed, seconds) for case in _cases(seconds)]
         rates += [_rates(scope, seed, seconds) for scope in ("mesh", "gateway")]
     return {"seconds": seconds, "limit": _LIMIT, "per_minute": _PER_MINUTE, "places": places, "rates": rates}
@@ -116,7 +115,7 @@ def _play(
         "faults": list(faults),
         "runs": [{"system": "nightside", "tenants": {_ACME: limits}}],
     }
-    scenario = load_scenario(_SCENARIO, changes)
+    scenario = load_scenario(SCENARIO, changes)
     world = World(scenario, scenario.runs[0])
     world.play()
     return world.tenants.tenants[_ACME]
@@ -126,9 +125,9 @@ def _median(numbers: list[int]) -> int:
     return sorted(numbers)[len(numbers) // 2] if numbers else 0
 
 
-def section(measured: dict[str, object]) -> str:
-    places: Any = measured["places"]
-    rates: Any = measured["rates"]
+def section(measured: Figures) -> str:
+    places = measured["places"]
+    rates = measured["rates"]
     bound = bound_of(_LIMIT, _GATEWAYS, 0.2)
     places_head = (
         "case",

@@ -6,26 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from loadgen.figures import Figures
 from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord
 from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
-from loadgen.studies.sharing.worlds import LONG, SHORT, client, play, world
+from loadgen.studies.sharing.worlds import LONG, SHORT, Size, client, play, world
 from loadgen.vocabulary import RequestEnd
 
 FLOODER: Final = "noisy"
 YIELDS_ABOVE: Final = 1.5
 WITH_ROOM: Final = {"sharing": {"yields_above": YIELDS_ABOVE}}
 _FIRST_COME: Final = {"sharing": {"fair": False}}
-_SECONDS, _QUICK_SECONDS = 240, 60
 _CHATS: Final = (("acme", 0.6), ("zeta", 0.6))
 _FLOODS: Final = {LONG: "60 long", SHORT: "200 short (kept aside)"}
 
 
-def measure(options: object) -> dict[str, object]:
-    is_quick = bool(getattr(options, "quick", False))
-    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
-    rows = [row for of in _FLOODS for seed in range(1, seeds + 1) for row in _rows(seed, seconds, of)]
+def measure(size: Size) -> Figures:
+    seconds = size.seconds
+    rows = [row for of in _FLOODS for seed in size.seeds for row in _rows(seed, seconds, of)]
     return {"seconds": seconds, "rows": rows}
 
 
@@ -88,8 +86,8 @@ def _answered(records: Sequence[RequestRecord]) -> int:
     return sum(each.tenant == FLOODER and each.end is RequestEnd.COMPLETED for each in records)
 
 
-def section(measured: dict[str, object]) -> str:
-    rows: Any = measured["rows"]
+def section(measured: Figures) -> str:
+    rows = measured["rows"]
     head = ("flood", "seed", "tenant", "alone", "first come", "fair shares", "is left", "leaving room", "is left",
             "flood is `batch`")  # fmt: skip
     lines = [

@@ -17,6 +17,7 @@ from loadgen.simulator.results import figures_of
 from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.sharing.worlds import Size
 from loadgen.traces.rates import Points
 from loadgen.vocabulary import RequestEnd
 
@@ -69,10 +70,10 @@ AFTERWARDS: Final = (
 """Questions raised by the first look; no result was expected beforehand."""
 
 
-def measure(options: object) -> dict[str, object]:
-    """Results for JSON. `options.quick` plays minutes of a day, which only shows that it can be played. There is one
-    seed, whatever `options.seeds` says: a day holds some fifteen thousand requests."""
-    is_quick = bool(getattr(options, "quick", False))
+def measure(size: Size) -> Figures:
+    """Results for JSON. There is one seed, however many there are of other parts: a day holds some fifteen thousand
+    requests."""
+    is_quick = size.is_quick
     return {
         "expected": EXPECTED,
         "is_quick": is_quick,
@@ -94,7 +95,7 @@ def measure(options: object) -> dict[str, object]:
     }
 
 
-def section(measured: Mapping[str, Any]) -> str:
+def section(measured: Figures) -> str:
     """Markdown of the section."""
     return "\n".join(_lines(measured)) + "\n"
 

@@ -4,15 +4,36 @@ of their results."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import Story, World
 
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Amount that each part plays."""
+
+    seeds_each: int = 1
+    is_quick: bool = False
+    """Only check that the parts can be played; their figures mean nothing."""
+
+    @property
+    def seeds(self) -> range:
+        return range(1, 2 if self.is_quick else 1 + self.seeds_each)
+
+    @property
+    def seconds(self) -> int:
+        """Length of a run of small worlds."""
+        return 60 if self.is_quick else 240
+
+
 REGION: Final = "us-east-1"
 SLOTS: Final = 16
 REPLICAS: Final = 2
+ROUND_TRIPS: Final = Path(__file__).parents[2] / "demo/round_trips.csv"
 _HERE = Path(__file__).parent / "worlds.py"
 _CHAT = {"conversations": {"turns": {"median": 1, "sigma": 0.1, "minimum": 1, "maximum": 1}}}
 LONG: Final = "long"
@@ -48,7 +69,7 @@ def world(
         "duration": f"{seconds}s",
         "warm_up": f"{seconds // 6}s",
         "slots": SLOTS,
-        "round_trips": str(Path(__file__).parents[2] / "demo/round_trips.csv"),
+        "round_trips": str(ROUND_TRIPS),
         "regions": {REGION: {"jurisdiction": "US", "replicas": REPLICAS}},
         "workloads": {"chat": _CHAT, **_FLOODS},
         "clients": [dict(each) for each in clients],

@@ -45,7 +45,7 @@ _SECTIONS: tuple[tuple[Callable[[Reader], Section], tuple[str, ...]], ...] = (
 
 
 def page_of(
-    plan: Evaluation, results: Results, others: Mapping[str, Figures], played: Collection[str] | None = None
+    plan: Evaluation, results: Results, others: Mapping[str, Figures | None], played: Collection[str] | None = None
 ) -> dict[str, str]:
     """Contents by file name: the page and its plots. `others` holds measurements of other commands, by slot; `played`
     names the experiments that were selected, all of them if it is not given."""

@@ -12,7 +12,7 @@ SLOTS = ("agreement", "scale")
 """Names of files with results, without `.json`."""
 
 
-def agreement(others: Mapping[str, Figures]) -> Section:
+def agreement(others: Mapping[str, Figures | None]) -> Section:
     """Section of the results of `nightside agreement`."""
     found = others.get("agreement")
     if found is None:
@@ -39,7 +39,7 @@ def _ran_with(found: Figures) -> str:
     return f"Both ran with {found['ran_with']}."
 
 
-def scale(others: Mapping[str, Figures]) -> Section:
+def scale(others: Mapping[str, Figures | None]) -> Section:
     """Section of the results of `nightside bench scale`."""
     found = others.get("scale")
     if found is None:

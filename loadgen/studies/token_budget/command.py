@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from loadgen.studies.commands import FOLDER, options, refuse_over_the_whole, write
 from loadgen.studies.progress import played_whole
-from loadgen.studies.token_budget.page import NAME, page_of
+from loadgen.studies.token_budget.page import page_of
 from loadgen.studies.token_budget.plan import cells
 from loadgen.studies.token_budget.tables import Reader
 from loadgen.studies.token_budget.workloads import present
 
-_FOLDER = Path("docs/results")
 ELSEWHERE = {
     "token-budget-live.md": "Live: a burst of long prompts beside short chat",
 }
@@ -22,18 +22,7 @@ ELSEWHERE = {
 
 
 @click.command("token-budget")
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read recorded traces from this folder.",
-)
-@click.option("--quick", is_flag=True, help="Run a few requests per cell, as a smoke test; needs -o.")
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Write the page and its plot into this folder; default: {_FOLDER}.")  # fmt: skip
-@click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
-@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
+@options("traces", "quick", "out", "cache", "jobs", "json")
 def token_budget(
     *, traces: Path | None, quick: bool, out: Path | None, cache_folder: Path, jobs: int | None, as_json: bool
 ) -> None:
@@ -43,20 +32,16 @@ def token_budget(
 
     Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
     """
-    if quick and out is None:
-        raise click.UsageError(
-            f"--quick makes figures that say nothing, and {_FOLDER} holds real ones: say with -o where to"
-        )
-    out, names = out or _FOLDER, present(traces)
+    if quick:
+        refuse_over_the_whole("--quick", out)
+    names = present(traces)
     try:
         found = played_whole([each.cell(traces) for each in cells(names, quick=quick)], cache_folder, jobs)
     except OSError as error:
         raise click.ClickException(str(error)) from error
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in page_of(Reader(found, names, quick=quick), _elsewhere(out)).items():
-        (out / name).write_text(text, encoding="utf-8")
-    rows = [{**asdict(cell), **figures} for cell, figures in found.items()]
-    click.echo(json.dumps(rows, indent=2) if as_json else f"{out / NAME}")
+    rows = [{**asdict(setting), **figures} for setting, figures in found.items()]
+    pages = page_of(Reader(found, names, quick=quick), _elsewhere(out or FOLDER))
+    write(out, pages, json.dumps(rows, indent=2) if as_json else None)
 
 
 def _elsewhere(out: Path) -> dict[str, str]:

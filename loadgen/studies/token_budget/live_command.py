@@ -13,27 +13,25 @@ import click
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
 from loadgen.interrupts import leaves
-from loadgen.machine import read_cpu_times
 from loadgen.pages.markdown import NOTHING, table
+from loadgen.studies.commands import Machine, options, rounds, tell, write
 from loadgen.studies.token_budget import live
 from loadgen.studies.token_budget.live import Seen, at, middle
 from mesh.faults import ConfigError
 
 NAME = "token-budget-live.md"
-_FOLDER = Path("docs/results")
 
 
 @click.command("token-budget-live")
-@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="Set the number of rounds.")
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER, show_default=True,
-              help="Write the section into this folder, where `results token-budget` finds it.")  # fmt: skip
-def token_budget_live(*, rounds: int, out: Path) -> None:
-    """Measure a burst of prompts of 16,000 tokens beside short chat, live, in OUT/token-budget-live.md.
+@rounds(3)
+@options("out")
+def token_budget_live(*, rounds: int, out: Path | None) -> None:
+    """Measure a burst of prompts of 16,000 tokens beside short chat, live, in OUT/token-budget-live.md, where
+    `results token-budget` finds it.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
-    folder = Path(tempfile.mkdtemp(prefix="nightside-live-"))
-    before = read_cpu_times(())
+    folder, machine = Path(tempfile.mkdtemp(prefix="nightside-live-")), Machine()
     found: dict[str, list[Seen]] = {design: [] for design in live.DESIGNS}
     complaints: list[str] = []
     try:
@@ -41,17 +39,13 @@ def token_budget_live(*, rounds: int, out: Path) -> None:
             for design in live.DESIGNS:
                 place = folder / f"{number}-{live.DESIGNS.index(design)}"
                 found[design].append(asyncio.run(live.play(design, number + 1, place)))
-                click.echo(f"round {number + 1} of {rounds}: {design}", err=True)
+                tell(f"round {number + 1} of {rounds}: {design}")
     except* (DemoFailure, ConfigError, OSError) as failures:
         complaints = [str(each) or type(each).__name__ for each in leaves(failures)]
     if complaints:
         raise click.ClickException("\n".join([*complaints, f"Logs and region files: {folder}"]))
     shutil.rmtree(folder)
-    after = read_cpu_times(())
-    busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / NAME).write_text(section(found, describe_machine(), busy), encoding="utf-8")
-    click.echo(f"{out / NAME}")
+    write(out, {NAME: section(found, describe_machine(), machine.busy_share())})
 
 
 def section(found: Mapping[str, Sequence[Seen]], machine: Mapping[str, object], busy: float) -> str:

@@ -18,6 +18,7 @@ from loadgen.bench.relay.relays import RIVALS, version_of, why_missing
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.settings import setting
+from loadgen.studies.commands import options, refuse_over_the_whole, rounds, write
 from loadgen.studies.placement.live.cases import Case, cases
 from loadgen.studies.placement.live.page import case_table, page_of
 from loadgen.studies.placement.live.playing import Live
@@ -25,18 +26,13 @@ from loadgen.studies.placement.live.systems import LiveSystem, systems
 from mesh.clock import Clock
 from mesh.faults import ConfigError
 
-_FOLDER = Path("docs/results")
 _PAGE = "placement_live.md"
 _EXIT_PROBLEM = 1
 
 
 @click.command()
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read recorded traces from this folder.",
-)
-@click.option("--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Set the number of rounds.")
+@options("traces")
+@rounds(2)
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Set the seed of the first round; later rounds count up."
 )
@@ -52,8 +48,7 @@ _EXIT_PROBLEM = 1
     metavar="KEY=VALUE",
     help="Change a key of every scenario, as in a.0.b=3; repeatable.",
 )
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
+@options("out")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context
 def live(
@@ -69,8 +64,8 @@ def live(
     Exit codes: 0 everything was played, 1 something could not be (the page says what), 2 the command was used wrongly,
     130 it was stopped (Ctrl-C), and no page was written.
     """
-    if (only or settings) and out is None:
-        raise click.UsageError(f"--only and --set make another page than that in {_FOLDER}: say with -o where to")
+    for option in [*(["--only"] if only else ()), *(["--set"] if settings else ())]:
+        refuse_over_the_whole(option, out)
     chosen = _chosen(cases(traces, real.absolute() if real else None, dict(map(setting, settings))), only)
     missing = {
         each.name: why_missing(each.relay, rivals)
@@ -85,14 +80,9 @@ def live(
         console.print(f"Stopped after {len(played.runs)} runs. Logs and files: {folder}", soft_wrap=True)
         context.exit(EXIT_INTERRUPTED)
     document = _document(played, missing, rivals, _command_line(traces, rounds, seed, real))
-    out = out or _FOLDER
-    out.mkdir(parents=True, exist_ok=True)
-    (out / _PAGE).write_text(page_of(document), encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps(document, indent=2))
-    else:
+    if not as_json:
         _show(document)
-        click.echo(f"{out / _PAGE}")
+    write(out, {_PAGE: page_of(document)}, json.dumps(document, indent=2) if as_json else None)
     if played.faults:
         console.print(f"Logs and files: {folder}", soft_wrap=True)
         context.exit(_EXIT_PROBLEM)

@@ -14,7 +14,7 @@ from loadgen.studies.main import results
     ("arguments", "complaint"),
     [
         (["--only", "fig9"], "say with -o where to"),
-        (["--only", "fig99", "-o", "out"], "no such experiment: fig99; there are: fig8, fig9"),
+        (["--only", "fig99", "-o", "out"], "no such experiment: fig99; there are: fig8; fig9"),
     ],
 )
 def test_wrong_use_ends_with_2_and_writes_nothing(
