@@ -104,7 +104,7 @@ def tell(line: str) -> None:
 
 
 class Machine:
-    """This machine, and how much of its CPU was in use since then by all that ran."""
+    """Machine of a live study, and how much of its CPU was in use since then by all that ran."""
 
     def __init__(self) -> None:
         self._before = read_cpu_times(())

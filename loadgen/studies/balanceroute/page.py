@@ -55,7 +55,7 @@ def _head(reader: Reader, present: Sequence[str]) -> str:
     most = [f"{running_at_most(HEAVY[g], JSQ.title, g):.1f} at {g}" for g in HEAVY]
     return f"""# BalanceRoute, in virtual time
 
-Written by `make results-balanceroute TRACES=dir`; do not edit. It holds the gateway's decode tier against what
+Written by `make results NAME=balanceroute TRACES=dir`; do not edit. It holds the gateway's decode tier against what
 BalanceRoute (arXiv, 2026) published; [docs/predictors.md](../predictors.md) says what predicts.{lacking}
 {small}
 What plays is the tier that gateways have (`gateway/core/features/disaggregated`): its pool and the bound of that, a

@@ -48,7 +48,7 @@ def _head(results: Results, *, quick: bool) -> str:
     )
     return f"""# ELDR, in virtual time
 
-Written by `make results-eldr TRACES=dir`; do not edit. It holds expert locality
+Written by `make results NAME=eldr TRACES=dir`; do not edit. It holds expert locality
 ([docs/expert_locality.md](../expert_locality.md)) against what ELDR
 (arXiv, 2026) published.{absent}
 {small}

@@ -14,7 +14,7 @@ from loadgen.studies.commands import options, rounds, tell, write
 @options("out")
 @rounds(3)
 def failover(*, out: Path | None, rounds: int) -> None:
-    """Measure live, with the OpenAI SDK, what clients see when gateways die, in OUT/failover.md.
+    """Measure live, with the OpenAI SDK, what clients see when gateways die, in OUT/failover.md; ten minutes.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """

@@ -55,7 +55,7 @@ def _head(outcomes: Sequence[Outcome], machine: Mapping[str, object]) -> str:
     rounds = max(Counter(each.case for each in outcomes).values(), default=0)
     return f"""# When a gateway dies
 
-Written by `make results-failover`; do not edit. Gateways, a controller and emulated engines as processes on one
+Written by `make results NAME=failover`; do not edit. Gateways, a controller and emulated engines as processes on one
 machine, {rounds} times each: {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB,
 Linux {machine["kernel"]}, {machine["python"]}; the core is {machine["core"]}.
 {float(str(machine["busy"])):.0%} of its CPU was in use meanwhile, by all that ran there.

@@ -43,7 +43,7 @@ _MADE_UP_SEED = 4
 )
 def token_budget_classifier(*, documents: Path, out: Path) -> None:
     """Measure the classifier's accuracy and the convergence of its ratios on DOCUMENTS, made by
-    loadgen/studies/prompts/gather.sh.
+    loadgen/studies/prompts/gather.sh; five minutes.
 
     Exit codes: 0 all was measured, 1 something cannot be read or written, 2 the command was used wrongly.
     """

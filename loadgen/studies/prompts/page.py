@@ -47,7 +47,7 @@ def _head(measured: Measured) -> str:
     chosen = len(measured.documents) - len(aside)
     return f"""# What a prompt is, and how many tokens it comes to
 
-`make results-token-budget-classifier` writes this page: it fetches texts and tokenizers, and measures.
+`make results NAME=token-budget-classifier` writes this page: it fetches texts and tokenizers, and measures.
 Neither is part of this project.
 
 - **Texts**: {len(measured.documents)} documents of 1.5 to 40 kB, in {len(people)} languages of people (Debian's manual

@@ -33,7 +33,7 @@ from loadgen.studies.resume.real_engines import read_measured
 @click.option("--rounds", type=click.IntRange(0, 100), default=3, show_default=True,
               help="Set the rounds in which a chunk's cost is measured.")  # fmt: skip
 def resume(*, out: Path | None, seconds: float, forwards: int, rounds: int) -> None:
-    """Measure what clients see of broken answers, with and without resume, in OUT/resume.md.
+    """Measure what clients see of broken answers, with and without resume, in OUT/resume.md; three minutes.
 
     What the tests on real engines measured is read from OUT/resume_engines.json.
 

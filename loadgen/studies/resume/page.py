@@ -32,7 +32,7 @@ def page_of(
 def _head(machine: Mapping[str, object]) -> str:
     return f"""# When an answer breaks
 
-Written by `make results-resume`; do not edit. Gateways and emulated engines as processes on one machine:
+Written by `make results NAME=resume`; do not edit. Gateways and emulated engines as processes on one machine:
 {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB, {machine["python"]}; {machine["busy"]}.
 Region files have no more in them than they need: every limit is the default.
 

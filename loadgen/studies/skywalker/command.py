@@ -17,7 +17,7 @@ from loadgen.studies.skywalker.slots import SLOTS
 def skywalker(
     *, traces: Path | None, full: bool, out: Path | None, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:
-    """Repeat SkyWalker's evaluation, in OUT/skywalker.md.
+    """Repeat SkyWalker's evaluation, in OUT/skywalker.md; fifteen minutes of two cores.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 

@@ -68,7 +68,7 @@ def _head(plan: Evaluation, left_out: Sequence[str]) -> str:
     combinations = sum(len(each.points) * len(each.runs) for each in plan.experiments if each.name not in left_out)
     return f"""# SkyWalker's evaluation, in virtual time
 
-Written by `make results-skywalker TRACES=dir`; do not edit. This is {size}. Seeds
+Written by `make results NAME=skywalker TRACES=dir`; do not edit. This is {size}. Seeds
 {listed(list(map(str, plan.seeds)))}, and others where a section says so; {combinations} combinations of workload,
 fleet and system. {_recorded(plan)}
 

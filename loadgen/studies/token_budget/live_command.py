@@ -27,7 +27,7 @@ NAME = "token-budget-live.md"
 @options("out")
 def token_budget_live(*, rounds: int, out: Path | None) -> None:
     """Measure a burst of prompts of 16,000 tokens beside short chat, live, in OUT/token-budget-live.md, where
-    `results token-budget` finds it.
+    `results token-budget` finds it; four minutes.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
@@ -68,7 +68,7 @@ beside {live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of
 {live.ENGINES} emulated engines with the paper's timing. *Pushed blindly*: each request goes to the next engine at once,
 as plain balancers do it; else it waits in the gateway until an engine has nobody waiting. *One pool*: windows of
 {live.LONG_WINDOW:,}, {live.LONG_SLOTS} slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and
-{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results-token-budget-live`: medians of {rounds}
+{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results NAME=token-budget-live`: medians of {rounds}
 rounds, in brackets the lowest and the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which {busy:.0%} were
 busy, with whatever else ran there.
 

@@ -39,7 +39,7 @@ def _head(reader: Reader) -> Section:
     small = "\n**A small one**: its figures say nothing.\n" if reader.quick else ""
     return Section(f"""# Token-budget pools
 
-Written by `make results-token-budget TRACES=dir`; do not edit. It holds pools by length against what the
+Written by `make results NAME=token-budget TRACES=dir`; do not edit. It holds pools by length against what the
 token-budget paper (arXiv 2604.09613) published.{lacking} Table 4, and what tells texts apart, are on
 [a page of their own](token-budget-classifier.md). How to plan a fleet of one's own:
 [docs/pools.md](../pools.md).
