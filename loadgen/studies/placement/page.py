@@ -78,9 +78,9 @@ def _head(plan: Evaluation, played: Collection[str] | None) -> str:
     lacking = f" Not found, and left out: {listed(missing)}." if missing else ""
     return f"""# Our default placement, in virtual time
 
-Written by `make results NAME=placement TRACES=dir`; do not edit. [skywalker.md](skywalker.md) holds SkyWalker's evaluation;
-this page asks whether what a region file has that says nothing, called `{OURS}` here, is the right thing for every
-workload.{lacking}
+Written by `make results NAME=placement TRACES=dir`; do not edit. [skywalker.md](skywalker.md) holds SkyWalker's
+evaluation; this page asks whether what a region file has that says nothing, called `{OURS}` here, is the right thing
+for every workload.{lacking}
 {partial}
 The gateways' own cores decide, on modelled engines. Ratios compare runs that were asked the same, paired by seed: the
 median of the seeds, and in brackets the lowest and the highest. Workloads are played by every system with

@@ -17,8 +17,8 @@ def page_of(successions: Sequence[Succession], machine: Mapping[str, object]) ->
     where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['python']}"
     return f"""# When the controller that leads dies
 
-Written by `make results NAME=succession`; do not edit. Two controllers as processes on one machine, on the store that the
-first column names ({where};
+Written by `make results NAME=succession`; do not edit. Two controllers as processes on one machine, on the store that
+the first column names ({where};
 {machine["busy"]}). The one that leads is killed (`kill -9`), the other one follows.
 Until then nothing that a mesh does waits for it: gateways serve by what they were told last.
 

@@ -68,9 +68,9 @@ beside {live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of
 {live.ENGINES} emulated engines with the paper's timing. *Pushed blindly*: each request goes to the next engine at once,
 as plain balancers do it; else it waits in the gateway until an engine has nobody waiting. *One pool*: windows of
 {live.LONG_WINDOW:,}, {live.LONG_SLOTS} slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and
-{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results NAME=token-budget-live`: medians of {rounds}
-rounds, in brackets the lowest and the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which {busy:.0%} were
-busy, with whatever else ran there.
+{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results NAME=token-budget-live`: medians of
+{rounds} rounds, in brackets the lowest and the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which
+{busy:.0%} were busy, with whatever else ran there.
 
 {table(head, rows)}"""
 
