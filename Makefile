@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-token-budget-classifier results-eldr results-resume results-sharing results-records results-succession docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -26,7 +26,7 @@ setup-tests: ## Check for the programs that tests start, and create .venv-cloud 
 compiled: setup ## Build build/compiled, with the core compiled by mypyc; needs a C compiler.
 	@.ci/compile
 
-relays: ## Install the routers that bench-relay and results-live compare with, into .venv-relay.
+relays: ## Install the routers that bench-relay and NAME=live compare with, into .venv-relay.
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
 clean: ## Remove the environments, caches and builds.
@@ -117,46 +117,19 @@ agreement: setup ## Compare live regions with the simulator, in docs/results/agr
 
 ##@ Results, each a page of docs/results
 
-results-skywalker: setup ## Repeat SkyWalker's evaluation; TRACES=dir, FULL=1 takes hours.
-	nice $(BIN)/nightside results skywalker $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
+NEEDED_eldr := compiled
+NEEDED_live := relays
+NEEDED_records := setup-tests
+LIVE := live failover resume succession token-budget-live
+IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
+IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
 
-results-placement: setup ## Compare default placement with other routers' rules; TRACES=dir, FULL=1.
-	nice $(BIN)/nightside results placement $(if $(TRACES),--traces $(TRACES)) $(if $(FULL),--full)
-
-results-live: setup relays ## Compare live with other routers; TRACES=dir, REAL=1 adds llama.cpp; twelve minutes.
+results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study, or list them; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
+	$(if $(filter token-budget-classifier,$(NAME)),loadgen/studies/prompts/gather.sh build/prompts)
 	$(if $(REAL),.ci/setup-engines llamacpp)
-	$(BIN)/nightside results live $(if $(TRACES),--traces $(TRACES)) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)
-
-results-failover: setup ## Measure what clients see when gateways die; ten minutes; ARGS=--rounds 1.
-	$(BIN)/nightside results failover $(ARGS)
-
-results-balanceroute: setup ## Compare the decode tier with BalanceRoute's tables; TRACES=dir, ARGS=--look.
-	nice $(BIN)/nightside results balanceroute $(if $(TRACES),--traces $(TRACES)) $(ARGS)
-
-results-token-budget: setup ## Compare pools by length with the token-budget paper; TRACES=dir, ARGS=--json.
-	nice $(BIN)/nightside results token-budget $(if $(TRACES),--traces $(TRACES)) $(ARGS)
-
-results-token-budget-live: setup ## Measure a burst of long prompts beside short chat; four minutes.
-	$(BIN)/nightside results token-budget-live $(ARGS)
-
-results-token-budget-classifier: setup ## Measure token estimates on fetched texts and tokenizers; five minutes.
-	loadgen/evaluation/prompts/gather.sh build/prompts
-	nice $(BIN)/nightside results token-budget-classifier build/prompts/documents.jsonl $(ARGS)
-
-results-eldr: compiled ## Compare expert locality with ELDR's figures; TRACES=dir; takes both cores.
-	cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results $(if $(TRACES),--traces $(abspath $(TRACES))) $(ARGS)
-
-results-resume: setup ## Measure what clients see when engines and regions die; three minutes.
-	$(BIN)/nightside results resume $(ARGS)
-
-results-sharing: setup ## Measure sharing between tenants and classes; ARGS=--quick.
-	$(BIN)/nightside results sharing $(ARGS)
-
-results-records: setup setup-tests ## Measure the time until DNS providers change records; three minutes.
-	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)
-
-results-succession: setup ## Measure the time until another controller leads; STORES="a.yaml b.yaml".
-	$(BIN)/nightside results succession $(STORES) $(ARGS)
+	$(or $(IN_$(NAME)),$(if $(filter $(LIVE),$(NAME)),,nice) $(BIN)/nightside results $(or $(NAME),--help)) \
+	    $(if $(filter token-budget-classifier,$(NAME)),build/prompts/documents.jsonl) $(STORES) \
+	    $(if $(TRACES),--traces $(abspath $(TRACES))) $(if $(FULL),--full) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)
 
 ##@ Generate
 

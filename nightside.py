@@ -36,7 +36,7 @@ COMMANDS = {
     "plan": ("loadgen.planner.command:plan_command", "Size a model's fleet as one pool and as two."),
     "trace": ("loadgen.traces.main:trace", "Inspect and convert recorded load."),
     "agreement": ("loadgen.load.agreement_cli:agreement", "Run one scenario live and in simulation, and compare."),
-    "results": ("loadgen.evaluation.main:results", "Repeat published measurements and write pages of results."),
+    "results": ("loadgen.studies.main:results", "Repeat published measurements and write pages of results."),
     "bench": ("loadgen.bench.main:bench", "Measure the components that every request passes through."),
 }
 """Target (module:attribute) of each subcommand, and the line that `--help` shows for it."""

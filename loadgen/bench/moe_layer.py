@@ -2,7 +2,7 @@
 by distinct experts (ELDR's Fig. 2), and the time that attention takes to read a batch's keys and values. Run it by
 itself on a machine with PyTorch and a GPU: `python -m loadgen.bench.moe_layer`.
 
-It prints JSON: device, date, versions, every median, and the constants that `loadgen/evaluation/eldr` takes. Without a
+It prints JSON: device, date, versions, every median, and the constants that `loadgen/studies/eldr` takes. Without a
 GPU it says so and exits with 1, since a CPU's times predict none of a GPU's.
 """
 

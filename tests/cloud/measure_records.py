@@ -1,5 +1,5 @@
 """Measures how long publishing records takes, per provider, and writes docs/results/failover_records.md:
-`make results-records`.
+`make results NAME=records`.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def _spread(found: list[float]) -> str:
 
 PAGE = """# Records, when a gateway dies
 
-Written by `make results-records`; do not edit. A whole controller with all decisions at their default settings, three
-gateways as it sees them (a stream and a health page each), and whoever answers for the zone, {rounds} times each:
+Written by `make results NAME=records`; do not edit. A whole controller with all decisions at their default settings,
+three gateways as it sees them (a stream and a health page each), and whoever answers for the zone, {rounds} times each:
 {machine}.
 BIND and Knot DNS are Debian's. Route53 is an emulator behind a front of ours that refuses what AWS refuses and takes
 five requests a second: that measures our part, and nothing of AWS's own time.

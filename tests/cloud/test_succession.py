@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.evaluation.succession.page import page_of
-from loadgen.evaluation.succession.playing import play
+from loadgen.studies.succession.page import page_of
+from loadgen.studies.succession.playing import play
 from tests.cloud.pairs import SharedStore
 from tests.cloud.postgresql import USER, Postgresql
 

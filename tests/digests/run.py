@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing import Pool
 from pathlib import Path
 
-from loadgen.evaluation.sharing import day_price
-from loadgen.evaluation.sharing.day_price import WORKLOADS
 from loadgen.simulator import chaos
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.scenario import Scenario, load_scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.sharing import day_price
+from loadgen.studies.sharing.day_price import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("recorded.json")

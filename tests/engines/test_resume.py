@@ -23,7 +23,7 @@ import aiohttp
 import pytest
 
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
-from loadgen.evaluation.resume.real_engines import Exactness, Killed, write_measured
+from loadgen.studies.resume.real_engines import Exactness, Killed, write_measured
 from tests.engines.conftest import Engines
 from tests.engines.cutter import Cut, Cutter
 from tests.engines.real import ROOT, free_port, reports_error

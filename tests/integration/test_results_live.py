@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from loadgen.bench.relay.relays import VLLM_ROUTER
-from loadgen.evaluation.placement.live.cases import cases
-from loadgen.evaluation.placement.live.playing import Live
-from loadgen.evaluation.placement.live.systems import systems
+from loadgen.studies.placement.live.cases import cases
+from loadgen.studies.placement.live.playing import Live
+from loadgen.studies.placement.live.systems import systems
 
 ROUTER = Path(__file__).parents[1] / "fakes/router.py"
 TINY = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loadgen.evaluation.numbers import Middle, middle_of
+from loadgen.studies.numbers import Middle, middle_of
 
 DIRECT = "direct"
 """Name for measurements without a relay: the cost of clients and engines alone."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, by_round, parts_of, ratio
-from loadgen.evaluation.numbers import Middle, middle_of
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
+from loadgen.studies.numbers import Middle, middle_of
 
 TITLES = {
     Figure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.bench.scale import measure
-from loadgen.evaluation.sources import version_of
+from loadgen.studies.sources import version_of
 
 _SHOWN_DIGITS = 12
 

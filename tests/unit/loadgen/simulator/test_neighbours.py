@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.evaluation.sharing.noisy_neighbour import FLOODER, WITH_ROOM, Floods, played
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.neighbours import (
     MOVED_MAX_SHARE,
@@ -17,6 +16,7 @@ from loadgen.simulator.neighbours import (
     check_neighbours,
     neighbours_of,
 )
+from loadgen.studies.sharing.noisy_neighbour import FLOODER, WITH_ROOM, Floods, played
 
 SECONDS = 40
 

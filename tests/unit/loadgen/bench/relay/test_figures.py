@@ -10,7 +10,7 @@ from loadgen.bench.relay.figures import (
     ratio,
     with_added,
 )
-from loadgen.evaluation.numbers import Middle
+from loadgen.studies.numbers import Middle
 
 CHUNK = Figure.CPU_PER_CHUNK
 TTFT = Figure.TTFT_P99

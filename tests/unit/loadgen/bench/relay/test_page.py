@@ -17,7 +17,7 @@ from loadgen.bench.relay.page import (
     setting_rows,
     table,
 )
-from loadgen.evaluation.numbers import Middle
+from loadgen.studies.numbers import Middle
 
 READINGS = [
     Reading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),

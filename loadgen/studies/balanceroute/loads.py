@@ -1,0 +1,174 @@
+"""Loads of decode workers by short names: recorded ones for the tables, synthetic ones for choosing defaults, and two
+that are held out. It draws and reads; it plays nothing.
+
+Every load has earlier requests, to which predictors are fitted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
+from gateway.core.features.disaggregated.predictors.history import Ended
+from loadgen.fit.sources import TOKEN_S, passage_key
+from loadgen.studies.predictors.workloads import kept_aside
+from loadgen.traces.files import Draw, TraceError, read_trace
+from loadgen.traces.rows import Trace
+
+LONG_TOKENS = 400
+"""Minimum answer length of the Azure load. The paper leaves out short answers as well; its bound is not published. The
+same as in the table of predictors."""
+_SERVEGEN_SCALE = 0.0135
+_MADE_UP = 8_000
+_KNOWN_MAX = 6_000
+"""Maximum number of earlier requests that predictors are fitted to."""
+_TOKEN_NS = round(TOKEN_S * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request whose prefill is complete."""
+
+    prompt_tokens: int
+    output_tokens: int
+    prompt_key: int = UNKNOWN_PROMPT
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A load, in order of arrival."""
+
+    earlier: Sequence[Ask]
+    """Requests that are not played: the history that predictors are fitted to."""
+    later: Sequence[Ask]
+
+    def known(self) -> list[Ended]:
+        return [
+            Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, 0, number)
+            for number, each in enumerate(self.earlier[-_KNOWN_MAX:])
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A load by its name, and its title on the page."""
+
+    name: str
+    title: str
+    read: Callable[[Path | None], list[Ask]]
+    patterns: tuple[str, ...] = ()
+    """Files that it reads, beneath the folder of traces."""
+
+
+def find_file(folder: Path | None, pattern: str) -> Path:
+    """First file that matches the pattern. Raises TraceError."""
+    found = None if folder is None else next(iter(sorted(folder.glob(pattern))), None)
+    if found is None:
+        raise TraceError(f"there is no {pattern} in {folder or 'any folder of traces: name one with --traces'}")
+    return found
+
+
+def asked(named: Named, folder: Path | None, share_known: float = 0.4) -> Asked:
+    """Requests of a load, split into earlier and later ones. Raises TraceError."""
+    rows = _rows_of(named.name, folder)
+    cut = int(len(rows) * share_known)
+    return Asked(rows[:cut], rows[cut:])
+
+
+@cache
+def _rows_of(name: str, folder: Path | None) -> list[Ask]:
+    return LOADS[name].read(folder)
+
+
+# Recorded
+
+_SERVEGEN = ("servegen/servegen_datasets_reason_deepseek-r1*", "servegen/reason_deepseek-r1_client_hod.csv")
+_AZURE = ("azure2023/AzureLLMInferenceTrace_conv.csv*",)
+_MOONCAKE = ("mooncake/conversation_trace.jsonl*",)
+
+
+def _reasoning(folder: Path | None) -> list[Ask]:
+    service, rates = (find_file(folder, pattern) for pattern in _SERVEGEN)
+    return _asks_of(read_trace(service, draw=Draw(rates, rate_scale=_SERVEGEN_SCALE)))
+
+
+def _azure(folder: Path | None) -> list[Ask]:
+    return [each for each in _asks_of(read_trace(find_file(folder, _AZURE[0]))) if each.output_tokens >= LONG_TOKENS]
+
+
+def _mooncake(folder: Path | None) -> list[Ask]:
+    return _asks_of(read_trace(find_file(folder, _MOONCAKE[0])))
+
+
+def _asks_of(trace: Trace) -> list[Ask]:
+    by_time = sorted(trace.rows, key=lambda row: row.at_s)
+    return [
+        Ask(row.passage.tokens, row.output_tokens, passage_key(row.passage))
+        for row in by_time
+        if row.output_tokens > 0 and row.passage.tokens > 0
+    ]
+
+
+# Synthetic
+
+
+def _made_up(number: int) -> Callable[[Path | None], list[Ask]]:
+    """Synthetic loads that predictors' defaults were chosen on, in order of arrival."""
+
+    def read(_: Path | None) -> list[Ask]:
+        ended = kept_aside(_MADE_UP)[number].read().ended
+        by_arrival = sorted(ended, key=lambda each: each.ended_ns - each.output_tokens * _TOKEN_NS)
+        return [Ask(each.prompt_tokens, each.output_tokens, each.prompt_key) for each in by_arrival]
+
+    return read
+
+
+def _agents(_: Path | None) -> list[Ask]:
+    """Synthetic load with long prompts and short answers, a few of them long."""
+    rng = random.Random("agents")
+    return [
+        Ask(min(60_000, round(rng.lognormvariate(9.0, 0.8))) + 1, min(16_000, round(rng.lognormvariate(5.0, 1.4))) + 8)
+        for _ in range(_MADE_UP)
+    ]
+
+
+def _prompts(_: Path | None) -> list[Ask]:
+    """Synthetic load in which most of a request's tokens are its prompt, so that placement can balance the load."""
+    rng = random.Random("prompts")
+    return [
+        Ask(
+            min(30_000, max(50, round(rng.lognormvariate(7.0, 1.0)))),
+            min(4_000, max(8, round(rng.lognormvariate(5.6, 1.0)))),
+        )
+        for _ in range(_MADE_UP)
+    ]
+
+
+LOADS = {
+    each.name: each
+    for each in (
+        Named("reasoning", "ServeGen, reasoning: a heavy tail", _reasoning, _SERVEGEN),
+        Named("capped", f"Azure 2023, answers of at least {LONG_TOKENS} tokens: capped", _azure, _AZURE),
+        Named("prompts", "made up: heavy-tailed prompts, shorter answers", _prompts),
+        Named("recurring", "made up: prompts that recur, a heavy tail", _made_up(0)),
+        Named("limited", "made up: chats with a limit", _made_up(1)),
+        Named("mooncake", "Mooncake, conversations", _mooncake, _MOONCAKE),
+        Named("agents", "made up: agents, long prompts", _agents),
+    )
+}
+TABLES = ("reasoning", "capped", "prompts")
+CHOOSING = ("recurring", "limited")
+ASIDE = ("mooncake", "agents")
+
+
+def present(folder: Path | None) -> list[str]:
+    """Names of the loads whose files are present."""
+    return [
+        each.name
+        for each in LOADS.values()
+        if all(folder is not None and any(folder.glob(pattern)) for pattern in each.patterns)
+    ]

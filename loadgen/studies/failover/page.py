@@ -1,0 +1,100 @@
+"""Page of a gateway failover's costs: live measurements, the costs of the controller's core, and the aims.
+
+Every figure is measured elsewhere. It must never leave out a failed request, nor call an aim met that was not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from loadgen.bench.controller import SIZES, figure_at
+from loadgen.demo.watch import Cause
+from loadgen.pages.markdown import NOTHING, table
+from loadgen.studies.failover.cases import Outcome
+from loadgen.studies.rendering import render, shortened
+
+REASSIGNED_MAX_S = 3.0
+RENAMED_MAX_S = 5.0
+_COSTS = (
+    ("a report of a gateway, µs", "report_us"),
+    ("a probe, µs", "probe_us"),
+    ("a gateway's death, ms", "death_ms"),
+    ("its own recovery, ms", "recovery_ms"),
+    ("largest snapshot, KiB", "snapshot_bytes"),
+    ("making one to push, ms", "push_ms"),
+)
+
+
+def page_of(outcomes: Sequence[Outcome], bench: Mapping[str, object], machine: Mapping[str, object]) -> str:
+    cases: dict[str, list[Outcome]] = {}
+    for each in outcomes:
+        cases.setdefault(each.case, []).append(each)
+    killed = [each for each in outcomes if not each.is_silent]
+    return render(
+        "failover/page.md.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
+        causes=list(Cause), spread=_spread, failures_of=_failures, faults=_faults(outcomes),
+        judged=_judged(killed, outcomes), costs=_costs(bench),
+    )  # fmt: skip
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [each for each in values if each is not None]
+    if len(known) < len(values) or not known:
+        return NOTHING
+    return f"{median(known):.2f} ({min(known):.2f}–{max(known):.2f})"
+
+
+def _failures(outcomes: Sequence[Outcome]) -> list[tuple[Cause, bool, str]]:
+    return [each for outcome in outcomes for each in outcome.failures]
+
+
+def _faults(outcomes: Sequence[Outcome]) -> list[str]:
+    """Failures in the client's own words, so that readers can check the classes."""
+    said = Counter((cause, shortened(fault)) for cause, _, fault in _failures(outcomes))
+    return [f"{count} × {cause}: `{fault}`" for (cause, fault), count in said.most_common(12)]
+
+
+def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]:
+    beside = [each for each in killed if each.has_sibling]
+    alone = [each for each in killed if not each.has_sibling]
+    unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)
+    unknown = sum(cause is Cause.OTHER for each in outcomes for cause, _, _ in each.failures)
+    unknown += sum(each.hung for each in killed)  # refused at once by a killed process's host
+    return [
+        _within("replicas reassigned after a kill -9", [each.reassigned_s for each in killed], REASSIGNED_MAX_S),
+        _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),
+        f"{_word(bool(beside) and not unbegun)}: with a sibling, no request failed whose answer had not begun"
+        f" ({unbegun} did)",
+        f"{_word(not unknown)}: no failed request without a class ({unknown} had none)",
+        f"{_word(bool(alone) and all(each.served_s is not None for each in alone))}: without one, an adopter serves"
+        " requests on what it adopted",
+    ]
+
+
+def _within(what: str, values: Sequence[float | None], most_s: float) -> str:
+    known = [each for each in values if each is not None]
+    is_met = bool(values) and len(known) == len(values) and max(known) <= most_s
+    worst = f"{max(known):.2f} s at worst" if known else "never seen"
+    never = f", and {len(values) - len(known)} times not at all" if known and len(known) < len(values) else ""
+    return f"{_word(is_met)}: {what} within {most_s:.0f} s ({worst}{never})"
+
+
+def _word(is_met: bool) -> str:
+    return "**met**" if is_met else "**not met**"
+
+
+def _costs(bench: Mapping[str, object]) -> str:
+    rows = [[title, *(_cost(bench, figure, *size) for size in SIZES)] for title, figure in _COSTS]
+    head = ["of the controller's core", *(f"{replicas:,} replicas, {regions} regions" for replicas, regions in SIZES)]
+    return table(head, rows)
+
+
+def _cost(bench: Mapping[str, object], figure: str, replicas: int, regions: int) -> str:
+    value = bench.get(figure_at(figure, replicas, regions))
+    if not isinstance(value, int | float):
+        return NOTHING
+    if figure == "snapshot_bytes":
+        value = value / 1024
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

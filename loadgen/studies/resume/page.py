@@ -1,0 +1,36 @@
+"""Page of what clients see of engines that die. Every figure is measured elsewhere; no broken stream is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import quantiles
+
+from loadgen.pages.markdown import NOTHING
+from loadgen.studies.numbers import Middle
+from loadgen.studies.rendering import render
+from loadgen.studies.resume import playing
+from loadgen.studies.resume.costs import Cost
+from loadgen.studies.resume.playing import Outcome
+from loadgen.studies.resume.real_engines import Measured
+
+RELAY_CHUNK_US = 33
+_P50, _P99 = 49, 98
+
+
+def page_of(
+    outcomes: Sequence[Outcome],
+    costs: tuple[Mapping[str, Middle], Sequence[Cost]],
+    measured: Measured,
+    machine: Mapping[str, object],
+) -> str:
+    added, whole = costs
+    return render("resume/page.md.j2", outcomes=outcomes, added=added, costs=whole, measured=measured, machine=machine,
+                  playing=playing, relay_chunk_us=RELAY_CHUNK_US, two=_two)  # fmt: skip
+
+
+def _two(values: Sequence[float]) -> str:
+    """Cells of the median and of the 99th percentile."""
+    if len(values) < 2:
+        return f"{NOTHING} | {NOTHING}"
+    cuts = quantiles(values, n=100, method="inclusive")
+    return f"{1000 * cuts[_P50]:.0f} ms | {1000 * cuts[_P99]:.0f} ms"

@@ -1,0 +1,87 @@
+"""Section of Fig. 8: every system on every workload, and where SkyWalker is behind. Every sentence is derived from
+figures."""
+
+from __future__ import annotations
+
+from loadgen.pages.drawing import Boxes, rows
+from loadgen.pages.markdown import bullets, listed, table
+from loadgen.pages.templates import picture_file
+from loadgen.studies import numbers as of
+from loadgen.studies.numbers import Measure, measured, middle_box, number, percent, seconds_of, times
+from loadgen.studies.skywalker.plan import SKYWALKER
+from loadgen.studies.skywalker.reader import Reader, Section
+
+_SAME = 0.01
+_HEAD = ("system", "requests/s", "", "TTFT p50, s", "", "mean", "", "p90", "", "whole p50, s", "", "hits", "away",
+         "outstanding", "busiest / mean")  # fmt: skip
+
+
+def comparison(reader: Reader) -> Section:
+    parts = [
+        "## Fig. 8: throughput, time to first token, end to end\n",
+        _where_behind(reader, of.THROUGHPUT, "throughput", more_is_better=True),
+        _where_behind(reader, of.TTFT_P90, "P90 of TTFT", more_is_better=False),
+        "Ratios are to SkyWalker's. `hits`: of the prompts' tokens, those found in an engine's cache; `away`: of the"
+        " requests, those answered outside the client's region; `outstanding`: requests at one engine on average, and"
+        " `busiest / mean`: at the busiest engine, as a multiple of that. Boxes:"
+        " 25 to 75 %, whiskers 10 and 90 %, line: median, triangle: mean; medians of the seeds.\n",
+    ]
+    plots = {}
+    for place, workload in enumerate(reader.workloads()):
+        name = f"skywalker-fig8-{place}.svg"
+        plots[name] = _plot(reader, workload)
+        parts += [
+            f"### {workload}\n",
+            _table(reader, workload),
+            f"![{workload}: first tokens and whole answers]({name})\n",
+        ]
+    return Section("\n".join(parts), plots)
+
+
+def _table(reader: Reader, workload: str) -> str:
+    return table(_HEAD, [_row(reader, workload, system) for system in reader.plan.fig8.run_names])
+
+
+def _row(reader: Reader, workload: str, system: str) -> tuple[str, ...]:
+    runs = reader.system(workload, system)
+
+    def against(measure: Measure) -> str:
+        return "" if system == SKYWALKER else times(reader.compared(workload, system, SKYWALKER, measure))
+
+    cells = [number(measured(runs, of.THROUGHPUT)), against(of.THROUGHPUT)]
+    for measure in (of.TTFT_P50, of.TTFT_MEAN, of.TTFT_P90, of.ANSWER_P50):
+        cells += [seconds_of(measured(runs, measure)), against(measure)]
+    cells += [percent(measured(runs, of.HITS)), percent(measured(runs, of.FORWARDED))]
+    cells += [number(measured(runs, of.OUTSTANDING), 1), number(measured(runs, of.BUSIEST))]
+    return system, *cells
+
+
+def _plot(reader: Reader, workload: str) -> str:
+    systems = reader.plan.fig8.run_names
+    panels = [
+        Boxes(title, "s", [middle_box(reader.system(workload, system), kind) for system in systems])
+        for title, kind in (("Time to first token", "ttft_ms"), ("End to end", "duration_ms"))
+    ]
+    return picture_file(rows(f"{workload}: first tokens and whole answers", systems, panels))
+
+
+def _where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:
+    """Sentence naming the systems that are better than SkyWalker."""
+    rivals = [name for name in reader.plan.fig8.run_names if name != SKYWALKER]
+    workloads = reader.workloads()
+    behind = []
+    for workload in workloads:
+        found = {rival: reader.compared(workload, rival, SKYWALKER, measure) for rival in rivals}
+        better = {
+            rival: each.median
+            for rival, each in found.items()
+            if each and (each.median > 1 + _SAME if more_is_better else each.median < 1 - _SAME)
+        }
+        order = sorted(better, key=better.__getitem__, reverse=more_is_better)
+        if better:
+            behind.append(f"{workload}: {listed([f'{rival} (× {better[rival]:.2f})' for rival in order])}")
+    text = (
+        f"{words[0].upper()}{words[1:]}: on {len(workloads) - len(behind)} of {len(workloads)} workloads nobody is more"
+        f" than {_SAME:.0%} better than SkyWalker.\n"
+    )
+    return text + (f"\nIt is behind on\n\n{bullets(behind)}" if behind else "")

@@ -1,0 +1,435 @@
+"""SkyWalker's evaluation (§5) as experiments, and additions: recorded traces, sensitivity, and Nightside's own rule.
+
+The workloads in the scenarios `paper_*` were fitted by hand to the paper's description of its own; the page says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.studies.experiments import Changes, Experiment, Point
+
+SKYWALKER = "SkyWalker"
+SKYWALKER_CH = "SkyWalker-CH"
+REGION_LOCAL = "region-local"
+GKE = "GKE-style"
+SGLANG = "SGLang"
+SGLANG_04 = "SGLang v0.4"
+LEAST_LOAD = "least load"
+ROUND_ROBIN = "round robin"
+CONSISTENT_HASH = "consistent hash"
+
+BASELINES = (GKE, ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG, SGLANG_04)
+"""Baselines of the paper; SGLang's router has both its current defaults and those of the paper's time."""
+
+SGLANG_04_PLACEMENT = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
+PAPER_PLACEMENT: Changes = {
+    "policy": "prefix",
+    "explore_rule": "share",
+    "explore_below_share": 0.5,
+    "peer_queue_length_max": 10,
+    "peer_availability": "free_replica",
+    "remote_choice": "prefix",
+    "remote_prefix_min_share": 0.0,
+}
+PAPER_PUSHING: Changes = {"mode": "pending", "in_band_credit": None}
+"""Settings of the paper's algorithm, all written out because the defaults differ from them and may change."""
+WORTH_PLACEMENT: Changes = {"explore_rule": "worth", "explore_load": "128B"}
+CREDIT: Changes = {"in_band_credit": 4}
+"""Settings in place of the paper's: the defaults of the policy `prefix` in a region file that sets nothing else. The
+default policy is another one, which is measured elsewhere."""
+
+
+def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
+    return {"name": name, "system": system, **sections}
+
+
+def _skywalker(name: str, placement: Changes | None = None, pushing: Changes | None = None) -> Changes:
+    """The paper's algorithm with the given changes."""
+    return _run(name, "skywalker", placement={**PAPER_PLACEMENT, **(placement or {})},
+                pushing={**PAPER_PUSHING, **(pushing or {})})  # fmt: skip
+
+
+_ALONE = _run(REGION_LOCAL, "region_local", placement=PAPER_PLACEMENT, pushing=PAPER_PUSHING)
+
+SYSTEMS = (
+    _skywalker(SKYWALKER),
+    _run(SKYWALKER_CH, "skywalker_ch", pushing=PAPER_PUSHING),
+    _ALONE,
+    _run(GKE, "gke"),
+    _run(ROUND_ROBIN, "global_round_robin"),
+    _run(LEAST_LOAD, "global_least_load"),
+    _run(CONSISTENT_HASH, "global_consistent_hash"),
+    _run(SGLANG, "global_sglang"),
+    _run(SGLANG_04, "global_sglang", placement=SGLANG_04_PLACEMENT),
+)
+
+WORTH = "worth"
+FIRST_TOKEN = "first token"  # noqa: S105
+MIN_SHARE = "share ≥ ½ abroad"
+ALL_OF_THEM = "worth + first token"
+CREDIT_ALONE = "credit"
+WORTH_AND_CREDIT = "worth + credit"
+VARIANTS = (
+    _skywalker(SKYWALKER),
+    _skywalker(WORTH, WORTH_PLACEMENT),
+    _skywalker(CREDIT_ALONE, pushing=CREDIT),
+    _skywalker(WORTH_AND_CREDIT, WORTH_PLACEMENT, CREDIT),
+    _skywalker(FIRST_TOKEN, {"remote_choice": "first_token"}),
+    _skywalker(MIN_SHARE, {"remote_prefix_min_share": 0.5}),
+    _skywalker(ALL_OF_THEM, {**WORTH_PLACEMENT, "remote_choice": "first_token"}),
+)
+"""Nightside's own rules, each by itself, and two of them together; `first token` knows no minimum share."""
+
+VARIANT_WORDS = {
+    WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
+    " request that it has more weighs as much as the prefill of `explore_load`, 128 bytes of prompt. The paper follows"
+    " a match from half of the prompt on.",
+    CREDIT_ALONE: "(`in_band_credit: 4`) of the requests that were pushed since the last probe and have no first token,"
+    " those beyond the credit count as pending. So a fifth still goes to an engine, and a sixth waits.",
+    WORTH_AND_CREDIT: "what a region file has if it says `policy: prefix` and nothing else: `worth` and `credit`.",
+    FIRST_TOKEN: "(`remote_choice: first_token`) the region where round trip, queue, and prefill of what it was not"
+    " sent add up to least, at the rate that the first tokens of our own replicas tell.",
+    MIN_SHARE: "(`remote_prefix_min_share: 0.5`) below half a match the nearest region, not the one with the match.",
+    ALL_OF_THEM: f"`{WORTH}` and `{FIRST_TOKEN}` together.",
+}
+
+
+def worth_trials(workloads: str) -> str:
+    """Origin of the one constant of `worth`, where `workloads` is the page's name for them."""
+    return f"trials on three of {workloads}, not recorded which"
+
+
+_EIGHT = {"regions.us-east-1.replicas": 3, "regions.eu-west-1.replicas": 2, "regions.ap-northeast-1.replicas": 3}
+_TWELVE = {"regions.us-east-1.replicas": 4, "regions.eu-west-1.replicas": 4, "regions.ap-northeast-1.replicas": 4}
+_SIX = {"regions.us-east-1.replicas": 2, "regions.eu-west-1.replicas": 2, "regions.ap-northeast-1.replicas": 2}
+
+ARENA, WILDCHAT, TREES, MIXED = "Arena-like", "WildChat-like", "ToT", "mixed tree"
+PAPER_FLEETS = (f"{ARENA}, 4/4/4", f"{WILDCHAT}, 3/3/2", f"{TREES}, 4/4/4", f"{MIXED}, 4/4/4")
+"""Fleets that fit the paper's clients. The paper names both fleets but not always which it used where: 240 clients fit
+the larger one, 100 the smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The recorded files that were found, by their use."""
+
+    mooncake: Path | None = None
+    sessions: Path | None = None
+    gsm8k: Path | None = None
+
+
+def find_traces(folder: Path | None) -> Traces:
+    """Files found in a folder, under the names that they are published with."""
+    if folder is None:
+        return Traces()
+
+    def found(pattern: str) -> Path | None:
+        return next(iter(sorted(file.resolve() for file in folder.glob(pattern))), None)
+
+    return Traces(
+        found("mooncake/conversation_trace.jsonl*"),
+        found("claude_code_sessions/requests.jsonl*"),
+        found("gsm8k/train.jsonl*"),
+    )
+
+
+def workloads(traces: Traces) -> tuple[Point, ...]:
+    """Workloads of the evaluation: the paper's four on both of its fleets, then the recorded ones."""
+    asked: Changes = {} if traces.gsm8k is None else {"workloads.tree.questions": str(traces.gsm8k)}
+    both = asked if not asked else dict(asked) | {"workloads.large_tree.questions": str(traces.gsm8k)}
+    fleets = (("4/4/4", _TWELVE), ("3/3/2", _EIGHT))
+    kinds: tuple[tuple[str, str, Changes], ...] = (
+        (ARENA, "paper_conversations.yaml", {}),
+        (WILDCHAT, "paper_wildchat.yaml", {}),
+        (TREES, "paper_trees.yaml", asked),
+        (MIXED, "paper_mixed_trees.yaml", both),
+    )
+    points = [
+        Point(f"{kind}, {fleet}", scenario, {**changes, **replicas})
+        for kind, scenario, changes in kinds
+        for fleet, replicas in fleets
+    ]
+    if traces.mooncake is not None:
+        points.append(_replayed("Mooncake conversation, 2/2/2", traces.mooncake, "60s", "15s"))
+    if traces.sessions is not None:
+        for name, scale in (("agentic sessions, 2/2/2", 0.1), ("agentic sessions twice as long, 2/2/2", 0.2)):
+            points.append(_replayed(name, traces.sessions, "45s", "15s", scale_tokens=scale, pause_max="2s"))
+    return tuple(points)
+
+
+def _replayed(name: str, file: Path, duration: str, warm_up: str, **trace: object) -> Point:
+    """Recorded workload on engines with memory for such prompts; a third of the clients and half of the replicas of the
+    paper's fleet."""
+    regions = ("us-east-1", "eu-west-1", "ap-northeast-1")
+    changes: dict[str, object] = {
+        "preset": "llama-3.1-8b-h100",
+        "duration": duration,
+        "warm_up": warm_up,
+        "workloads": {"chat": {"trace": {"file": str(file), "input_tokens_max": 100_000, **trace}}},
+        "clients": [{"region": region, "workload": "chat", "clients": 40} for region in regions],
+    }
+    return Point(name, "paper_conversations.yaml", changes | _SIX)
+
+
+# Fig. 9
+
+SELECTIONS: tuple[tuple[str, Changes], ...] = (
+    ("SGLang's selection", {"policy": "cache_aware"}),
+    ("SGLang v0.4's selection", {"policy": "cache_aware", **SGLANG_04_PLACEMENT}),
+    (f"{SKYWALKER}'s selection", {}),
+    (f"{WORTH}'s selection", WORTH_PLACEMENT),
+)
+OUTSTANDING_LIMITS = (20, 30, 40, 50)
+BLIND, PENDING, WITH_CREDIT = "BP", "SP-P", "SP-P with credit"
+
+
+def outstanding(limit: int) -> str:
+    return f"SP-O {limit}"
+
+
+PUSHING: tuple[tuple[str, Changes], ...] = (
+    (BLIND, {"mode": "blind"}),
+    *((outstanding(limit), {"mode": "outstanding", "outstanding_max": limit}) for limit in OUTSTANDING_LIMITS),
+    (PENDING, {}),
+    (WITH_CREDIT, CREDIT),
+)
+
+PUSHING_POINT = "4 replicas"
+
+# Fig. 10 and Fig. 3
+
+REGIONS = ("us-east-1", "eu-west-1", "ap-northeast-1")
+
+
+def spread_out(replicas: int) -> Changes:
+    """Replicas spread as evenly as possible, the remainder from the first region on."""
+    share, rest = divmod(replicas, len(REGIONS))
+    return {f"regions.{region}.replicas": share + (number < rest) for number, region in enumerate(REGIONS)}
+
+
+SKEWED_FLEETS = tuple(range(6, 13))
+DAY_FLEETS = tuple(range(3, 13))
+DAY_ALONE_FLEETS = (3, 6, 9, 12, 15)
+"""Fleets with equal regions: the replicas that one region needs on its own do not depend on the others."""
+DAY_TTFT_P90_S = (1.0, 1.5, 3.0, 5.0)
+"""SLOs of the simulated day: nine in ten first tokens of each region's day within so many seconds."""
+
+# Sensitivity
+
+Sections = Mapping[str, Changes]
+"""Changes of a run, by section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One setting, changed alone."""
+
+    name: str
+    paper: str
+    """Value of the paper."""
+    values: tuple[tuple[str, Changes, Sections], ...]
+    """Values, each with its changes of the scenario and of the run's section."""
+    base: str
+    """Value that the others are compared with."""
+    default: str | None
+    """Default of a region file; None if there is none."""
+    chosen: str = ""
+    """Reason for the choice, where the figures alone do not give it."""
+    key: str = ""
+    """Key of the default in a region file."""
+
+
+_ROUND_TRIPS = (
+    ("us-east-1", "eu-west-1", 70_000),
+    ("us-east-1", "ap-northeast-1", 149_000),
+    ("eu-west-1", "ap-northeast-1", 201_000),
+)
+"""Round trips in microseconds."""
+_NEXT_DOOR = 1_000
+"""Minimum round trip in microseconds: at less, another region would be nearer to clients than their own."""
+
+
+def _round_trips(factor: float) -> Changes:
+    return {
+        "round_trips": [[one, other, f"{max(_NEXT_DOOR, round(us * factor))}us"] for one, other, us in _ROUND_TRIPS]
+    }
+
+
+def _of_run(section: str, values: Sequence[tuple[str, Changes]]) -> tuple[tuple[str, Changes, Sections], ...]:
+    return tuple((value, {}, {section: changes}) for value, changes in values)
+
+
+AXES = (
+    Axis(
+        "probe interval",
+        "100 ms",
+        tuple((f"{ms} ms", {"probe_interval": f"{ms}ms"}, {}) for ms in (25, 50, 100, 250, 1000)),
+        base="100 ms",
+        default="100 ms",
+        key="probes.interval",
+        chosen="Each halving doubles what probes cost engines and gateways.",
+    ),
+    Axis(
+        "queue buffer τ",
+        "small",
+        _of_run("placement", [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)]),
+        base="10",
+        default="10",
+        key="placement.peer_queue_length_max",
+        chosen="It is what the paper's public branch has.",
+    ),
+    Axis(
+        "explore below",
+        "50 %",
+        _of_run(
+            "placement",
+            [(f"{round(100 * share)} %", {"explore_below_share": share}) for share in (0.0, 0.1, 0.25, 0.5, 0.75)],
+        ),
+        base="50 %",
+        default="50 %",
+        key="placement.explore_below_share",
+        chosen="It counts where `explore_rule` is `share`, the paper's rule; under `worth`, the default beside this"
+        " policy, it decides only whether a sibling gateway in the region is followed, and there is none here. What"
+        " replaces it follows.",
+    ),
+    Axis(
+        "load that a match is worth",
+        "–",
+        _of_run(
+            "placement",
+            [(f"{size} B", {**WORTH_PLACEMENT, "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
+        ),
+        base="128 B",
+        default="128 B",
+        key="placement.explore_load",
+        chosen="It counts only where `explore_rule` is `worth`, as in all of these runs, and comes from"
+        f" {worth_trials('the workloads of [Beyond the paper](#beyond-the-paper)')}.",
+    ),
+    Axis(
+        "in-band credit",
+        "off",
+        _of_run(
+            "pushing",
+            [
+                ("off" if credit is None else str(credit), {"in_band_credit": credit})
+                for credit in (None, 1, 2, 4, 8, 16)
+            ],
+        ),
+        base="off",
+        default="4",
+        key="pushing.in_band_credit",
+    ),
+    Axis(
+        "round trips",
+        "× 1",
+        tuple((f"× {factor:g}", _round_trips(factor), {}) for factor in (0, 0.5, 1, 2, 4)),
+        base="× 1",
+        default=None,
+        chosen="× 0 stands for 1 ms, the least.",
+    ),
+    Axis(
+        "index bound",
+        "2²⁴ characters",
+        _of_run(
+            "placement", [(size, {"prefix_index_max": size}) for size in ("16KiB", "64KiB", "256KiB", "1MiB", "64MiB")]
+        ),
+        base="64MiB",
+        default="64MiB",
+        key="placement.prefix_index_max",
+        chosen="A smaller one would do for fleets and minutes as few as these.",
+    ),
+)
+UNSEEN = (
+    Point("conversations as by default, skewed, 4/4/4", "skewed_day.yaml"),
+    Point("all with one prompt of 2,000 words, skewed, 4/4/4", "skewed_day.yaml",
+          {"workloads": {"chat": {"conversations": {"applications": 1, "system_prompt_words": 2000}}}}),
+    Point("bursts about one document, skewed, 4/4/4", "skewed_day.yaml", {"workloads": {"chat": {"bursts": {}}}}),
+)  # fmt: skip
+"""Workloads to which nothing was fitted; written down before they were played. The first is also a scenario of tests,
+with other seeds."""
+UNSEEN_SEEDS = (101, 102, 103)
+SENSITIVITY_POINTS = (f"{ARENA}, 4/4/4", f"{MIXED}, 4/4/4")
+SKEWED = "skewed, 9 replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All experiments of one evaluation."""
+
+    traces: Traces
+    full: bool
+    seeds: tuple[int, ...]
+    fig8: Experiment
+    fig9: Experiment
+    fig10: Experiment
+    day_pooled: Experiment
+    day_alone: Experiment
+    sensitivity: Mapping[tuple[str, str], Experiment]
+    """Experiments by axis and value."""
+    improvement: Experiment
+    unseen: Experiment
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        figures = (self.fig8, self.fig9, self.fig10, self.day_pooled, self.day_alone)
+        return (*figures, *self.sensitivity.values(), self.improvement, self.unseen)
+
+
+def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> Evaluation:
+    """All experiments. `full`: ten seeds instead of three, and the sensitivity on every workload."""
+    chosen = tuple(seeds or range(1, 11 if full else 4))
+    asked = workloads(traces)
+    skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))
+    sensitive = (*(point for point in asked if full or point.name in SENSITIVITY_POINTS), skewed)
+    mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, WORTH_PLACEMENT))
+    return Evaluation(
+        traces,
+        full,
+        chosen,
+        fig8=Experiment("fig8", asked, SYSTEMS, chosen),
+        fig9=Experiment("fig9", (_pushing_point(traces),), _pushing_runs(), chosen),
+        fig10=Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, _ALONE), chosen),
+        day_pooled=Experiment("day, pooled", _fleets("paper_day.yaml", DAY_FLEETS), mesh[:1], chosen),
+        day_alone=Experiment("day, alone", _fleets("paper_day.yaml", DAY_ALONE_FLEETS), (_ALONE,), chosen),
+        sensitivity={
+            (axis.name, value): Experiment(
+                f"sensitivity, {axis.name} {value}",
+                tuple(Point(each.name, each.scenario, {**each.changes, **of_scenario}) for each in sensitive),
+                (_changed(of_run),),
+                chosen,
+            )
+            for axis in AXES
+            for value, of_scenario, of_run in axis.values
+        },
+        improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
+        unseen=Experiment("unseen", UNSEEN, VARIANTS[:4], UNSEEN_SEEDS),
+    )
+
+
+def _changed(sections: Sections) -> Changes:
+    """The paper's algorithm with one setting changed."""
+    return _skywalker(SKYWALKER, sections.get("placement"), sections.get("pushing"))
+
+
+def _fleets(scenario: str, counts: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(Point(str(count), scenario, spread_out(count)) for count in counts)
+
+
+def _pushing_point(traces: Traces) -> Point:
+    asked: Changes = {} if traces.gsm8k is None else {"workloads.tree.questions": str(traces.gsm8k)}
+    return Point(PUSHING_POINT, "paper_pushing.yaml", asked)
+
+
+def pushing_name(selection: str, pushing: str) -> str:
+    return f"{selection}, {pushing}"
+
+
+def _pushing_runs() -> tuple[Changes, ...]:
+    return tuple(
+        _skywalker(pushing_name(selection, name), placement, pushing)
+        for selection, placement in SELECTIONS
+        for name, pushing in PUSHING
+    )

@@ -1,0 +1,137 @@
+"""Sections on the sensitivity to each setting, and on the chosen defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.kernel.config import CoreConfig
+from loadgen.pages.markdown import NOTHING, listed, table
+from loadgen.studies import numbers as of
+from loadgen.studies.numbers import Measure, mean_ratio, quotient, ratio, times
+from loadgen.studies.skywalker.judgement import SAME, judgement
+from loadgen.studies.skywalker.plan import AXES, CREDIT_ALONE, SKYWALKER, WORTH, WORTH_AND_CREDIT, Axis, worth_trials
+from loadgen.studies.skywalker.reader import Reader, Section
+
+_DEFAULTS = CoreConfig()
+
+
+def sensitivity(reader: Reader) -> Section:
+    parts = [
+        "## Sensitivity\n",
+        "Each setting alone, the rest as in the paper and not as by our defaults: throughput and mean TTFT as ratios to"
+        " the base.\n",
+    ]
+    for axis in AXES:
+        parts += [f"### {axis.name[0].upper()}{axis.name[1:]}\n", _table(reader, axis), _choice(reader, axis)]
+    return Section("\n".join(parts))
+
+
+def defaults(reader: Reader) -> Section:
+    """Table of each setting's default, and whether these runs support it."""
+    rows = [_default(reader, axis) for axis in AXES if axis.default is not None]
+    text = "\n".join(
+        [
+            "## Defaults chosen\n",
+            f"What a region file has if it says `policy: prefix` and nothing else (`gateway/core/kernel/config.py`;"
+            f" probes: `gateway/config/sections.py`), beside the best of what was tried above: the geometric mean of"
+            f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
+            f" when no other value has {SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
+            table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
+                   "default's mean TTFT, of the least", "these runs"), rows),
+            f"`placement.explore_rule` is `{_DEFAULTS.placement.explore_rule}`, ours, and not `share`, the paper's."
+            f" {_rule(reader)}\n",
+        ]
+    )  # fmt: skip
+    return Section(text)
+
+
+def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
+    assert axis.default is not None
+    name = f"{axis.name}, `{axis.key}`"
+    scores, waits = _scores(reader, axis, of.THROUGHPUT), _scores(reader, axis, of.TTFT_MEAN)
+    if axis.default not in scores or axis.default not in waits:
+        return name, axis.default, *[NOTHING] * 4, NOTHING
+    best = _best(scores, axis)
+    share, span = quotient(scores[axis.default], scores[best]), max(scores.values()) - min(scores.values())
+    wait = quotient(waits[axis.default], min(waits.values()))
+    cells = best, _times(share, 3), f"{span:.1%}", _times(wait, 2)
+    if len(scores) < len(axis.values) or share is None:
+        return name, axis.default, *cells, f"not judged, with {len(scores)} of {len(axis.values)} values played"
+    in_favour = "for it" if span > SAME else "do not tell"
+    return name, axis.default, *cells, in_favour if share >= 1 - SAME else f"for {best}"
+
+
+def _times(share: float | None, digits: int) -> str:
+    return NOTHING if share is None else f"× {share:.{digits}f}"
+
+
+def _rule(reader: Reader) -> str:
+    """Sentence on the gain of Nightside's rule on all workloads, beside the other defaults, for which a default is
+    chosen."""
+    found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
+    if not (found.throughputs and alone.throughputs):
+        return "What that gives was not played."
+    return (
+        f"Beside the other defaults of this policy, which differ from the paper's in the credit alone, it gives"
+        f" × {found.gain:.3f} of the throughput that the paper's rule gives there, on {len(found.gains)} workloads"
+        f" (medians of the seeds from"
+        f" × {min(found.gains):.3f} to × {max(found.gains):.3f}), more than {SAME:.0%} better on {found.better} and"
+        f" worse on {found.worse}: these runs are {found.verdict('for it', 'not for it')}. Without the credit it gives"
+        f" × {alone.gain:.3f}, better on {alone.better} and worse on {alone.worse}:"
+        f" {alone.verdict('for it', 'not for it')}. Its one constant, `explore_load`, comes from"
+        f" {worth_trials('these workloads')}, which prove nothing by themselves; the others were not used for it."
+    )
+
+
+def _workloads(reader: Reader, axis: Axis) -> list[str]:
+    return [point.name for point in reader.plan.sensitivity[axis.name, axis.base].points]
+
+
+def _table(reader: Reader, axis: Axis) -> str:
+    workloads = _workloads(reader, axis)
+    rows = []
+    for value, _, _ in axis.values:
+        cells = []
+        for workload in workloads:
+            runs = reader.axis(axis, value, workload, SKYWALKER)
+            base = reader.axis(axis, axis.base, workload, SKYWALKER)
+            cells += [times(ratio(runs, base, of.THROUGHPUT), 3), times(ratio(runs, base, of.TTFT_MEAN))]
+        rows.append((f"{value} (base)" if value == axis.base else value, *cells))
+    head = [cell for workload in workloads for cell in (f"{workload}: throughput", "mean TTFT")]
+    return table((axis.name, *head), rows)
+
+
+def _choice(reader: Reader, axis: Axis) -> str:
+    """Sentence on the best value over all workloads, and on the default."""
+    scores = _scores(reader, axis, of.THROUGHPUT)
+    if not scores:
+        return "Not played.\n"
+    best = _best(scores, axis)
+    spread = max(scores.values()) - min(scores.values())
+    said = (
+        f"Best throughput over these workloads: {best} (× {scores[best]:.3f}); the whole axis spans {spread:.1%}."
+        f" Paper: {axis.paper}."
+    )
+    if axis.default is not None and axis.default in scores:
+        share = quotient(scores[axis.default], scores[best])
+        said += f" Our default is {axis.default}" + ("." if share is None else f", {share - 1:+.1%} from the best.")
+    return f"{said} {axis.chosen}".rstrip() + "\n"
+
+
+def _best(scores: Mapping[str, float], axis: Axis) -> str:
+    """Best value; the default, unless another is better in the third digit."""
+    return max(scores, key=lambda value: (round(scores[value], 3), value == axis.default))
+
+
+def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:
+    """Ratio of each value to the base over all workloads; values that were not played on all of them are left out."""
+    found = {value: _ratios(reader, axis, value, measure) for value, _, _ in axis.values}
+    return {value: mean_ratio(ratios) for value, ratios in found.items() if ratios}
+
+
+def _ratios(reader: Reader, axis: Axis, value: str, measure: Measure) -> list[float]:
+    found = [
+        ratio(reader.axis(axis, value, workload, SKYWALKER), reader.axis(axis, axis.base, workload, SKYWALKER), measure)
+        for workload in _workloads(reader, axis)
+    ]
+    return [each.median for each in found if each] if all(found) else []

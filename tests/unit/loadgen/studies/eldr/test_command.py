@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from loadgen.studies.eldr.command import eldr
+
+
+def test_a_small_page_has_every_section(tmp_path: Path) -> None:
+    done = CliRunner().invoke(eldr, ["--quick", "-o", str(tmp_path), "--json", "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "eldr.md").read_text()
+    for title in ("What was aimed at", "Beside the balancers", "The band", "Together with BR-H", "Drift", "Constants"):
+        assert f"## {title}\n" in page
+    assert "**A small one**" in page
+    assert "from the paper" in page
+    told = json.loads(done.stdout)
+    assert set(told["main"]["published, eldr, 40/s"]["signatures"]) == {"used"}
+
+
+def test_small_figures_are_not_written_over_real_ones(tmp_path: Path) -> None:
+    done = CliRunner().invoke(eldr, ["--quick"])
+    assert (done.exit_code, "say with -o where to" in done.output) == (2, True)
+    done = CliRunner().invoke(eldr, ["--fit", "-o", str(tmp_path)])
+    assert (done.exit_code, "holds the recording" in done.output) == (2, True)

@@ -1,0 +1,37 @@
+"""The cases that are played, and the attribution of each failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.vocabulary import RegionName
+from loadgen.demo.watch import Cause, Death
+from loadgen.studies.failover.cases import CASES, _failure
+from loadgen.studies.failover.clients import Asked
+
+DEATH = Death(frozenset({"127.77.3.1"}), 10, 12, 1_000)
+CUT = Asked(RegionName("us"), 5, 15, has_begun=True, fault="RemoteProtocolError: peer closed connection")
+NOBODY = replace(CUT, left_ns=20, ended_ns=30, has_begun=False, fault="nobody listens at '127.77.3.1'")
+
+
+def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:
+    alone = [each for each in CASES if not each.has_sibling]
+    assert {each.dead for each in alone if not each.is_silent} == {1, 2, alone[0].gateways - 1}
+    assert any(each.has_sibling for each in CASES)
+    assert any(each.is_silent for each in CASES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [
+        (CUT, Cause.IN_FLIGHT),
+        (NOBODY, Cause.CACHED),
+        (replace(NOBODY, fault="nobody listens at '127.77.4.1'"), Cause.OTHER),
+        (replace(CUT, is_refused=True, fault="InternalServerError: Error code: 503"), Cause.OTHER),
+        (replace(CUT, left_ns=13), Cause.OTHER),
+    ],
+)
+def test_a_failure_is_of_the_death_that_explains_it_or_of_none(asked: Asked, cause: Cause) -> None:
+    assert _failure(asked, DEATH) == (cause, asked.has_begun, asked.fault)

@@ -1,0 +1,73 @@
+"""The page omits no failed request, and reports no missed target as met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadgen.demo.watch import Cause
+from loadgen.studies.failover.cases import Outcome
+from loadgen.studies.failover.page import page_of
+
+MACHINE = {"cpu": "A CPU", "cores": 2, "memory_gib": 8, "kernel": "6", "python": "CPython 3.11", "core": "plain Python"}
+BENCH = {"death_ms_at_10_replicas_in_3_regions": 0.1234, "snapshot_bytes_at_10000_replicas_in_3_regions": 2048}
+GOOD = Outcome("1 killed", False, False, 0.1, 2.0, 1.0, 1.5, 100, ((Cause.IN_FLIGHT, True, "cut"),), 0)
+BESIDE = replace(GOOD, case="1 beside", has_sibling=True, served_s=None)
+
+
+def page(*outcomes: Outcome) -> str:
+    return page_of(outcomes, BENCH, {**MACHINE, "busy": 0.5})
+
+
+def test_all_aims_are_met_by_what_meets_them() -> None:
+    text = page(GOOD, BESIDE)
+    assert text.count("**met**") == 5
+    assert "**not met**" not in text
+    assert "A CPU, 2 cores, 8 GiB" in text
+    assert "| 1 killed | 0.10 (0.10–0.10) | 2.00 (2.00–2.00) | 1.00 (1.00–1.00) | 1.50 (1.50–1.50) |" in text
+
+
+def test_one_bad_round_is_enough_to_miss_an_aim() -> None:
+    assert "**not met**: replicas reassigned after a kill -9 within 3 s (3.01 s at worst)" in page(
+        GOOD, replace(GOOD, reassigned_s=3.01), BESIDE
+    )
+    late = page(GOOD, replace(GOOD, renamed_s=None), BESIDE)
+    assert "**not met**: the DNS answer changed after a kill -9 within 5 s (2.00 s at worst, and 1 times not" in late
+    assert "**not met**: without one, an adopter" in page(replace(GOOD, served_s=None), BESIDE)
+
+
+def test_a_silent_host_is_apart_from_the_aims() -> None:
+    silent = replace(GOOD, case="silent", is_silent=True, reassigned_s=9.0, renamed_s=9.0)
+    assert "**not met**" not in page(GOOD, BESIDE, silent)
+
+
+def test_every_failure_is_counted_and_one_without_a_class_misses_the_aim() -> None:
+    unbegun, unknown = (Cause.CACHED, False, "refused"), (Cause.OTHER, False, "odd")
+    text = page(replace(GOOD, failures=(*GOOD.failures, unbegun, unknown), hung=3), BESIDE)
+    assert "| 1 killed | 100 | 3 | 1 | 1 | 1 | 2 | 3 |" in text
+    assert "**not met**: no failed request without a class (4 had none)" in text
+    assert "**met**: with a sibling, no request failed whose answer had not begun (0 did)" in text
+    assert "1 × cached_answer: `refused`" in text
+    assert "**not met**: with a sibling" in page(GOOD, replace(BESIDE, failures=(unbegun,)))
+
+
+def test_who_hangs_where_nobody_is_silent_has_no_class() -> None:
+    text = page(replace(GOOD, hung=2), BESIDE, replace(GOOD, case="silent", is_silent=True, hung=3))
+    assert "**not met**: no failed request without a class (2 had none)" in text
+
+
+def test_every_size_that_was_measured_is_on_the_page() -> None:
+    text = page(GOOD)
+    for size in (
+        "10 replicas, 3",
+        "1,000 replicas, 3",
+        "10,000 replicas, 3",
+        "10 replicas, 100",
+        "10,000 replicas, 100",
+    ):
+        assert f"| {size} regions |" in text
+
+
+def test_what_the_core_costs_is_told_by_size_and_a_dash_where_it_is_not_known() -> None:
+    rows = {line.split(" | ")[0]: line for line in page(GOOD).splitlines() if line.startswith("| ")}
+    assert rows["| a gateway's death, ms"].split(" | ")[1:] == ["0.123", "–", "–", "–", "–", "– |"]
+    assert rows["| largest snapshot, KiB"].split(" | ")[3] == "2"
