@@ -105,7 +105,8 @@ def play_job(traces: Path | None, sizes: Sizes, job: Job) -> Figures:
         case "main":
             return _main(workload, sizes, job.rate)
         case "scores":
-            return to_builtins(workload.scores)
+            scores: Figures = to_builtins(workload.scores)
+            return scores
         case "together":
             return _together(workload, sizes, job.part)
         case "drift":
