@@ -54,6 +54,7 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/core/events.py": _EVENT,
         "gateway/core/kernel/peers.py": "what a peer's heartbeat says of its pools",
         "gateway/core/kernel/pools.py": "pools by order of preference",
+        "gateway/core/kernel/replica_groups.py": "pools as they are described",
         "gateway/core/kernel/replicas.py": "pools as they are described",
         "gateway/core/vocabulary.py": _VOCABULARY,
         "gateway/peers/codec.py": "a field of the report that the core makes",
