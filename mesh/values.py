@@ -127,7 +127,7 @@ def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FileContext:
     """Context in which a file's model is validated: the meaning of a file depends on it besides its text."""
 
     folder: Path
@@ -135,13 +135,13 @@ class Surroundings:
     environ: Mapping[str, str]
 
     @classmethod
-    def of(cls, info: ValidationInfo) -> Surroundings:
-        assert isinstance(info.context, Surroundings), "a file is validated by whoever read it"
+    def of(cls, info: ValidationInfo) -> FileContext:
+        assert isinstance(info.context, FileContext), "a file is validated by whoever read it"
         return info.context
 
 
 def _resolve_path(text: object, info: ValidationInfo) -> object:
-    return Surroundings.of(info).folder / text if isinstance(text, str) and text else text
+    return FileContext.of(info).folder / text if isinstance(text, str) and text else text
 
 
 def _check_id(text: str) -> str:

@@ -43,7 +43,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class IssuerDependencies:
     """Parts that all issuers of one program share."""
 
     program: str
@@ -69,7 +69,7 @@ class Around:
 class Issuer:
     """Issuer of tokens. `keys` is another object whenever the keys have changed."""
 
-    def __init__(self, config: IssuerConfig, use: str, around: Around) -> None:
+    def __init__(self, config: IssuerConfig, use: str, around: IssuerDependencies) -> None:
         self.config = config
         self.keys: PublicKeys = NO_KEYS
         self._use = use
