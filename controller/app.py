@@ -19,15 +19,13 @@ from structlog.typing import FilteringBoundLogger
 from controller.admin import AdminSources, make_admin_app
 from controller.config import ControllerFile, Sections
 from controller.core.controller_core import ControllerCore
-from controller.desk import Desk
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.publisher import Publisher
 from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerObserver, Driver
 from controller.history import History
 from controller.journal import Journal, new_header
-from controller.keeper import Keeper
-from controller.leading import Lead, Waiting, admin_hosts, admin_url, take_the_lead
+from controller.leading import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog, Recent
@@ -40,7 +38,9 @@ from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService
 from controller.standby import StandbyEnded
+from controller.state_manager import StateManager
 from controller.store.store import Store, StoreError
+from controller.store_writer import StoreWriter
 from gateway.core.vocabulary import GatewayId, RegionName
 from mesh.admin_listening import listen_for_operators
 from mesh.clock import Clock
@@ -55,7 +55,7 @@ from mesh.reloader import Reloader
 from mesh.supervisor import Supervisor
 from mesh.task_group import TaskGroup
 from mesh.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
-from mesh.tokens.issuer import Around
+from mesh.tokens.issuer import IssuerDependencies
 from mesh.tokens.operators import make_operators
 from mesh.transport import Plaintext
 from mesh.values import Address
@@ -71,7 +71,7 @@ class ControllerHandle:
     def __init__(
         self,
         file: ControllerFile,
-        desk: Desk,
+        manager: StateManager,
         links: Links,
         metrics: Metrics,
         log: FilteringBoundLogger,
@@ -79,7 +79,7 @@ class ControllerHandle:
         lead: Lead,
     ) -> None:
         self.file = file
-        self.desk = desk
+        self.manager = manager
         self.lead = lead
         self.links = links
         self.questions = Questions(links)
@@ -103,9 +103,9 @@ class ControllerHandle:
     def readiness(self) -> str:
         """Reason why the controller is not ready; empty when it is. A store that cannot be written is reported, but
         leaves the controller ready: gateways go on with what they were told last."""
-        if self.desk.driver.crash is not None:
+        if self.manager.driver.crash is not None:
             return "this controller met an error of its own and restarts"
-        if self.desk.keeper.lost.is_set():
+        if self.manager.store_writer.lost.is_set():
             return "the store is another controller's now"
         return "" if self.lead.lease.left_s() else "its lease was not renewed in time, and another controller may lead"
 
@@ -139,7 +139,7 @@ async def serve_controller(
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
         metrics = await _metrics_of_standby(stack, shown, lines_lost, clock=clock, log=log)
-        waiting = Waiting(
+        waiting = StandbyView(
             file,
             shown.operators_tls,
             metrics,
@@ -154,30 +154,41 @@ async def serve_controller(
         recent = Recent(clock)
         driver = _driver(core, clock, log, metrics=metrics, journal=journal, recent=recent)
         stack.callback(_close, driver, journal)
-        desk = Desk(
-            core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns, regions=file.region_table
+        manager = StateManager(
+            core,
+            driver,
+            lead.store_writer,
+            lead.documents,
+            naming_of(file),
+            wall_ns=clock.wall_ns,
+            regions=file.region_table,
         )
-        handle = ControllerHandle(file, desk, Links(), metrics, log, lead=lead)
+        handle = ControllerHandle(file, manager, Links(), metrics, log, lead=lead)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
-        prober = Prober(lambda: desk.registry, handle.links.__contains__, driver.submit, sections.probes)
+        prober = Prober(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)
         recovery = Recovery(
-            sections.recovery, partial(_region_of, desk), loops.start, log, lease=lead.lease, on_end=metrics.recovered
+            sections.recovery,
+            partial(_region_of, manager),
+            loops.start,
+            log,
+            lease=lead.lease,
+            on_end=metrics.recovered,
         )
         driver.on_recovery(recovery.begin)
-        metrics.follow(desk, handle.links.__len__, lambda: not handle.readiness(), lead.lease.left_s)
+        metrics.follow(manager, handle.links.__len__, lambda: not handle.readiness(), lead.lease.left_s)
         _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown)
 
-        stack.push_async_callback(_last_write, lead.keeper, log)
+        stack.push_async_callback(_last_write, lead.store_writer, log)
         await stack.enter_async_context(loops)
         lead.start(loops)
-        desk.start(sections.decisions)
+        manager.start(sections.decisions)
         _run_loops(loops, prober, handle.reloader, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
         service = ControlService(
-            desk,
+            manager,
             handle.links,
             handle.questions,
             door,
@@ -191,7 +202,7 @@ async def serve_controller(
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
-        operations = Operations(desk, history, clock, on_order=metrics.ordered)
+        operations = Operations(manager, history, clock, on_order=metrics.ordered)
         admin = _admin_app(handle, operations, history, clock, operators=shown.operators, recent=recent, loops=loops)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
@@ -249,7 +260,7 @@ async def _run_until(
 ) -> int:
     async with serving as controller:
         ready(controller)
-        failed, lost = controller.desk.driver.failed, controller.desk.keeper.lost
+        failed, lost = controller.manager.driver.failed, controller.manager.store_writer.lost
         await _first_of(stop.wait, failed.wait, lost.wait)
         return 1 if failed.is_set() or lost.is_set() else 0
 
@@ -260,7 +271,7 @@ class _Shown:
     def __init__(self, file: ControllerFile, clock: Clock, log: FilteringBoundLogger) -> None:
         """Load certificates and credentials. Raises CertificateFault and ConfigError."""
         sections = file.sections
-        around = Around(file.controller, _state_folder(sections), clock, log)
+        around = IssuerDependencies(file.controller, _state_folder(sections), clock, log)
         self.operators, self.issuers = make_operators(file.admin_token, sections.operators, around)
         self.token_counters = around.counters
         self.mesh = None if sections.link.tls is None else ControllerTls(sections.link.tls, clock)
@@ -294,7 +305,7 @@ async def _answer_names(
     service = NameService(clock, log, DnsLimits.from_config(config))
     handle.metrics.add(service.counters.collectors())
     publisher = Publisher(EmbeddedDns(service), log)
-    handle.desk.on_records(publisher.take)
+    handle.manager.on_records(publisher.take)
     loops.run("records", publisher.run)
     stack.push_async_callback(service.stop)
     await service.start(config.listen)
@@ -316,7 +327,7 @@ def _publish_records(
         return
     stack.push_async_callback(provider.close)
     handle.publisher = publisher_of(handle.file, provider, handle.metrics, log)
-    handle.desk.on_records(handle.publisher.take)
+    handle.manager.on_records(handle.publisher.take)
     loops.run("published_records", handle.publisher.run)
 
 
@@ -384,8 +395,8 @@ def _history_path(sections: Sections) -> Path:
     return store.with_name(f"{store.name}.history")
 
 
-def _region_of(desk: Desk, gateway_id: GatewayId) -> RegionName:
-    known = desk.registry.gateways.get(gateway_id)
+def _region_of(manager: StateManager, gateway_id: GatewayId) -> RegionName:
+    known = manager.registry.gateways.get(gateway_id)
     return RegionName("") if known is None else known.place.region
 
 
@@ -411,7 +422,7 @@ def _apply(handle: ControllerHandle, prober: Prober, recovery: Recovery, file: C
     """Put a changed file in force. Raises OSError where a CA file cannot be read, and has then changed nothing."""
     prober.configure(file.sections.probes)
     recovery.configure(file.sections.recovery)
-    handle.desk.configure(file.sections.decisions, naming_of(file))
+    handle.manager.configure(file.sections.decisions, naming_of(file))
     handle.file = file
 
 
@@ -433,17 +444,17 @@ def _admin_app(
     recent: Recent,
     loops: Supervisor,
 ) -> web.Application:
-    desk = handle.desk
+    manager = handle.manager
 
     def state() -> dict[str, object]:
-        state = state_of(desk, handle.links, clock.now_ns(), handle.file.controller)
+        state = state_of(manager, handle.links, clock.now_ns(), handle.file.controller)
         publisher = handle.publisher
         published = {} if publisher is None else {"published_records": publisher.state()}
         return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     overview = Overview(
         handle.file.controller,
-        desk,
+        manager,
         handle.links,
         lease=handle.lead.lease,
         recent=recent,
@@ -455,7 +466,7 @@ def _admin_app(
     loops.run("overview", overview.run)
 
     def metrics_page() -> bytes:
-        desk.driver.tell_observers()
+        manager.driver.tell_observers()
         return handle.metrics.render()
 
     sources = AdminSources(
@@ -476,11 +487,11 @@ def _admin_app(
 # Shutdown
 
 
-async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
+async def _last_write(store_writer: StoreWriter, log: FilteringBoundLogger) -> None:
     """Write what the core decided last, once the loops have ended; otherwise the next controller computes it anew."""
     try:
         async with asyncio.timeout(_LAST_WRITE_S):
-            await keeper.write_last()
+            await store_writer.write_last()
     except (StoreError, TimeoutError) as error:
         log.warning("last_decisions_not_persisted", reason=str(error) or "the store takes too long")
 

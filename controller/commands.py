@@ -19,12 +19,12 @@ import yaml
 from controller.app import ControllerHandle, run_controller
 from controller.config import ControllerFile, read_controller_file
 from controller.config_keys_cli import config_keys
-from controller.desk import records_in
 from controller.dns.provider import DnsError
 from controller.dns.publisher import DEADLINE_S
 from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
 from controller.lease import Lease
+from controller.state_manager import records_in
 from controller.store.opening import open_store
 from controller.store.store import StoreError
 from mesh.certificates import CertificateFault, date_fault
@@ -188,7 +188,7 @@ async def _run_until_signalled(file: ControllerFile) -> int:
             file.controller,
             "ready",
             role="controller",
-            term=controller.desk.keeper.version.term,
+            term=controller.manager.store_writer.version.term,
             gateways=str(controller.grpc_address),
             admin=controller.admin_url,
         )

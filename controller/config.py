@@ -30,10 +30,10 @@ from mesh.values import (
     MILLISECOND_NS,
     SECOND_NS,
     Address,
+    FileContext,
     FilePath,
     HostName,
     Id,
-    Surroundings,
     read_secret,
 )
 from mesh.yaml_file import YamlFile, read_yaml
@@ -324,7 +324,7 @@ def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRO
     """Read the file, with every default filled in. Raises ConfigError, with one line per fault."""
     source = read_yaml(path)
     source.mapping()
-    file = source.read_as(ControllerFile, context=Surroundings(path.parent.resolve(), environ))
+    file = source.read_as(ControllerFile, context=FileContext(path.parent.resolve(), environ))
     if faults := source.located(_faults_between(file)):
         raise FileError(path, faults)
     logging = file.sections.logging.overridden(environ)

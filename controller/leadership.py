@@ -14,7 +14,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.lease import Lease
-from controller.store.held import lease_end_ns
+from controller.store.lease_watch import lease_end_ns
 from controller.store.store import Holding, Store, StoreError, StoreLost, StoreTaken, StoreUnavailable
 from mesh.clock import Clock
 

@@ -15,13 +15,13 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import ControllerFile, ListenConfig
-from controller.keeper import Keeper
 from controller.leadership import LeaseTimes, Renewals, lead
 from controller.lease import Lease
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.standby import Standby, make_standby_app
 from controller.store.opening import open_store
 from controller.store.store import Holding, Store, StoreError
+from controller.store_writer import StoreWriter
 from mesh.admin_listening import listen_for_operators
 from mesh.clock import Clock
 from mesh.operators import Operators
@@ -33,18 +33,18 @@ from mesh.values import Address
 class Lead(Struct, frozen=True):
     """Parts of a controller that leads."""
 
-    keeper: Keeper
+    store_writer: StoreWriter
     lease: Lease
     renewals: Renewals
     documents: Mapping[str, bytes]
     """Documents in the store when it was acquired."""
 
     def start(self, loops: Supervisor) -> None:
-        loops.run("keeper", self.keeper.run)
+        loops.run("store_writer", self.store_writer.run)
         loops.run("lease", self.renewals.run)
 
 
-class Waiting:
+class StandbyView:
     """View of a standby controller for operators."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Waiting:
         self._standing_by(admin_url(self.address, listen))
 
 
-async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Waiting, clock: Clock) -> Lead:
+async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: StandbyView, clock: Clock) -> Lead:
     """Acquire the store, until the stack is left or another controller takes the store. A store that is passed in is
     closed by its owner."""
     file, log, metrics = waiting.file, waiting.log, waiting.metrics
@@ -103,7 +103,7 @@ async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Wai
     except BaseException:
         await _release(store, holding, log)
         raise
-    keeper = Keeper(
+    store_writer = StoreWriter(
         store,
         holding,
         contents.revision,
@@ -112,16 +112,18 @@ async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Wai
         on_rise=lease.rose,
         on_lost=lease.end,
     )
-    stack.push_async_callback(_give_back, store, keeper, lease, log)
-    renewals = Renewals(store, lease, lambda: keeper.holding, times, clock=clock, log=log, on_lost=keeper.lose)
-    return Lead(keeper, lease, renewals, contents.documents)
+    stack.push_async_callback(_give_back, store, store_writer, lease, log)
+    renewals = Renewals(
+        store, lease, lambda: store_writer.holding, times, clock=clock, log=log, on_lost=store_writer.lose
+    )
+    return Lead(store_writer, lease, renewals, contents.documents)
 
 
-async def _give_back(store: Store, keeper: Keeper, lease: Lease, log: FilteringBoundLogger) -> None:
+async def _give_back(store: Store, store_writer: StoreWriter, lease: Lease, log: FilteringBoundLogger) -> None:
     """End the lease before the store is released: a standby may take it at once, and this controller must act no
     more."""
     lease.end()
-    await _release(store, keeper.holding, log)
+    await _release(store, store_writer.holding, log)
 
 
 async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) -> None:

@@ -30,7 +30,7 @@ RECENT_MAX = 100
 _BY_NAME = {each.name: each for each in EVENTS}
 
 
-class Telling(Struct, frozen=True):
+class EffectLog(Struct, frozen=True):
     """One log event about an effect, with its fields."""
 
     event: str
@@ -46,49 +46,53 @@ class Telling(Struct, frozen=True):
         return _BY_NAME[self.event].meaning
 
 
-def _of_frozen(effect: TellFrozen) -> Telling:
-    return Telling("failover_frozen", {"reason": effect.reason}) if effect.reason else Telling("failover_unfrozen", {})
+def _of_frozen(effect: TellFrozen) -> EffectLog:
+    return (
+        EffectLog("failover_frozen", {"reason": effect.reason}) if effect.reason else EffectLog("failover_unfrozen", {})
+    )
 
 
-def _of_orphans(effect: TellOrphans) -> Telling:
+def _of_orphans(effect: TellOrphans) -> EffectLog:
     if not effect.replicas:
-        return Telling("orphaned_replicas_assigned", {"home_gateway": effect.gateway_id})
+        return EffectLog("orphaned_replicas_assigned", {"home_gateway": effect.gateway_id})
     details: dict[str, object] = {"home_gateway": effect.gateway_id, "replicas": effect.replicas, "reason": effect.why}
-    return Telling("no_eligible_gateway_for_replicas", details)
+    return EffectLog("no_eligible_gateway_for_replicas", details)
 
 
-def _of_owners(effect: KeepOwners) -> Telling:
+def _of_owners(effect: KeepOwners) -> EffectLog:
     gained = Counter(owner for _, owner in effect.owners)
-    return Telling("replicas_reassigned", {"assigned": dict(sorted(gained.items())), "unassigned": len(effect.orphans)})
+    return EffectLog(
+        "replicas_reassigned", {"assigned": dict(sorted(gained.items())), "unassigned": len(effect.orphans)}
+    )
 
 
-def _of_records(effect: PublishRecords) -> Telling:
+def _of_records(effect: PublishRecords) -> EffectLog:
     records = {area.region: list(area.gateways) for area in effect.tree.areas}
-    return Telling("dns_records_updated", {"records": records})
+    return EffectLog("dns_records_updated", {"records": records})
 
 
-def _of_policy(effect: KeepPolicy) -> Telling:
+def _of_policy(effect: KeepPolicy) -> EffectLog:
     policy = effect.policy
     details: dict[str, object] = {"region": policy.place.region, "digest": policy.digest}
-    return Telling("region_policy_recorded", {**details, "closed": bool(policy.closed_reason)})
+    return EffectLog("region_policy_recorded", {**details, "closed": bool(policy.closed_reason)})
 
 
-def _of_condition(effect: TellCondition) -> Telling:
+def _of_condition(effect: TellCondition) -> EffectLog:
     details: dict[str, object] = {"gateway": effect.gateway_id, "reason": effect.why}
     match effect.condition:
         case Condition.UP:
-            return Telling("gateway_up", details)
+            return EffectLog("gateway_up", details)
         case Condition.DOWN:
-            return Telling("gateway_down", details)
+            return EffectLog("gateway_down", details)
         case Condition.RETURNING:
-            return Telling("gateway_returning", details)
+            return EffectLog("gateway_returning", details)
         case Condition.UNKNOWN:
             raise AssertionError("only known conditions are told")
         case _:
             assert_never(effect.condition)
 
 
-TELLINGS: dict[type, Callable[[Any], Telling]] = {
+TELLINGS: dict[type, Callable[[Any], EffectLog]] = {
     TellCondition: _of_condition,
     TellFrozen: _of_frozen,
     TellOrphans: _of_orphans,
@@ -115,12 +119,12 @@ class Recent:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last: deque[tuple[str, Telling]] = deque(maxlen=RECENT_MAX)
+        self._last: deque[tuple[str, EffectLog]] = deque(maxlen=RECENT_MAX)
         self.subscriptions: ControllerSubscriptions = dict.fromkeys(TELLINGS, self._take)
 
     def _take(self, _step: ControllerStep, effect: Effect) -> None:
         self._last.append((self._clock.wall_time(), TELLINGS[type(effect)](effect)))
 
-    def newest(self) -> list[tuple[str, Telling]]:
+    def newest(self) -> list[tuple[str, EffectLog]]:
         """Return the events, the newest first."""
         return list(reversed(self._last))

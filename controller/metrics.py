@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from controller.core.effects import KeepOwners, TellCondition
 from controller.core.vocabulary import Condition
-from controller.desk import Desk
 from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.server import ServerWatch
+from controller.state_manager import StateManager
 from mesh.series import Described, Distribution, Level, Tally, described
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,33 +85,41 @@ class Metrics(ServerWatch):
         return [described(family) for family in self.registry.collect()]
 
     def follow(
-        self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool], lease_left_s: Callable[[], float]
+        self,
+        manager: StateManager,
+        attached: Callable[[], int],
+        is_ready: Callable[[], bool],
+        lease_left_s: Callable[[], float],
     ) -> None:
         """Add the metrics that are read at each scrape."""
-        core = desk.core
+        core = manager.core
         conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
         for condition in Condition:
-            conditions.follow(lambda wanted=condition: _conditions(desk)[wanted], condition)  # type: ignore[misc]
+            conditions.follow(lambda wanted=condition: _conditions(manager)[wanted], condition)  # type: ignore[misc]
         for name, words, read in (
             ("gateways_attached", "Gateways connected to this controller.", attached),
-            ("replicas", "Registered replicas.", lambda: len(desk.registry.replicas)),
-            ("replicas_away", "Replicas assigned to another gateway than their home gateway.", lambda: _away(desk)),
+            ("replicas", "Registered replicas.", lambda: len(manager.registry.replicas)),
+            ("replicas_away", "Replicas assigned to another gateway than their home gateway.", lambda: _away(manager)),
             (
                 "replicas_orphaned",
                 "Replicas without an eligible gateway.",
                 lambda: sum(n for n, _ in core.orphans.values()),
             ),
-            ("registry_faults", "Announced replicas that are not valid.", lambda: len(desk.registry.faults)),
+            ("registry_faults", "Announced replicas that are not valid.", lambda: len(manager.registry.faults)),
             (
                 "places_refused",
                 "Gateways refused because their region or jurisdiction contradicts the operators' table.",
-                lambda: len(desk.places_refused),
+                lambda: len(manager.places_refused),
             ),
             ("frozen", "1 while automatic failover and reassignment are suspended.", lambda: bool(core.frozen)),
-            ("store_failing", "1 while writing to the store fails.", lambda: bool(desk.keeper.fault)),
-            ("documents_pending", "Documents that wait for a write to the store.", lambda: desk.keeper.pending),
-            ("term", "Term of the leading controller.", lambda: desk.keeper.version.term),
-            ("version", "Version of the last write to the store.", lambda: desk.keeper.version.version),
+            ("store_failing", "1 while writing to the store fails.", lambda: bool(manager.store_writer.fault)),
+            (
+                "documents_pending",
+                "Documents that wait for a write to the store.",
+                lambda: manager.store_writer.pending,
+            ),
+            ("term", "Term of the leading controller.", lambda: manager.store_writer.version.term),
+            ("version", "Version of the last write to the store.", lambda: manager.store_writer.version.version),
             ("ready", "1 while the readiness check `/ready` succeeds.", is_ready),
             ("leading", "1 while this controller holds the lease and leads.", lambda: lease_left_s() > 0),
             ("lease_seconds", "Time until the lease ends; infinite for a store without leases.", lease_left_s),
@@ -195,10 +203,10 @@ class Metrics(ServerWatch):
         return level
 
 
-def _conditions(desk: Desk) -> Counter[Condition]:
-    return Counter(health.condition for health in desk.core.health.values())
+def _conditions(manager: StateManager) -> Counter[Condition]:
+    return Counter(health.condition for health in manager.core.health.values())
 
 
-def _away(desk: Desk) -> int:
-    replicas = desk.core.replicas
-    return sum(owner != replicas[each].home for each, owner in desk.core.owners.items() if each in replicas)
+def _away(manager: StateManager) -> int:
+    replicas = manager.core.replicas
+    return sum(owner != replicas[each].home for each, owner in manager.core.owners.items() if each in replicas)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from controller.core.vocabulary import Condition
-from controller.desk import Desk, changed_policies
 from controller.documents import Changes
 from controller.history import Entry, History
 from controller.links import Links
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.preview import Preview, preview
 from controller.registry import Registered, RegisteredReplica
+from controller.state_manager import StateManager, changed_policies
 from controller.store.store import StoreError, StoreUncertain
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.clock import Clock
@@ -70,13 +70,13 @@ class _Giver(NamedTuple):
 class Operations:
     def __init__(
         self,
-        desk: Desk,
+        manager: StateManager,
         history: History,
         clock: Clock,
         on_order: Callable[[str, str], None] = lambda _order, _result: None,
     ) -> None:
         """`on_order` is called with each order's kind and result."""
-        self._desk = desk
+        self._manager = manager
         self._history = history
         self._clock = clock
         self._on_order = on_order
@@ -99,7 +99,7 @@ class Operations:
             raise OrderForbidden(why)
         try:
             changes, seen = self._look(body.order)
-            version = await self._desk.change(changes) if changes else self._desk.keeper.version
+            version = await self._manager.change(changes) if changes else self._manager.store_writer.version
         except OrderRefused as refused:
             await self._note(body, by, f"refused: {refused}")
             raise
@@ -113,12 +113,12 @@ class Operations:
         return OrderAnswer(True, len(changes), seen, version.term, version.version, self._history.fault)
 
     def _look(self, order: Order) -> tuple[Changes, Preview]:
-        registry = self._desk.registry
+        registry = self._manager.registry
         changes = changes_of(order, registry)
         changes = {name: text for name, text in changes.items() if registry.texts.get(name) != text}
         changed = registry.changed(changes)
         policies = changed_policies(registry, changed)
-        return changes, preview(self._desk.core, registry, changed, policies, self._clock.now_ns())
+        return changes, preview(self._manager.core, registry, changed, policies, self._clock.now_ns())
 
     async def _note(self, body: OrderBody, giver: _Giver, result: str, term: int = 0, version: int = 0) -> None:
         order: dict[str, object] = msgspec.to_builtins(body.order)
@@ -138,12 +138,12 @@ class Operations:
         await self._history.add(entry)
 
     def export(self) -> dict[str, str]:
-        return export_of(dict(self._desk.registry.texts))
+        return export_of(dict(self._manager.registry.texts))
 
 
-def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str, Any]:
+def state_of(manager: StateManager, links: Links, now_ns: int, controller: str) -> dict[str, Any]:
     """Return all state that an operator may want to see, JSON-able."""
-    core, registry, version = desk.core, desk.registry, desk.keeper.version
+    core, registry, version = manager.core, manager.registry, manager.store_writer.version
     owned: dict[str, int] = {}
     for owner in core.owners.values():
         owned[owner] = owned.get(owner, 0) + 1
@@ -152,10 +152,10 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
         "term": version.term,
         "version": version.version,
         "frozen": core.frozen,
-        "store_fault": desk.keeper.fault,
-        "documents_pending": desk.keeper.pending,
+        "store_fault": manager.store_writer.fault,
+        "documents_pending": manager.store_writer.pending,
         "gateways": [
-            {**_gateway(each, desk), "replicas_owned": owned.get(each.gateway_id, 0), **_link(each, links, now_ns)}
+            {**_gateway(each, manager), "replicas_owned": owned.get(each.gateway_id, 0), **_link(each, links, now_ns)}
             for each in registry.gateways.values()
         ],
         "removed_gateways": sorted(name for name, order in registry.gateway_orders.items() if order.is_removed),
@@ -184,9 +184,9 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
         "prices": registry.prices,
         "names": [
             {"region": area.region, "gateways": list(area.gateways), "addresses": list(area.addresses), "why": area.why}
-            for area in (desk.records.areas if desk.records is not None else ())
+            for area in (manager.records.areas if manager.records is not None else ())
         ],
-        "faults": [*registry.faults, *desk.places_refused.values()],
+        "faults": [*registry.faults, *manager.places_refused.values()],
     }
 
 
@@ -195,8 +195,8 @@ def _owner(replica: RegisteredReplica, owners: Mapping[ReplicaId, GatewayId]) ->
     return owners.get(replica.replica_id, "") if replica.is_lent else replica.home
 
 
-def _gateway(registered: Registered, desk: Desk) -> dict[str, Any]:
-    health = desk.core.health.get(registered.gateway_id)
+def _gateway(registered: Registered, manager: StateManager) -> dict[str, Any]:
+    health = manager.core.health.get(registered.gateway_id)
     return {
         "id": registered.gateway_id,
         "region": registered.place.region,

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from controller.core.vocabulary import Condition
-from controller.desk import Desk
 from controller.history import History
 from controller.lease import Lease
 from controller.links import Link, Links
@@ -21,6 +20,7 @@ from controller.logs import Recent
 from controller.problems import State, problems
 from controller.questions import LatestDecisions
 from controller.registry import Registered
+from controller.state_manager import StateManager
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.flows import Region, region_of
@@ -49,7 +49,7 @@ class Overview:
     def __init__(
         self,
         name: str,
-        desk: Desk,
+        manager: StateManager,
         links: Links,
         *,
         lease: Lease,
@@ -62,7 +62,7 @@ class Overview:
         """`state` is the content of `/admin/state`."""
         self._name = name
         self._decisions = decisions
-        self._desk = desk
+        self._manager = manager
         self._links = links
         self._lease = lease
         self._recent = recent
@@ -89,7 +89,7 @@ class Overview:
 
     def _counted(self) -> dict[str, dict[str, Totals]]:
         counted: dict[str, dict[str, Totals]] = {}
-        for each in self._desk.registry.gateways.values():
+        for each in self._manager.registry.gateways.values():
             link = self._links.get(each.gateway_id)
             if link is not None and link.totals is not None:
                 counted.setdefault(each.place.region, {})[each.gateway_id] = link.totals
@@ -101,9 +101,9 @@ class Overview:
         return problems(msgspec.json.decode(msgspec.json.encode(state), type=State))
 
     def sections(self, readiness: Callable[[], str]) -> dict[str, object]:
-        desk = self._desk
-        desk.driver.tell_observers()
-        rows = [(each, self._links.get(each.gateway_id)) for each in desk.registry.gateways.values()]
+        manager = self._manager
+        manager.driver.tell_observers()
+        rows = [(each, self._links.get(each.gateway_id)) for each in manager.registry.gateways.values()]
         regions = self._regions(rows)
         return {
             "who": {"kind": "controller", "name": self._name, "region": "", "jurisdiction": ""},
@@ -126,11 +126,11 @@ class Overview:
         }
 
     def _state(self, not_ready: str) -> dict[str, object]:
-        version, core = self._desk.keeper.version, self._desk.core
+        version, core = self._manager.store_writer.version, self._manager.core
         return {
             "notes": [],
             "frozen": core.frozen,
-            "freeze_ordered": self._desk.registry.freeze is not None,
+            "freeze_ordered": self._manager.registry.freeze is not None,
             "not_ready_reason": not_ready,
             "leads": self._lease.left_s() > 0,
             "term": version.term,
@@ -138,7 +138,7 @@ class Overview:
         }
 
     def _gateway(self, registered: Registered, link: Link | None) -> dict[str, object]:
-        health = self._desk.core.health.get(registered.gateway_id)
+        health = self._manager.core.health.get(registered.gateway_id)
         load = None if link is None else link.load
         return {
             "id": registered.gateway_id,
@@ -164,7 +164,7 @@ class Overview:
 
     def _health(self, registered: Registered, link: Link | None) -> Health:
         """Health as the controller finds it, and as the gateway itself reports it where it does."""
-        found = self._desk.core.health.get(registered.gateway_id)
+        found = self._manager.core.health.get(registered.gateway_id)
         health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
         if health is Health.WELL and link is None:
             return Health.DEGRADED
@@ -197,7 +197,7 @@ class Overview:
                 row.slots_used += load.slots_used
                 if load.kv_usage is not None:
                     kv_usages.setdefault(row.region, []).append((load.kv_usage, load.replicas - load.down))
-            health = self._desk.core.health.get(registered.gateway_id)
+            health = self._manager.core.health.get(registered.gateway_id)
             if health is not None and health.condition is not Condition.UP:
                 row.why = row.why or f"{registered.gateway_id}: {health.detail}"
         for row in shown.values():
@@ -215,9 +215,9 @@ class Overview:
 
     def _owners(self) -> dict[str, object]:
         """Replicas by home and owner: a mesh of ten thousand replicas has few of these pairs."""
-        core = self._desk.core
+        core = self._manager.core
         pairs: dict[tuple[GatewayId, str], list[str]] = {}
-        for each in self._desk.registry.replicas.values():
+        for each in self._manager.registry.replicas.values():
             owner = core.owners.get(each.replica_id, "") if each.is_served else "(not to be served)"
             pairs.setdefault((each.home, owner), []).append(each.replica_id)
         return some_of(
@@ -234,7 +234,7 @@ class Overview:
         )
 
     def _said(self) -> dict[str, object]:
-        tree = self._desk.records
+        tree = self._manager.records
         if tree is None:
             return {"zone": "", "areas": []}
         areas = [
@@ -245,7 +245,7 @@ class Overview:
 
     def _policies(self) -> list[dict[str, object]]:
         """Policies in words, computed anew only where one of them has changed."""
-        core = self._desk.core
+        core = self._manager.core
         effective = {region: core.effective_policy(region) for region in core.policies}
         policies = {region: each for region, each in effective.items() if each is not None}
         if self._worded is None or self._worded[0] != policies:

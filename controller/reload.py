@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controller.config import ControllerFile, read_controller_file
-from controller.desk import Naming
+from controller.state_manager import Naming
 from mesh.faults import ConfigError, Fault, FileError
 from mesh.reloader import ReloadRefused
 from mesh.settings import changed_keys

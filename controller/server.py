@@ -19,11 +19,11 @@ from structlog.typing import FilteringBoundLogger
 from controller.config import LinkConfig
 from controller.core.events import GatewayDisconnected, PeersHeard
 from controller.core.vocabulary import HeardPeer
-from controller.desk import Desk
 from controller.links import Link, Links
 from controller.questions import Questions
 from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
+from controller.state_manager import StateManager
 from controller.store.store import StoreError
 from controller.views import View
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -34,7 +34,7 @@ from mesh.control.vocabulary import Alive, Announcement, Answer, FromGateway, He
 from mesh.listening import why_not
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
-from mesh.transport import Door
+from mesh.transport import ServerTransport
 from mesh.values import Address
 from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
@@ -71,10 +71,10 @@ class ControlService:
 
     def __init__(
         self,
-        desk: Desk,
+        manager: StateManager,
         links: Links,
         questions: Questions,
-        transport: Door,
+        transport: ServerTransport,
         config: LinkConfig,
         *,
         clock: Clock,
@@ -87,7 +87,7 @@ class ControlService:
         should look for another controller, empty while they should not."""
         self.links = links
         self._questions = questions
-        self._desk = desk
+        self._manager = manager
         self._transport = transport
         self._config = config
         self._clock = clock
@@ -166,7 +166,7 @@ class ControlService:
             return
         self._log.info("gateway_detached", gateway=link.gateway_id, reason=why)
         if link.is_registered:
-            self._desk.driver.submit(GatewayDisconnected(link.gateway_id, why))
+            self._manager.driver.submit(GatewayDisconnected(link.gateway_id, why))
         self._on_link()
 
     # Messages from the gateway
@@ -237,7 +237,7 @@ class ControlService:
             )
             for each in report.peers
         )
-        self._desk.driver.submit(PeersHeard(link.gateway_id, peers))
+        self._manager.driver.submit(PeersHeard(link.gateway_id, peers))
 
     async def _register(self, link: Link) -> _End:
         """Register what the gateway announces, until it is refused. A gateway whose announcement cannot be stored yet
@@ -249,7 +249,7 @@ class ControlService:
             hello = link.hello
             try:
                 self._check_count(hello.announcement)
-                await self._desk.register(hello)
+                await self._manager.register(hello)
             except AnnouncementRefused as refused:
                 self._watch.refused("place" if isinstance(refused, PlaceRefused) else "announcement")
                 self._log.error("gateway_announcement_refused", gateway=link.gateway_id, reason=str(refused))
@@ -274,7 +274,7 @@ class ControlService:
     def _registered(self, link: Link, hello: Hello) -> None:
         if not link.is_registered:
             link.is_registered = True
-            self._desk.connected(hello)
+            self._manager.connected(hello)
             self._on_link()
 
     # Messages to the gateway
@@ -283,7 +283,7 @@ class ControlService:
         seen: View | None = None
         alive_s = self._config.alive_interval_ns / _SECOND_NS
         while True:
-            newest = await self._desk.board.other_than(seen, alive_s)
+            newest = await self._manager.board.other_than(seen, alive_s)
             if reason := self._elsewhere():
                 return _End(grpc.StatusCode.UNAVAILABLE, reason)
             message = None
@@ -328,7 +328,7 @@ class ControlService:
         is not sent outdated replicas, while the gateway has a newer version and would only reject this one, and once
         the store is lost."""
         is_outdated = link.hello.taken.is_newer_than(view.version) or not view.registry.says(link.hello)
-        if self._desk.keeper.lost.is_set() or is_outdated:
+        if self._manager.store_writer.lost.is_set() or is_outdated:
             return None
         return said_by_controller(snapshot_for(link.gateway_id, view))
 
@@ -336,7 +336,7 @@ class ControlService:
 class ControlServer:
     """The gRPC listener."""
 
-    def __init__(self, service: ControlService, config: LinkConfig, transport: Door) -> None:
+    def __init__(self, service: ControlService, config: LinkConfig, transport: ServerTransport) -> None:
         self._transport = transport
         self._server = grpc.aio.server(options=server_options(config), maximum_concurrent_rpcs=3 * config.gateways_max)
         control_pb2_grpc.add_ControlServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ class View:
         )
 
 
-class Board:
+class ViewFeed:
     """The newest view, for all its followers. A slow follower misses the views in between."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ _TURNS_TO_SERVE = 3
 its task."""
 
 
-async def hear_of_all_accepted(server: asyncio.Server) -> None:
+async def deliver_accepted(server: asyncio.Server) -> None:
     """Stop accepting, and let every accepted connection reach its task. Call it before the server is closed: Python
     3.11 forgets to close a connection that is half set up, and aiohttp waits for it."""
     loop = asyncio.get_running_loop()

@@ -31,7 +31,7 @@ class AdminFault(click.ClickException):
     """The program could not be reached, or refused the call. Exit code 1."""
 
 
-class TurnedAway(AdminFault):
+class PermissionDenied(AdminFault):
     """The operator is known but lacks the permission: nothing has changed."""
 
 
@@ -50,7 +50,7 @@ class Admin:
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             raise AdminFault(f"{self.url} cannot be reached: {_in_words(error)}") from error
         if answer.status in (401, 403):
-            kind = AdminFault if answer.status == 401 else TurnedAway
+            kind = AdminFault if answer.status == 401 else PermissionDenied
             raise kind(f"{self.url}: {answer.fault}")
         return answer
 

@@ -25,7 +25,7 @@ _TURNED_AWAY = (
 )
 
 
-class DoorLimits(Struct, frozen=True):
+class ListenLimits(Struct, frozen=True):
     connections_max: int = 256
     first_request_s: float = 10.0
     """Seconds from the start of a connection until the headers of its first request have arrived. Between requests
@@ -37,11 +37,11 @@ async def listen_for_operators(
     app: web.Application,
     address: Address,
     tls: HttpTls | None,
-    limits: DoorLimits | None = None,
+    limits: ListenLimits | None = None,
 ) -> Address:
     """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises
     OSError."""
-    limits = limits or DoorLimits()
+    limits = limits or ListenLimits()
     runner = operators_runner(app)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -69,7 +69,7 @@ class OperatorsServer:
     is_leaving = False
     """True once another process takes new connections; each open one ends with its next answer."""
 
-    def __init__(self, server: web.Server, limits: DoorLimits) -> None:
+    def __init__(self, server: web.Server, limits: ListenLimits) -> None:
         self.server = server
         self.limits = limits
         self.open: set[_Guarded] = set()

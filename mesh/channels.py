@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from structlog.typing import FilteringBoundLogger
 
 from mesh.clock import Clock
-from mesh.logs import Seldom
+from mesh.logs import LogRateLimit
 
 _MILLISECOND_NS = 1_000_000
 _STOP_MAX_S = 2.0
@@ -104,7 +104,7 @@ class MalformedCalls(grpc.aio.ServerInterceptor):
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._log = log
-        self._seldom = Seldom(clock)
+        self._seldom = LogRateLimit(clock)
 
     async def intercept_service(
         self,

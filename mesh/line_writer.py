@@ -16,8 +16,8 @@ from typing import TextIO, cast
 from structlog.typing import FilteringBoundLogger
 
 from mesh.clock import Clock
-from mesh.logs import Seldom
-from mesh.outbox import Outbox
+from mesh.export_queue import ExportQueue
+from mesh.logs import LogRateLimit
 
 LINES_MAX = 8192
 """Lines that may wait to be written."""
@@ -33,7 +33,7 @@ class LineWriter:
 
     def __init__(self, descriptor: int, *, lines_max: int = LINES_MAX) -> None:
         self._descriptor = descriptor
-        self._outbox: Outbox[str] = Outbox(
+        self._outbox: ExportQueue[str] = ExportQueue(
             self._write_all, queue_max=lines_max, batch_max=_BATCH_MAX, interval_s=_INTERVAL_S, name="nightside-log"
         )
         self.write = self._outbox.put
@@ -93,7 +93,7 @@ class LostLines:
         self._lines_lost = lines_lost
         self._on_lost = on_lost
         self._log = log
-        self._seldom = Seldom(clock)
+        self._seldom = LogRateLimit(clock)
         self._counted = 0
         self._told = 0
 

@@ -63,7 +63,7 @@ def libraries_told_of(log: FilteringBoundLogger, clock: Clock | None = None) -> 
         logging.getLogger().removeHandler(handler)
 
 
-class Seldom:
+class LogRateLimit:
     """Rate limit of log lines that outside events cause."""
 
     def __init__(self, clock: Clock, apart_ns: int = 10 * SECOND_NS, kinds_max: int = 64) -> None:
@@ -96,7 +96,7 @@ class _Libraries(logging.Handler):
     def __init__(self, log: FilteringBoundLogger, clock: Clock) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._seldom = Seldom(clock)
+        self._seldom = LogRateLimit(clock)
 
     def emit(self, record: logging.LogRecord) -> None:
         passed_over = self._seldom.turn(f"{record.name} {record.msg}")

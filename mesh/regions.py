@@ -17,7 +17,7 @@ from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from mesh.descriptions import SchemaFrom, describe_keys
 from mesh.faults import Fault, FileError, KeyFaults
-from mesh.values import Surroundings
+from mesh.values import FileContext
 from mesh.yaml_file import read_yaml
 
 TABLE_BYTES_MAX = 256 * 1024
@@ -113,7 +113,7 @@ def _read_where_named(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return read_table_file(Surroundings.of(info).folder / value).regions
+        return read_table_file(FileContext.of(info).folder / value).regions
     except FileError as error:
         raise KeyFaults(*(Fault("", f"{error.path.name}: {fault}") for fault in error.faults)) from error
 

@@ -97,7 +97,7 @@ class Supervisor:
         return task
 
 
-class Tenure:
+class OwnedLoops:
     """Loops of a supervisor that run only while this process owns what they write."""
 
     def __init__(self, loops: Supervisor, clock: Clock, on_failure: OnFailure) -> None:

@@ -20,7 +20,7 @@ Claim = tuple[GatewayId, Place]
 ChannelOptions = Sequence[tuple[str, int]]
 
 
-class Door(Protocol):
+class ServerTransport(Protocol):
     """Transport as the listening end needs it."""
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
@@ -32,7 +32,7 @@ class Door(Protocol):
         ...
 
 
-class Transport(Door, Protocol):
+class Transport(ServerTransport, Protocol):
     @property
     def version(self) -> int:
         """Version of the credentials; it grows whenever channels should be opened again."""

@@ -125,7 +125,7 @@ def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
 # Types of keys, for models of files
 
 
-class Surroundings(Struct, frozen=True):
+class FileContext(Struct, frozen=True):
     """Context in which a file's model is validated: the meaning of a file depends on it besides its text."""
 
     folder: Path
@@ -133,13 +133,13 @@ class Surroundings(Struct, frozen=True):
     environ: Mapping[str, str]
 
     @classmethod
-    def of(cls, info: ValidationInfo) -> Surroundings:
-        assert isinstance(info.context, Surroundings), "a file is validated by whoever read it"
+    def of(cls, info: ValidationInfo) -> FileContext:
+        assert isinstance(info.context, FileContext), "a file is validated by whoever read it"
         return info.context
 
 
 def _resolve_path(text: object, info: ValidationInfo) -> object:
-    return Surroundings.of(info).folder / text if isinstance(text, str) and text else text
+    return FileContext.of(info).folder / text if isinstance(text, str) and text else text
 
 
 def _check_id(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from mesh.admin_client import Admin, AdminFault, Answer, TurnedAway, admin_options_at
+from mesh.admin_client import Admin, AdminFault, Answer, PermissionDenied, admin_options_at
 
 ADMIN_URL = "http://127.0.0.1:9091"
 admin_options = admin_options_at(ADMIN_URL)
@@ -85,7 +85,7 @@ def ask(admin: Admin, method: str, path: str, body: object | None = None) -> Ans
     """Send a request to the controller. Raises NotAsked, NotWritten and Refused."""
     try:
         answer = admin.ask(method, path, body)
-    except TurnedAway as fault:
+    except PermissionDenied as fault:
         raise Refused(fault.message) from fault
     except AdminFault as fault:
         raise NotAsked(fault.message) from fault

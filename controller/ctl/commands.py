@@ -24,7 +24,7 @@ from mesh.faults import FileError
 from mesh.yaml_file import read_yaml
 
 
-class Give(Protocol):
+class SubmitCommand(Protocol):
     """Sends an order. `unless_unreachable`: only if no client would reach fewer replicas."""
 
     def __call__(self, order: dict[str, object], *, unless_unreachable: bool = False) -> None: ...
@@ -57,7 +57,7 @@ def replicas() -> None:
     "--file", type=_PATH, help="Read the replica from this YAML file, with the keys of a replica in a region file."
 )
 @changing
-def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None) -> None:
+def add_replica(give: SubmitCommand, *, replica: str, home: str | None, file: Path | None) -> None:
     """Add a replica that was removed, or, with --home and --file, one that no region file names."""
     if (home is None) != (file is None):
         raise click.UsageError("--home and --file go together")
@@ -68,7 +68,7 @@ def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None
 @replicas.command("drain")
 @click.argument("replica")
 @changing
-def drain_replica(give: Give, *, replica: str) -> None:
+def drain_replica(give: SubmitCommand, *, replica: str) -> None:
     """Drain a replica: no gateway sends it new requests, until it is undrained."""
     give({"order": "replica-drain", "replica": replica})
 
@@ -76,7 +76,7 @@ def drain_replica(give: Give, *, replica: str) -> None:
 @replicas.command("undrain")
 @click.argument("replica")
 @changing
-def undrain_replica(give: Give, *, replica: str) -> None:
+def undrain_replica(give: SubmitCommand, *, replica: str) -> None:
     """Send new requests to a drained replica again."""
     give({"order": "replica-undrain", "replica": replica})
 
@@ -84,7 +84,7 @@ def undrain_replica(give: Give, *, replica: str) -> None:
 @replicas.command("remove")
 @click.argument("replica")
 @changing
-def remove_replica(give: Give, *, replica: str) -> None:
+def remove_replica(give: SubmitCommand, *, replica: str) -> None:
     """Remove a replica, even if a region file still names it."""
     give({"order": "replica-remove", "replica": replica})
 
@@ -107,7 +107,7 @@ def gateways() -> None:
 @click.option("--latitude", type=click.FloatRange(-90, 90), help="Set the latitude, in degrees north.")
 @click.option("--longitude", type=click.FloatRange(-180, 180), help="Set the longitude, in degrees east.")
 @changing
-def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told: Any) -> None:
+def add_gateway(give: SubmitCommand, *, gateway: str, addresses: tuple[str, ...], **told: Any) -> None:
     """Add a gateway that was removed, or that has not announced itself yet."""
     if bool(told["region"]) != bool(told["jurisdiction"]):
         raise click.UsageError("--region and --jurisdiction go together")
@@ -118,7 +118,7 @@ def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told:
 @click.argument("gateway")
 @click.option("--yes", is_flag=True, help="Drain even if clients lose replicas that they can reach now.")
 @changing
-def drain_gateway(give: Give, *, gateway: str, yes: bool) -> None:
+def drain_gateway(give: SubmitCommand, *, gateway: str, yes: bool) -> None:
     """Move a gateway's clients and replicas to other gateways, until it is undrained.
 
     If clients would reach fewer replicas, this prints which and why, and changes nothing without --yes.
@@ -129,7 +129,7 @@ def drain_gateway(give: Give, *, gateway: str, yes: bool) -> None:
 @gateways.command("undrain")
 @click.argument("gateway")
 @changing
-def undrain_gateway(give: Give, *, gateway: str) -> None:
+def undrain_gateway(give: SubmitCommand, *, gateway: str) -> None:
     """Assign clients and replicas to a drained gateway again."""
     give({"order": "gateway-undrain", "gateway": gateway})
 
@@ -137,7 +137,7 @@ def undrain_gateway(give: Give, *, gateway: str) -> None:
 @gateways.command("remove")
 @click.argument("gateway")
 @changing
-def remove_gateway(give: Give, *, gateway: str) -> None:
+def remove_gateway(give: SubmitCommand, *, gateway: str) -> None:
     """Remove a gateway and its replicas, until it is added again."""
     give({"order": "gateway-remove", "gateway": gateway})
 
@@ -147,7 +147,7 @@ def remove_gateway(give: Give, *, gateway: str) -> None:
 @click.option("--to", default="", help="Assign the replicas to this gateway.")
 @click.option("--home", is_flag=True, help="Assign each replica to its home gateway again.")
 @changing
-def move(give: Give, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
+def move(give: SubmitCommand, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
     """Assign REPLICAS to another gateway, while it is up and the policy of their home allows it."""
     if bool(to) == home:
         raise click.UsageError("say --to GATEWAY or --home")
@@ -162,7 +162,7 @@ def policy() -> None:
 @policy.command("set")
 @click.argument("file", type=_PATH)
 @changing
-def set_policy(give: Give, *, file: Path) -> None:
+def set_policy(give: SubmitCommand, *, file: Path) -> None:
     """Narrow a region's policy in all of its gateways by FILE, a residency policy."""
     try:
         told = load_narrowing(file)
@@ -174,7 +174,7 @@ def set_policy(give: Give, *, file: Path) -> None:
 @policy.command("clear")
 @click.argument("region")
 @changing
-def clear_policy(give: Give, *, region: str) -> None:
+def clear_policy(give: SubmitCommand, *, region: str) -> None:
     """Remove the distributed policy of REGION; its own policy holds."""
     give({"order": "policy-clear", "region": region})
 
@@ -187,7 +187,7 @@ def parameters() -> None:
 @parameters.command("set")
 @click.argument("file", type=_PATH)
 @changing
-def set_parameters(give: Give, *, file: Path) -> None:
+def set_parameters(give: SubmitCommand, *, file: Path) -> None:
     """Apply the sections of FILE (placement, pushing, queue, attempt, observation) to all gateways."""
     try:
         sections = read_yaml(file).mapping()
@@ -199,7 +199,7 @@ def set_parameters(give: Give, *, file: Path) -> None:
 
 @parameters.command("clear")
 @changing
-def clear_parameters(give: Give) -> None:
+def clear_parameters(give: SubmitCommand) -> None:
     """Remove the distributed sections; gateways use their own region files."""
     give({"order": "parameters-clear"})
 
@@ -212,7 +212,7 @@ def prices() -> None:
 @prices.command("set")
 @click.argument("file", type=_PATH)
 @changing
-def set_prices(give: Give, *, file: Path) -> None:
+def set_prices(give: SubmitCommand, *, file: Path) -> None:
     """Apply the price list of FILE to all gateways, instead of those that their region files name."""
     try:
         told = read_prices_file(file).as_document()
@@ -223,7 +223,7 @@ def set_prices(give: Give, *, file: Path) -> None:
 
 @prices.command("clear")
 @changing
-def clear_prices(give: Give) -> None:
+def clear_prices(give: SubmitCommand) -> None:
     """Remove the distributed price list; gateways use those that their region files name."""
     give({"order": "prices-clear"})
 
@@ -231,14 +231,14 @@ def clear_prices(give: Give) -> None:
 @ctl.command()
 @click.option("--reason", default="", help="Set the reason that `status` shows.")
 @changing
-def freeze(give: Give, *, reason: str) -> None:
+def freeze(give: SubmitCommand, *, reason: str) -> None:
     """Suspend automatic failover and reassignment until unfrozen."""
     give({"order": "freeze", "reason": reason})
 
 
 @ctl.command()
 @changing
-def unfreeze(give: Give) -> None:
+def unfreeze(give: SubmitCommand) -> None:
     """Resume automatic failover; gateways that are still unreachable are declared down."""
     give({"order": "unfreeze"})
 
@@ -253,7 +253,7 @@ def export_all(admin: Admin) -> None:
 @ctl.command("import")
 @click.argument("file", type=click.File("rb"))
 @changing
-def import_all(give: Give, *, file: Any) -> None:
+def import_all(give: SubmitCommand, *, file: Any) -> None:
     """Replace all operators' orders by those of FILE, an export."""
     try:
         told = msgspec.json.decode(file.read(), type=dict[str, str])

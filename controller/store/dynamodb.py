@@ -20,7 +20,7 @@ from msgspec import Struct
 from xxhash import xxh64_intdigest
 
 from controller.store.dynamodb_table import DynamodbSettings, Item, Table, typed
-from controller.store.held import Mark, Watch
+from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
     Holding,
@@ -58,7 +58,7 @@ class _Shard(Struct, frozen=True):
 
 
 class _Head(Struct, frozen=True):
-    mark: Mark
+    mark: LeaseMark
     revision: int
     holder: str
     lease_ns: int
@@ -74,7 +74,7 @@ class DynamodbStore:
         self._table = Table(settings)
         self._lease_ns = lease_ns
         self._clock = clock
-        self._watch = Watch()
+        self._watch = LeaseWatch()
         self._turn = asyncio.Lock()
         """Lock of writes: each follows the one before."""
         self._holding: Holding | None = None
@@ -345,5 +345,5 @@ def _head_in(item: Item) -> _Head:
     for number, each in item["shards"]["M"].items():
         key, _, parts = each["S"].partition("/")
         shards[number] = _Shard(key, int(parts))
-    mark = Mark(int(item["token"]["N"]), item["key"]["S"], int(item["renewals"]["N"]))
+    mark = LeaseMark(int(item["token"]["N"]), item["key"]["S"], int(item["renewals"]["N"]))
     return _Head(mark, int(item["revision"]["N"]), item["holder"]["S"], int(item["lease_ns"]["N"]), shards)

@@ -17,7 +17,7 @@ from uuid import uuid4
 import asyncpg
 from msgspec import Struct
 
-from controller.store.held import Mark, Watch
+from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
     Holding,
@@ -97,7 +97,7 @@ class PostgresqlStore:
         self._settings = settings
         self._lease_ns = lease_ns
         self._clock = clock
-        self._watch = Watch()
+        self._watch = LeaseWatch()
         self._connection: Any = None
         self._turn = asyncio.Lock()
         self._host = 0
@@ -128,7 +128,7 @@ class PostgresqlStore:
         async def acquire(connection: Any) -> Holding:
             asked_ns = self._clock.boot_ns()
             row = await connection.fetchrow(_LOOK)
-            mark = Mark(row["token"], row["key"], row["renewals"])
+            mark = LeaseMark(row["token"], row["key"], row["renewals"])
             if not self._may_be_had(mark, row["lease_ns"], asked_ns):
                 raise StoreTaken(f"{self._settings.name}: another controller has it ({row['holder']})")
             self._key = uuid4().hex
@@ -143,7 +143,7 @@ class PostgresqlStore:
         self._holding = await self._call(acquire)
         return self._holding
 
-    def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:
+    def _may_be_had(self, mark: LeaseMark, lease_ns: int, asked_ns: int) -> bool:
         """Return whether the store can be acquired: it has no holder, or this process holds it, or its holder has not
         renewed for the length of the lease."""
         if mark.key in ("", self._key):

@@ -2,7 +2,7 @@
 
 One controller at a time may write. A later holder has a higher token, and the store itself refuses a write with an
 older one, however late it comes. A store that several machines share is held for a limited time, and a holding has to
-be renewed: `controller/store/held.py` says whose clock counts.
+be renewed: `controller/store/lease_watch.py` says whose clock counts.
 """
 
 from __future__ import annotations

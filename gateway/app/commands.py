@@ -24,12 +24,12 @@ from gateway.app.drain_cli import drain, undrain
 from gateway.app.errors_cli import errors
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
-from gateway.app.hand_over import socket_path
 from gateway.app.identities import Identities
 from gateway.app.memory import describe_memory, fitted
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
+from gateway.app.takeover import socket_path
 from gateway.app.token_cli import token
 from gateway.app.usage_cli import usage
 from gateway.config.orders import without_orders

@@ -20,7 +20,7 @@ from gateway.control.keeping import Kept, SnapshotKeeper
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.peers.ears import Ears
+from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from mesh.clock import Clock
 from mesh.control.vocabulary import (
     Answer,
@@ -34,7 +34,7 @@ from mesh.control.vocabulary import (
     Wanted,
 )
 from mesh.faults import ConfigError
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 from mesh.totals import Totals
 from mesh.transport import Transport
 from mesh.values import Address
@@ -42,10 +42,10 @@ from mesh.values import Address
 _SECOND_NS = 1_000_000_000
 
 
-class Surroundings(Struct, frozen=True):
+class ControlDependencies(Struct, frozen=True):
     """Parts of the gateway that its controller link reads."""
 
-    ears: Ears
+    heartbeat_receiver: HeartbeatReceiver
     """Receiver of peers' heartbeats."""
     open_requests: Callable[[], int]
     load: Callable[[], GatewayLoad]
@@ -57,7 +57,7 @@ class Surroundings(Struct, frozen=True):
     """Granted replicas that cannot be served here, with reasons."""
 
 
-class Control:
+class ControllerLink:
     """Gateway's side of the controller link. It speaks for the gateway on the stream, and supplies the link's
     metrics."""
 
@@ -65,7 +65,7 @@ class Control:
         self,
         config: GatewayConfig,
         transport: Transport,
-        surroundings: Surroundings,
+        surroundings: ControlDependencies,
         *,
         clock: Clock,
         log: FilteringBoundLogger,
@@ -78,7 +78,7 @@ class Control:
         self.is_wanted = bool(config.control.controllers)
         self.keeper = SnapshotKeeper(config.state.folder, config.gateway_id, log)
         self.attachment = Attachment(config.control, transport, self, clock=clock, rng=random.Random(), log=log)
-        self.ears = surroundings.ears
+        self.heartbeat_receiver = surroundings.heartbeat_receiver
         self.transport = transport
         self._surroundings = surroundings
         self._wanted: Callable[[], tuple[Wanted, ...]] = tuple
@@ -102,7 +102,7 @@ class Control:
         self._taken_ns = kept.taken_ns
         self._log.info("cached_snapshot_applied", term=version.term, version=version.version)
 
-    def run(self, loops: Supervisor, tenure: Tenure, http: Address, peers: Address) -> None:
+    def run(self, loops: Supervisor, tenure: OwnedLoops, http: Address, peers: Address) -> None:
         """Start the loops, with the addresses that the gateway listens on. Only the process that owns the gateway
         speaks to its controller."""
         self._http, self._peers = http, peers
@@ -142,7 +142,7 @@ class Control:
     def report(self) -> Report:
         around = self._surroundings
         return Report(
-            tuple(self.ears.heard()),
+            tuple(self.heartbeat_receiver.heard()),
             around.open_requests(),
             load=around.load(),
             forwards=around.forwards(),

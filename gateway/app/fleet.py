@@ -40,7 +40,7 @@ _NO_TABLE = "this region has no usable policy, and so no table of regions, and i
 FoundConfig = DnsReplicasConfig | KubernetesReplicasConfig
 
 
-class Fleet:
+class ReplicaFleet:
     """Replicas of one gateway."""
 
     def __init__(

@@ -18,20 +18,20 @@ from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.accounts import Accounts
+from gateway.app.active_config import ActiveConfig
 from gateway.app.budgets import Budgets
-from gateway.app.control import Control
-from gateway.app.desk import LAST_BYTES_S, Desk
-from gateway.app.fleet import Fleet
-from gateway.app.hand_over import Estate, Succession
-from gateway.app.in_force import InForce
+from gateway.app.control import ControllerLink
+from gateway.app.fleet import ReplicaFleet
 from gateway.app.listening import listen_for_clients, listen_for_operators
+from gateway.app.mesh_links import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.naming import make_names
+from gateway.app.observed_core import LAST_BYTES_S, ObservedCore
 from gateway.app.open_files import warn_of_open_files
-from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.overview import Overview
 from gateway.app.reload import RegionPart
-from gateway.app.stray_hosts import StrayHosts
+from gateway.app.takeover import GatewayParts, Takeover
 from gateway.app.tracing import TracedGateway, requests_traced
+from gateway.app.unlisted_hosts import UnlistedHosts
 from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
@@ -39,7 +39,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
-from gateway.door.api import Api
+from gateway.door.api import ClientApi
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
 from gateway.engines.client import ClientSettings, EngineClient
@@ -61,14 +61,14 @@ from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.takeover.successor import Successor
-from mesh.admin_listening import DoorLimits
+from mesh.admin_listening import ListenLimits
 from mesh.clock import Clock
 from mesh.line_writer import lines_written_aside
 from mesh.listening import named_by
 from mesh.logs import libraries_told_of, make_logger
 from mesh.operators import Operator, Operators, told_of
 from mesh.reloader import Reloader
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 from mesh.task_group import TaskGroup
 from mesh.tls import ExpiryWatch
 
@@ -84,23 +84,23 @@ class GatewayHandle:
 
     def __init__(
         self,
-        in_force: InForce,
-        desk: Desk,
+        in_force: ActiveConfig,
+        observed: ObservedCore,
         peer_server: PeerServer,
         reloader: Reloader,
         *,
-        control: Control,
+        control: ControllerLink,
         budgets: Budgets,
-        estate: Estate,
+        estate: GatewayParts,
     ) -> None:
         self.estate = estate
         self.succession = estate.succession
         self.reloader = reloader
         self.control = control
         self.budgets = budgets
-        self.core = desk.core
-        self.driver = desk.driver
-        self.metrics = desk.metrics
+        self.core = observed.core
+        self.driver = observed.driver
+        self.metrics = observed.metrics
         self.names = in_force.names
         """DNS service. It gets every record tree that this gateway accepts, even where it does not listen."""
         listen = in_force.config.listen
@@ -108,7 +108,7 @@ class GatewayHandle:
         self.admin_app: web.Application | None = None
         """Application for operators; None until it is served."""
         self._in_force = in_force
-        self._desk = desk
+        self._observed = observed
         self._peer_server = peer_server
 
     @property
@@ -126,14 +126,14 @@ class GatewayHandle:
 
     async def drain(self, wait_max_s: float) -> bool:
         """Refuse new requests and let running and queued ones finish. Returns False if time ran out first."""
-        log, began_ns = self._desk.log, self._desk.clock.now_ns()
+        log, began_ns = self._observed.log, self._observed.clock.now_ns()
         log.info("drain_started", requests=self.driver.open_requests, wait_max_s=wait_max_s)
-        self._desk.is_ending = True
+        self._observed.is_ending = True
         self.driver.submit(DrainRequested())
         try:
             await self._peer_server.drain()
             is_empty = await self._within(
-                wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle, self.succession.until_alone
+                wait_max_s, self._observed.until_peers_are_told, self._observed.until_idle, self.succession.until_alone
             )
         except BaseException:
             duration_s = self._seconds_since(began_ns)
@@ -149,7 +149,7 @@ class GatewayHandle:
     async def leave(self, wait_max_s: float) -> None:
         """Finish the running requests after another process has taken over; their usage and audit lines go to that
         process."""
-        log, began_ns = self._desk.log, self._desk.clock.now_ns()
+        log, began_ns = self._observed.log, self._observed.clock.now_ns()
         log.info("takeover_drain_started", requests=self.driver.open_requests)
         try:
             is_empty = await self.estate.until_empty(wait_max_s)
@@ -165,10 +165,10 @@ class GatewayHandle:
 
     async def settle(self, wait_max_s: float) -> bool:
         """Wait until no request is left. Returns False if time ran out first."""
-        return await self._within(wait_max_s, self._desk.until_idle)
+        return await self._within(wait_max_s, self._observed.until_idle)
 
     def _seconds_since(self, began_ns: int) -> float:
-        return round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
+        return round((self._observed.clock.now_ns() - began_ns) / _SECOND_NS, 3)
 
     async def _within(self, wait_max_s: float, *waits: Callable[[], Awaitable[None]]) -> bool:
         try:
@@ -203,76 +203,76 @@ async def serve_gateway(
     accounts = Accounts(config, clock, log)
     certificates = Certificates(config, clock)
     async with AsyncExitStack() as stack:
-        desk = Desk(config, clock, log, lines_lost=lines_lost)
-        loops = Supervisor(clock, desk.loop_failed)
-        tenure = Tenure(loops, clock, desk.loop_failed)
-        succession = Succession(config, desk, accounts, tenure, successor)
-        for close in (succession.close, desk.close, accounts.close):
+        observed = ObservedCore(config, clock, log, lines_lost=lines_lost)
+        loops = Supervisor(clock, observed.loop_failed)
+        tenure = OwnedLoops(loops, clock, observed.loop_failed)
+        succession = Takeover(config, observed, accounts, tenure, successor)
+        for close in (succession.close, observed.close, accounts.close):
             stack.callback(close)
-        control = make_control(config, desk, certificates, lambda: fleet.left_out)
+        control = make_control(config, observed, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
-        desk.apply(config, orders)
-        fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets)
-        listen_for_control(config, desk, loops, roster, control)
+        observed.apply(config, orders)
+        fleet = _fleet(config, orders, observed)
+        roster = make_roster(config, observed, loops, control, budgets=accounts.budgets)
+        listen_for_control(config, observed, loops, roster, control)
         stack.push_async_callback(roster.close)
-        tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
-        engines = await stack.enter_async_context(_engine_client(config, fleet, desk))
+        tracing = await stack.enter_async_context(requests_traced(config, observed, fleet, roster))
+        engines = await stack.enter_async_context(_engine_client(config, fleet, observed))
         openers: dict[TargetKind, LegOpener] = {
             TargetKind.REPLICA: engines,
-            TargetKind.PEER: _peer_opener(config, roster, desk),
+            TargetKind.PEER: _peer_opener(config, roster, observed),
         }
-        context = _request_context(config, desk, openers, tracing=tracing)
-        peer_server = make_peer_server(config, desk, context, roster, control, budgets=accounts.budgets)
-        names = make_names(config, desk)
-        in_force = InForce(config, orders, desk, fleet=fleet, roster=roster, names=names)
+        context = _request_context(config, observed, openers, tracing=tracing)
+        peer_server = make_peer_server(config, observed, context, roster, control, budgets=accounts.budgets)
+        names = make_names(config, observed)
+        in_force = ActiveConfig(config, orders, observed, fleet=fleet, roster=roster, names=names)
         handle = GatewayHandle(
             in_force,
-            desk,
+            observed,
             peer_server,
-            _reloader(config, desk),
+            _reloader(config, observed),
             control=control,
             budgets=accounts.budgets,
-            estate=Estate(succession, peer_server, names),
+            estate=GatewayParts(succession, peer_server, names),
         )
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
-        own = partial(_own, stack, handle, peer_server, desk)
-        learn = partial(_learn, orders, in_force, fleet, control, desk, loops=loops)
+        _run_loops(config, loops, observed, certificates, accounts=accounts, tenure=tenure)
+        own = partial(_own, stack, handle, peer_server, observed)
+        learn = partial(_learn, orders, in_force, fleet, control, observed, loops=loops)
         for begin in (learn, own) if succession.takes_over else (own, learn):  # peers connect back once called
             await begin()
-        _add_parts(handle.reloader, desk, accounts, certificates, loops, region=region, control=control)
+        _add_parts(handle.reloader, observed, accounts, certificates, loops, region=region, control=control)
 
         described = _described(
             certificates=certificates,
             control=control,
             tracing=tracing,
-            **{each.state_key or each.name: each for each in desk.features},
+            **{each.state_key or each.name: each for each in observed.features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
-        state = partial(_state, desk, described)
-        overview = Overview(config, desk, names, state)
+        state = partial(_state, observed, described)
+        overview = Overview(config, observed, names, state)
         loops.run("overview", overview.run)
         await _open_doors(
             stack,
             handle,
-            desk,
+            observed,
             admin=accounts.with_routes(
                 _admin_app(
                     config,
-                    desk,
+                    observed,
                     roster,
                     state,
                     operators=accounts.identities.operators,
-                    drain=partial(_begin_drain, desk, peer_server),
-                    undrain=partial(_end_drain, desk, peer_server),
+                    drain=partial(_begin_drain, observed, peer_server),
+                    undrain=partial(_end_drain, observed, peer_server),
                     overview=overview,
-                    notes=lambda: {**desk.notes(), **accounts.usage.notes()},
+                    notes=lambda: {**observed.notes(), **accounts.usage.notes()},
                 )
             ),
-            api=_api(desk, context, accounts, in_force),
+            api=_api(observed, context, accounts, in_force),
             certificates=certificates,
         )
         control.run(loops, tenure, handle.http_address, handle.peers_address)
@@ -320,13 +320,13 @@ async def _run_until(
         return 1
 
 
-async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerServer, desk: Desk) -> None:
+async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerServer, observed: ObservedCore) -> None:
     """Open the stores, and serve peers and DNS queries."""
     succession = handle.succession
     await succession.own()
     address = succession.peers_address()
     stack.push_async_callback(handle.names.stop)
-    stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
+    stack.push_async_callback(stop_peer_server, peer_server, observed.driver)
     with named_by("listen.peers", address):
         handle.peers_address = await peer_server.start(address, takes_over=succession.takes_over)
     handle.estate.peers_address = handle.peers_address
@@ -334,71 +334,77 @@ async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerSe
 
 
 async def _learn(
-    orders: Orders, in_force: InForce, fleet: Fleet, control: Control, desk: Desk, *, loops: Supervisor
+    orders: Orders,
+    in_force: ActiveConfig,
+    fleet: ReplicaFleet,
+    control: ControllerLink,
+    observed: ObservedCore,
+    *,
+    loops: Supervisor,
 ) -> None:
     """Learn peers and replicas, and start what needs them."""
     in_force.begin(orders)
     await fleet.start(loops)
-    for each in desk.features:
+    for each in observed.features:
         each.begin()
     control.precedence.start(in_force.apply)
 
 
 def _request_context(
     config: GatewayConfig,
-    desk: Desk,
+    observed: ObservedCore,
     openers: Mapping[TargetKind, LegOpener],
     *,
     tracing: TracedGateway,
 ) -> RequestContext:
     return RequestContext(
-        desk.driver,
+        observed.driver,
         openers,
         AnswerSettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
-        on_finished=desk.on_finished,
-        on_refused=desk.on_refused,
-        prompt_key=next((each.prompt_key for each in desk.features if each.prompt_key is not None), None),
-        compare=next((each.compare for each in desk.features if each.compare is not None), None),
-        on_stray=StrayHosts(desk.log).take,
-        on_fault=desk.request_failed,
+        on_finished=observed.on_finished,
+        on_refused=observed.on_refused,
+        prompt_key=next((each.prompt_key for each in observed.features if each.prompt_key is not None), None),
+        compare=next((each.compare for each in observed.features if each.compare is not None), None),
+        on_stray=UnlistedHosts(observed.log).take,
+        on_fault=observed.request_failed,
         begin_trace=tracing.begin,
     )
 
 
-def _api(desk: Desk, context: RequestContext, accounts: Accounts, in_force: InForce) -> Api:
+def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in_force: ActiveConfig) -> ClientApi:
     keyring = accounts.keyring
-    names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
-    media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.context_max)
-    return Api(
+    names = ModelNames(lambda: in_force.config.models, observed.core.first_served)
+    media_tokens = MediaTokens(lambda: in_force.config.content, observed.core.context_max)
+    return ClientApi(
         context,
         HttpSettings.from_config(in_force.config),
-        desk.models,
-        desk.readiness,
-        clock=desk.clock,
-        turn_over=desk.driver.run,
-        on_fault=desk.handler_failed,
+        observed.models,
+        observed.readiness,
+        clock=observed.clock,
+        turn_over=observed.driver.run,
+        on_fault=observed.handler_failed,
         check_key=keyring.check if keyring else None,
         tokens=accounts.identities.client_tokens,
-        has_audit=desk.has_audit,
-        may_enter=desk.may_enter,
-        on_refused=desk.refusals.take,
+        has_audit=observed.has_audit,
+        may_enter=observed.may_enter,
+        on_refused=observed.refusals.take,
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
-        contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
+        contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
-        promises=Promises(lambda: desk.core.config),
-        rooms=next((each.rooms for each in desk.features if each.rooms is not None), no_rooms),
+        promises=Promises(lambda: observed.core.config),
+        rooms=next((each.rooms for each in observed.features if each.rooms is not None), no_rooms),
     )
 
 
 async def _open_doors(
     stack: AsyncExitStack,
     handle: GatewayHandle,
-    desk: Desk,
+    observed: ObservedCore,
     *,
     admin: web.Application,
-    api: Api,
+    api: ClientApi,
     certificates: Certificates,
 ) -> None:
     """Listen for operators first, then for clients."""
@@ -409,14 +415,14 @@ async def _open_doors(
     doors["admin"] = await listen_for_operators(
         stack,
         admin,
-        DoorLimits(operators_connections_max(settings.connections_max), settings.headers_s),
+        ListenLimits(operators_connections_max(settings.connections_max), settings.headers_s),
         asked.admin,
         tls=tls if asked.admin_tls else None,
         inherited=succession.listening("admin", asked.admin),
     )
     doors["http"] = await listen_for_clients(
         stack,
-        desk,
+        observed,
         api,
         settings,
         asked.http,
@@ -430,74 +436,74 @@ async def _open_doors(
 def _run_loops(
     config: GatewayConfig,
     loops: Supervisor,
-    desk: Desk,
+    observed: ObservedCore,
     certificates: Certificates,
     *,
     accounts: Accounts,
-    tenure: Tenure,
+    tenure: OwnedLoops,
 ) -> None:
     """Run the loops that watch the gateway itself and write its records."""
-    warn_of_open_files(config, desk.log)
+    warn_of_open_files(config, observed.log)
     loops.run("usage", accounts.usage.run)
     for each in accounts.identities.counters.collectors():
-        desk.metrics.registry.register(each)
+        observed.metrics.registry.register(each)
     accounts.identities.run(loops)
-    for part in desk.features:
+    for part in observed.features:
         part.run(loops, tenure)
-    if desk.journal is not None:
-        loops.run("journal", desk.journal.run)
-    loops.run("event_loop_watch", desk.watch_loop)
-    if desk.audit is not None:
-        loops.run("audit", desk.audit.run)
+    if observed.journal is not None:
+        loops.run("journal", observed.journal.run)
+    loops.run("event_loop_watch", observed.watch_loop)
+    if observed.audit is not None:
+        loops.run("audit", observed.audit.run)
     for holder in certificates.holders:
-        desk.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
-    loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
+        observed.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
+    loops.run("certificate_expiry", ExpiryWatch(certificates.holders, observed.clock, observed.log).run)
 
 
-def _engine_client(config: GatewayConfig, fleet: Fleet, desk: Desk) -> EngineClient:
+def _engine_client(config: GatewayConfig, fleet: ReplicaFleet, observed: ObservedCore) -> EngineClient:
     settings = ClientSettings(connect_s=config.limits.engine_connect_ns / _SECOND_NS)
-    return EngineClient(fleet.endpoints, desk.clock, settings, on_turn=desk.driver.run)
+    return EngineClient(fleet.endpoints, observed.clock, settings, on_turn=observed.driver.run)
 
 
-def _peer_opener(config: GatewayConfig, roster: PeerRoster, desk: Desk) -> PeerLegOpener:
-    return PeerLegOpener(roster.links, config.gateway_id, desk.clock, on_violation=desk.trust.violated)
+def _peer_opener(config: GatewayConfig, roster: PeerRoster, observed: ObservedCore) -> PeerLegOpener:
+    return PeerLegOpener(roster.links, config.gateway_id, observed.clock, on_violation=observed.trust.violated)
 
 
 def _described(**parts: Describes) -> Mapping[str, Describes]:
     return parts
 
 
-def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
+def _fleet(config: GatewayConfig, orders: Orders, observed: ObservedCore) -> ReplicaFleet:
     def on_restart(url: str, error: Exception) -> None:
-        desk.log.error("probe_task_failed", engine=url, exc_info=error)
-        desk.metrics.restarted("probe")
+        observed.log.error("probe_task_failed", engine=url, exc_info=error)
+        observed.metrics.restarted("probe")
 
-    return Fleet(
+    return ReplicaFleet(
         config,
         orders,
-        desk.driver.submit,
-        clock=desk.clock,
-        log=desk.log,
+        observed.driver.submit,
+        clock=observed.clock,
+        log=observed.log,
         on_restart=on_restart,
-        on_misplaced=desk.place_found,
+        on_misplaced=observed.place_found,
     )
 
 
-def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:
+def _reloader(config: GatewayConfig, observed: ObservedCore) -> Reloader:
     watch_ns = config.reload.watch_ns
     watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
-    return Reloader(desk.log, watch_s=watch_s, on_reload=desk.metrics.reloaded)
+    return Reloader(observed.log, watch_s=watch_s, on_reload=observed.metrics.reloaded)
 
 
-def _add_region(reloader: Reloader, region: RegionFile | None, control: Control, desk: Desk) -> None:
+def _add_region(reloader: Reloader, region: RegionFile | None, control: ControllerLink, observed: ObservedCore) -> None:
     if region is None:
         return
-    part = RegionPart(region, partial(_reload, control, desk.log))
+    part = RegionPart(region, partial(_reload, control, observed.log))
     reloader.add("region", part.reload, part.files)
     reloader.add("engine_credentials", part.reload_credentials, part.credential_files)
 
 
-async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayConfig) -> None:
+async def _reload(control: ControllerLink, log: FilteringBoundLogger, config: GatewayConfig) -> None:
     """Apply a changed region file. Raises ConfigError, and has changed nothing then."""
     await control.reload(config)
     warn_of_open_files(config, log)
@@ -505,17 +511,17 @@ async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayCo
 
 def _add_parts(
     reloader: Reloader,
-    desk: Desk,
+    observed: ObservedCore,
     accounts: Accounts,
     certificates: Certificates,
     loops: Supervisor,
     *,
     region: RegionFile | None,
-    control: Control,
+    control: ControllerLink,
 ) -> None:
-    _add_region(reloader, region, control, desk)
-    reloader.add("policy", desk.policy.reload, desk.policy.files)
-    for each in desk.features:
+    _add_region(reloader, region, control, observed)
+    reloader.add("policy", observed.policy.reload, observed.policy.files)
+    for each in observed.features:
         each.add_reloads(reloader)
     if accounts.keyring is not None:
         reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
@@ -526,38 +532,38 @@ def _add_parts(
     loops.run("reloader", reloader.run)
 
 
-async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
+async def _begin_drain(observed: ObservedCore, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
     """Drain by an operator's order: as before an exit, but the process stays. Returns None if another process takes
     over, or has."""
-    if desk.is_given_away:
+    if observed.is_given_away:
         return None
-    left = desk.driver.open_requests
-    desk.log.warning("drain_ordered", requests=left, **told_of(by))
-    desk.driver.submit(DrainRequested())
+    left = observed.driver.open_requests
+    observed.log.warning("drain_ordered", requests=left, **told_of(by))
+    observed.driver.submit(DrainRequested())
     await peer_server.drain()
-    return {"draining": True, "requests": desk.driver.open_requests}
+    return {"draining": True, "requests": observed.driver.open_requests}
 
 
-async def _end_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
+async def _end_drain(observed: ObservedCore, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
     """End a drain by an operator's order. Returns None if the process is exiting or taken over: it accepts no new
     requests then."""
-    if desk.is_ending or desk.is_given_away:
+    if observed.is_ending or observed.is_given_away:
         return None
-    desk.log.warning("drain_lifted", **told_of(by))
-    desk.driver.submit(DrainLifted())
+    observed.log.warning("drain_lifted", **told_of(by))
+    observed.driver.submit(DrainLifted())
     await peer_server.undrain()
-    return {"draining": False, "drained_by_controller": desk.is_drained}
+    return {"draining": False, "drained_by_controller": observed.is_drained}
 
 
-def _state(desk: Desk, described: Mapping[str, Describes]) -> dict[str, object]:
+def _state(observed: ObservedCore, described: Mapping[str, Describes]) -> dict[str, object]:
     """Content of `/admin/state`."""
     told = {name: each.describe() for name, each in described.items()}
-    return {**desk.state(), **{name: part for name, part in told.items() if part is not None}}
+    return {**observed.state(), **{name: part for name, part in told.items() if part is not None}}
 
 
 def _admin_app(
     config: GatewayConfig,
-    desk: Desk,
+    observed: ObservedCore,
     roster: PeerRoster,
     state: Callable[[], dict[str, object]],
     *,
@@ -570,24 +576,24 @@ def _admin_app(
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
     async def explain(wanted: str) -> Explanation | None:
-        desk.driver.tell_observers()
-        explained = await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
-        refused = desk.refusals.explain(wanted) if explained is None else None
+        observed.driver.tell_observers()
+        explained = await explain_both(observed.decisions, explainer.ask, wanted, observed.clock.now_ns())
+        refused = observed.refusals.explain(wanted) if explained is None else None
         explained = explained if refused is None else Explanation(refused)
         return None if explained is None else replace(explained, words=tuple(in_words(explained)))
 
     async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer | None:
-        if desk.is_given_away:
+        if observed.is_given_away:
             return None
         if not order.active:
-            desk.trust.restore()
-        return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
+            observed.trust.restore()
+        return await observed.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
 
     sources = AdminSources(
-        desk.metrics_page,
+        observed.metrics_page,
         CONTENT_TYPE,
         state,
-        desk.readiness,
+        observed.readiness,
         explain,
         order_lockdown,
         drain,
@@ -598,7 +604,7 @@ def _admin_app(
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     admin = make_admin_app(sources, operators, hosts)
-    for each in desk.features:
+    for each in observed.features:
         each.add_routes(admin)
     return admin
 

@@ -9,7 +9,7 @@ from gateway.request.callers import ClientKey
 from gateway.security.tokens import FOR_CLIENTS, ClientGrants
 from mesh.clock import Clock
 from mesh.supervisor import Supervisor
-from mesh.tokens.issuer import Around, Issuer
+from mesh.tokens.issuer import Issuer, IssuerDependencies
 from mesh.tokens.operators import FOR_OPERATORS, make_operators
 from mesh.tokens.tokens import Tokens
 
@@ -19,7 +19,7 @@ class Identities:
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises ConfigError."""
-        around = Around(config.gateway_id, config.state.folder, clock, log)
+        around = IssuerDependencies(config.gateway_id, config.state.folder, clock, log)
         self.counters = around.counters
         self.operators, of_operators = make_operators(config.admin_token, config.operators, around)
         self.client_tokens: Tokens[ClientKey] | None = None

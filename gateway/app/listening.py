@@ -12,12 +12,12 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gateway.app.desk import Desk
-from gateway.door.api import Api
+from gateway.app.observed_core import ObservedCore
+from gateway.door.api import ClientApi
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import HttpServer, ServerLimits
-from mesh.accepting import hear_of_all_accepted
-from mesh.admin_listening import DoorLimits, OperatorsServer, operators_runner
+from mesh.accepting import deliver_accepted
+from mesh.admin_listening import ListenLimits, OperatorsServer, operators_runner
 from mesh.listening import named_by
 from mesh.values import Address
 
@@ -43,7 +43,7 @@ class PortServer(Protocol):
         ...
 
 
-class Door:
+class ListeningSockets:
     """Listening sockets for clients or for operators. They may be closed while open connections are served, and opened
     again."""
 
@@ -103,7 +103,7 @@ class Door:
         listening, self._listening = self._listening, []
         for each in listening:
             if isinstance(each, asyncio.Server):  # uvloop's loses no connection
-                await hear_of_all_accepted(each)
+                await deliver_accepted(each)
             each.close()
 
     async def reopen(self) -> None:
@@ -132,20 +132,20 @@ class Door:
 
 async def listen_for_clients(
     stack: AsyncExitStack,
-    desk: Desk,
-    api: Api,
+    observed: ObservedCore,
+    api: ClientApi,
     settings: HttpSettings,
     address: Address,
     *,
     tls: SSLContext | None,
     reuse_port: bool = False,
     inherited: Sequence[socket.socket] = (),
-) -> Door:
+) -> ListeningSockets:
     """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
-    server = HttpServer(api, server_limits(settings), on_turn=desk.driver.run)
+    server = HttpServer(api, server_limits(settings), on_turn=observed.driver.run)
     stack.callback(api.close)
-    stack.push_async_callback(stop_server, server, lambda: desk.driver.open_requests)
-    door = Door(server, address, tls=tls, handshake_s=settings.headers_s, reuse_port=reuse_port)
+    stack.push_async_callback(stop_server, server, lambda: observed.driver.open_requests)
+    door = ListeningSockets(server, address, tls=tls, handshake_s=settings.headers_s, reuse_port=reuse_port)
     stack.push_async_callback(door.close)
     with named_by("listen.http", address):
         await door.open(inherited)
@@ -155,12 +155,12 @@ async def listen_for_clients(
 async def listen_for_operators(
     stack: AsyncExitStack,
     app: web.Application,
-    limits: DoorLimits,
+    limits: ListenLimits,
     address: Address,
     *,
     tls: SSLContext | None,
     inherited: Sequence[socket.socket] = (),
-) -> Door:
+) -> ListeningSockets:
     """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
 
     async def tell_to_reconnect(_: web.Request, response: web.StreamResponse) -> None:
@@ -175,7 +175,7 @@ async def listen_for_operators(
     assert runner.server is not None, "it was set up"
     server = OperatorsServer(runner.server, limits)
     stack.callback(server.close)
-    door = Door(server, address, tls=tls, handshake_s=limits.first_request_s)
+    door = ListeningSockets(server, address, tls=tls, handshake_s=limits.first_request_s)
     stack.push_async_callback(door.close)
     with named_by("listen.admin", address):
         await door.open(inherited)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from gateway.app.decided import latest
-from gateway.app.desk import DRAINED, Desk
+from gateway.app.decision_reports import latest
 from gateway.app.load import engine_use
+from gateway.app.observed_core import DRAINED, ObservedCore
 from gateway.app.problems import problems, read_status
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.description import ReplicaCondition, condition_of
@@ -68,14 +68,18 @@ _REPLICAS: dict[ReplicaCondition, Health] = {
 
 class Overview:
     def __init__(
-        self, config: GatewayConfig, desk: Desk, names: NameService, state: Callable[[], Mapping[str, object]]
+        self,
+        config: GatewayConfig,
+        observed: ObservedCore,
+        names: NameService,
+        state: Callable[[], Mapping[str, object]],
     ) -> None:
         """`state` is the content of `/admin/state`."""
-        self._desk = desk
-        self._core = desk.core
+        self._observed = observed
+        self._core = observed.core
         self._names = names
         self._location = config.control.latitude, config.control.longitude
-        self._began_ms = (desk.clock.wall_ns() - desk.clock.now_ns()) // _MILLISECOND_NS
+        self._began_ms = (observed.clock.wall_ns() - observed.clock.now_ns()) // _MILLISECOND_NS
         """Wall-clock time of the monotonic clock's zero, in ms; read once, so that the times shown do not jump."""
         self._state_now = state
         self._problems = ProblemWatch(self._find_problems)
@@ -85,23 +89,23 @@ class Overview:
     async def run(self) -> None:
         """Follow the problems and the last hour, with or without watchers."""
         while True:
-            self.look(self._desk.clock.now_ns())
+            self.look(self._observed.clock.now_ns())
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def look(self, now_ns: int) -> None:
         """Take the samples that are due."""
         if self._hour.is_due(now_ns):
-            self._desk.driver.tell_observers()
+            self._observed.driver.tell_observers()
             core = self._core
-            self._hour.look({core.place.region: {core.gateway_id: self._desk.metrics.totals()}}, now_ns)
+            self._hour.look({core.place.region: {core.gateway_id: self._observed.metrics.totals()}}, now_ns)
         self._problems.look(now_ns)
 
     def _find_problems(self) -> Iterator[Problem]:
         return problems(read_status(msgspec.json.encode(self._state_now())))
 
     def sections(self) -> dict[str, object]:
-        self._desk.driver.tell_observers()
-        core, now_ns = self._core, self._desk.clock.now_ns()
+        self._observed.driver.tell_observers()
+        core, now_ns = self._core, self._observed.clock.now_ns()
         return {
             "who": {
                 "kind": "gateway",
@@ -127,24 +131,24 @@ class Overview:
     # The gateway itself
 
     def _state(self) -> dict[str, object]:
-        desk, lockdown = self._desk, self._desk.lockdown.state
+        observed, lockdown = self._observed, self._observed.lockdown.state
         return {
             "notes": list(self._notes()),
             "draining": self._core.draining,
-            "drained_by_controller": desk.is_drained,
+            "drained_by_controller": observed.is_drained,
             "lockdown": self._core.forwarding_stop is not None,
             "lockdown_reason": lockdown.reason,
             "lockdown_since": lockdown.since,
-            "not_ready_reason": desk.readiness(),
+            "not_ready_reason": observed.readiness(),
         }
 
     def _notes(self) -> Iterator[Note]:
-        core, desk = self._core, self._desk
+        core, observed = self._core, self._observed
         if core.draining:
             yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
-        elif desk.is_drained:
+        elif observed.is_drained:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
-        for name, text in desk.notes().items():
+        for name, text in observed.notes().items():
             if name != "lockdown":
                 yield Note("warn", f"{name}: {text}")
 
@@ -188,7 +192,7 @@ class Overview:
         oldest_ns: dict[tuple[str, str], int] = {}
         for each in self._core.requests.values():
             is_ours = each.record.origin is None
-            tenant = self._desk.metrics.tenant_label(each.profile.tenant) if is_ours else _FORWARDED
+            tenant = self._observed.metrics.tenant_label(each.profile.tenant) if is_ours else _FORWARDED
             key = tenant, each.request_class.service_class
             if each.phase is Phase.WAITING:
                 waiting[key] += 1
@@ -232,7 +236,7 @@ class Overview:
         by_place: dict[Place, list[ReplicaState]] = {}
         here = _row(shown, core.place)
         here.is_here, (here.latitude, here.longitude) = True, self._location
-        here.gateways, here.waiting, here.why = [core.gateway_id], len(core.waiting), self._desk.readiness()
+        here.gateways, here.waiting, here.why = [core.gateway_id], len(core.waiting), self._observed.readiness()
         for replica in core.replicas:
             is_free = bool(core.replicas.available >> replica.slot & 1)
             is_down = condition_of(replica) is ReplicaCondition.DOWN
@@ -258,7 +262,7 @@ class Overview:
         return list(shown.values())
 
     def _health_here(self, here: RegionShown) -> Health:
-        if self._desk.readiness():
+        if self._observed.readiness():
             return Health.CLOSED
         if here.down:
             return Health.DOWN if here.down == here.replicas else Health.DEGRADED
@@ -266,7 +270,7 @@ class Overview:
 
     def _forwards(self, now_ns: int) -> list[object]:
         here = self._core.place.region
-        rates = self._desk.forward_rates.per_minute(now_ns)
+        rates = self._observed.forward_rates.per_minute(now_ns)
         flows: list[tuple[str, str, float, int]] = []
         for peer in self._core.peers:
             name, there = peer.spec.gateway_id, peer.spec.place.region
@@ -305,7 +309,7 @@ class Overview:
 
     def _decisions(self) -> list[dict[str, object]]:
         """Decisions with their time of day; an age would differ at each look."""
-        rows = latest(self._desk, DECISIONS_SHOWN, MARKED_SHOWN)
+        rows = latest(self._observed, DECISIONS_SHOWN, MARKED_SHOWN)
         return [shown_at(each, self._began_ms + arrived_ms) for arrived_ms, each in rows]
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from gateway.app.desk import Desk
-from gateway.app.fleet import Fleet
+from gateway.app.fleet import ReplicaFleet
+from gateway.app.observed_core import ObservedCore
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, ReplicaId, Target, TargetKind
 from gateway.peers.roster import PeerRoster
@@ -35,7 +35,7 @@ class TracedGateway:
 
 @asynccontextmanager
 async def requests_traced(
-    config: GatewayConfig, desk: Desk, fleet: Fleet, roster: PeerRoster
+    config: GatewayConfig, observed: ObservedCore, fleet: ReplicaFleet, roster: PeerRoster
 ) -> AsyncIterator[TracedGateway]:
     """Trace requests until the context is left; all requests have to be over by then. Raises ConfigError where a needed
     package is not installed."""
@@ -56,14 +56,14 @@ async def requests_traced(
 
     tracing = Tracing(
         config,
-        desk.core,
-        desk.metrics.traces,
-        serves=desk.serves,
+        observed.core,
+        observed.metrics.traces,
+        serves=observed.serves,
         server_of=server_of,
-        clock=desk.clock,
-        log=desk.log,
+        clock=observed.clock,
+        log=observed.log,
     )
-    desk.finished.hand_to(tracing.on_finished)
+    observed.finished.hand_to(tracing.on_finished)
     tracing.start()
     try:
         yield TracedGateway(tracing)

@@ -47,7 +47,7 @@ from mesh.faults import ConfigError
 from mesh.naming.tree import RecordTree
 from mesh.regions import announcement_fault
 from mesh.settings import settings_as_file
-from mesh.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, Surroundings, parse_address
+from mesh.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, FileContext, parse_address
 from mesh.yaml_file import faults_in
 
 BY_CONTROLLER = "controller"
@@ -171,7 +171,7 @@ def _replicas(
             left_out[name] = why
             continue
         try:
-            file = ReplicaFile.model_validate(document, context=Surroundings(local.folder, environ))
+            file = ReplicaFile.model_validate(document, context=FileContext(local.folder, environ))
         except (ValidationError, RecursionError) as error:
             left_out[name] = _in_words(error)
         else:

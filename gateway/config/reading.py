@@ -11,7 +11,7 @@ from gateway.config.checks import faults_between
 from gateway.config.region_file import CoreFile, RegionFile
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import Fault, FileError
-from mesh.values import Surroundings
+from mesh.values import FileContext
 from mesh.yaml_file import YamlFile, faults_in, read_yaml
 
 
@@ -41,7 +41,7 @@ def _policy_faults(source: YamlFile) -> Iterator[Fault]:
 def _region_file(source: YamlFile, environ: Mapping[str, str]) -> RegionFile:
     source.mapping()
     try:
-        file = source.read_as(RegionFile, context=Surroundings(source.path.parent.resolve(), environ))
+        file = source.read_as(RegionFile, context=FileContext(source.path.parent.resolve(), environ))
     except FileError as error:
         told = {fault.key for fault in error.faults}
         more = [fault for fault in _policy_faults(source) if fault.key not in told]

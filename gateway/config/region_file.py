@@ -48,7 +48,7 @@ from gateway.core.vocabulary import (
 from gateway.features.sections import CORE_CHECKS
 from mesh.faults import Fault, KeyFaults
 from mesh.settings import AnySections, FileModel, Section, SectionsFile
-from mesh.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
+from mesh.values import AddressText, FileContext, FilePath, Id, WebUrl, checked_secret, read_secret
 from mesh.yaml_file import YamlFile
 
 SIDE_CHANNEL_HOSTS_MAX = 64
@@ -144,7 +144,7 @@ class _EngineFile(FileModel):
                 raise _fault(key, "belongs to a prefill worker")
         if self.tls is not None and not self._is_encrypted:
             raise _fault("tls", "the engine is not reached by https")
-        self._api_key = self._read_api_key(Surroundings.of(info).environ)
+        self._api_key = self._read_api_key(FileContext.of(info).environ)
         return self
 
     def _read_api_key(self, environ: Mapping[str, str]) -> str | None:
@@ -310,7 +310,7 @@ class KubernetesReplicasFile(_EngineFile):
 
     @model_validator(mode="after")
     def _find_api(self, info: ValidationInfo) -> Self:
-        inside = cluster_around(Surroundings.of(info).environ)
+        inside = cluster_around(FileContext.of(info).environ)
         if self.api is None:
             if inside is None:
                 raise _fault("api", "is missing, and this gateway runs in no cluster")
@@ -439,7 +439,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
     @model_validator(mode="after")
     def _read_collector_headers(self, info: ValidationInfo) -> Self:
-        self._collector_headers = collector_headers(self.sections.tracing, Surroundings.of(info).environ)
+        self._collector_headers = collector_headers(self.sections.tracing, FileContext.of(info).environ)
         return self
 
     def overridden(self, environ: Mapping[str, str]) -> Self:

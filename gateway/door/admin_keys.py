@@ -29,7 +29,7 @@ class KeysRefused(Exception):
         self.status = status
 
 
-class KeysDesk(Protocol):
+class KeysService(Protocol):
     """Reads and changes the keys file. Every method but `list` raises KeysRefused."""
 
     def list(self) -> Sequence[Mapping[str, object]]: ...
@@ -39,7 +39,7 @@ class KeysDesk(Protocol):
     async def remove(self, key_id: str, by: Operator) -> None: ...
 
 
-class UsageDesk(Protocol):
+class UsageReports(Protocol):
     """Reports recorded usage."""
 
     @property
@@ -55,18 +55,18 @@ class _Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Duration for which the present secret remains valid as well."""
 
 
-def add_key_routes(app: web.Application, desk: KeysDesk | None, *, are_asked: bool) -> None:
+def add_key_routes(app: web.Application, service: KeysService | None, *, are_asked: bool) -> None:
     """Add the routes for keys. They answer 403 where operators need no token: any caller who reached the address could
     make a key."""
     closed = "keys are only shown and changed here where operators show a token: set admin_token_file or operators"
     no_file = "there is no keys file: set keys in the region file"
 
-    def the_desk() -> KeysDesk:
+    def the_desk() -> KeysService:
         if not are_asked:
             raise KeysRefused(closed, 403)
-        if desk is None:
+        if service is None:
             raise KeysRefused(no_file, 404)
-        return desk
+        return service
 
     @needs(Role.LOOK)
     async def show(_: web.Request) -> web.Response:
@@ -98,17 +98,17 @@ def add_key_routes(app: web.Application, desk: KeysDesk | None, *, are_asked: bo
     app.router.add_post("/admin/keys/{id}/rotate", rotate)
 
 
-def add_usage_route(app: web.Application, desk: UsageDesk) -> None:
+def add_usage_route(app: web.Application, service: UsageReports) -> None:
     @needs(Role.LOOK)
     async def usage(request: web.Request) -> web.Response:
         by = request.query.get("by", "")
-        first, last = (request.query.get(name, desk.today) for name in ("from", "to"))
+        first, last = (request.query.get(name, service.today) for name in ("from", "to"))
         if by not in _BY:
             return fault(400, "by is key or tenant, or is left out")
         for day in (first, last):
             if not _is_day(day):
                 return fault(400, "from and to are days such as 2026-11-22")
-        rows, is_cut = await desk.asked(first, last, by)
+        rows, is_cut = await service.asked(first, last, by)
         return as_json({"from": first, "to": last, "rows": [_row(*each) for each in rows], "truncated": is_cut})
 
     app.router.add_get("/admin/usage", usage)

@@ -17,12 +17,12 @@ import msgspec
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, TenantName
 from gateway.door import errors
+from gateway.door.body_memory import BodyMemory, owners_of
 from gateway.door.call import MODEL_HEADER, SERVER_NAME, CallContext, ClientCall, raw_answer
+from gateway.door.client_access import ClientAccess, Rooms
 from gateway.door.cors import Cors
-from gateway.door.entrance import Entrance, Rooms
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.health import Readiness, live_page, ready_page
-from gateway.door.lost import where_it_went_wrong
 from gateway.door.models import model_entry, models_page
 from gateway.door.parse import (
     Caller,
@@ -32,7 +32,7 @@ from gateway.door.parse import (
     read_request,
     unread_profile,
 )
-from gateway.door.room import Room, holders_of
+from gateway.door.route_not_found import route_hint
 from gateway.door.settings import HttpSettings
 from gateway.door.shapes import shape_of
 from gateway.door.uploads import TURN_BYTES, Uploads, check_announced
@@ -87,7 +87,7 @@ class _Route:
         return sorted(self.methods)
 
 
-class Api:
+class ClientApi:
     """Handler of the clients' port."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Api:
         self._contents = contents
         self._media_tokens = media_tokens or MediaTokens()
         self._promises = promises
-        self._entrance = Entrance(
+        self._entrance = ClientAccess(
             settings,
             clock,
             context.port.is_open,
@@ -147,7 +147,7 @@ class Api:
         cors = Cors(settings.cors)
         self._cors = cors
         self._calls = CallContext(settings, clock, self._entrance, cors, self._media_tokens, on_refused)
-        self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
+        self._room = BodyMemory(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
         self._tasks: set[asyncio.Task[None]] = set()
         self._description = files("gateway.door").joinpath("openapi.yaml").read_bytes()
@@ -249,7 +249,7 @@ class Api:
 
     def _serve_by(self, call: ClientCall, route: _Route | None) -> None:
         if route is None:
-            raise ClientFault(errors.NOT_FOUND, where_it_went_wrong(call.exchange.method, call.path))
+            raise ClientFault(errors.NOT_FOUND, route_hint(call.exchange.method, call.path))
         serve = route.methods.get(call.exchange.method)
         if serve is None:
             call.refuse(ClientFault(errors.METHOD_NOT_ALLOWED), {"allow": ",".join(route.allowed)})
@@ -260,7 +260,7 @@ class Api:
         """Answer OPTIONS: to a browser's preflight, which shows no key, and to any client that asks which methods a
         path has."""
         if route is None:
-            raise ClientFault(errors.NOT_FOUND, where_it_went_wrong("OPTIONS", call.path))
+            raise ClientFault(errors.NOT_FOUND, route_hint("OPTIONS", call.path))
         methods = sorted({*route.allowed, "OPTIONS"})
         headers = {"allow": ", ".join(methods), **self._cors.preflight(call.exchange.headers, methods)}
         call.respond(204, b"", headers)
@@ -295,7 +295,7 @@ class Api:
         exchange, caller = call.exchange, call.caller
         assert caller is not None, "it was let in"
         check_announced(exchange, self._settings.body_bytes_max)  # first: no room helps a body that is too large
-        call.held = held = self._room.hold(holders_of(caller, exchange.peer_address, self._settings))
+        call.held = held = self._room.hold(owners_of(caller, exchange.peer_address, self._settings))
         is_prompt = exchange.is_complete and "content-encoding" not in exchange.headers
         if is_prompt and exchange.body_bytes <= min(TURN_BYTES, self._settings.body_bytes_max):
             body = exchange.take_body()
@@ -319,7 +319,7 @@ class Api:
         response_id = stored_response_of(exchange.method, path)
         if response_id is None:
             raise ClientFault(errors.ENDINGS[Outcome.REJECTED_UNKNOWN_RESPONSE])
-        call.held = held = self._room.hold(holders_of(caller, exchange.peer_address, self._settings))
+        call.held = held = self._room.hold(owners_of(caller, exchange.peer_address, self._settings))
         held.take(0)
         is_stream = "stream=true" in target.partition("?")[2].split("&")
         profile = control_profile(response_id, caller, self._settings, stream=is_stream)

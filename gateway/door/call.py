@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
+from gateway.door.body_memory import BodyReservation
+from gateway.door.client_access import ClientAccess
 from gateway.door.cors import Cors
-from gateway.door.entrance import Entrance
 from gateway.door.errors import INTERNAL, ClientFault, ErrorKind, error_headers, kind_of
 from gateway.door.limits import KeyMeter
 from gateway.door.parse import Caller, choose_request_id, fresh_request_id
-from gateway.door.room import Held
 from gateway.door.settings import HttpSettings
-from gateway.door.shapes import Shape, error_body, error_event, refusal_event, refusal_in_shape
+from gateway.door.shapes import ErrorShape, error_body, error_event, refusal_event, refusal_in_shape
 from gateway.http1.server import Exchange
 from gateway.records.decisions import decision_id
 from gateway.records.refusals import OnRefused, Refusal
@@ -74,7 +74,7 @@ class CallContext:
 
     settings: HttpSettings
     clock: Clock
-    entrance: Entrance
+    entrance: ClientAccess
     cors: Cors
     media_tokens: MediaTokens
     on_refused: OnRefused
@@ -84,9 +84,9 @@ class ClientCall:
     """One call of a client."""
 
     __slots__ = (
+        "_comment_timer",
         "_has_answer",
         "_is_early",
-        "_pulse",
         "_refusal",
         "_said",
         "caller",
@@ -104,7 +104,7 @@ class ClientCall:
         "tokens",
     )
 
-    def __init__(self, context: CallContext, exchange: Exchange, path: str, shape: Shape) -> None:
+    def __init__(self, context: CallContext, exchange: Exchange, path: str, shape: ErrorShape) -> None:
         self.context = context
         self.exchange = exchange
         self.path = path
@@ -115,7 +115,7 @@ class ClientCall:
         """Meter of the client's key; None where no key was needed."""
         self.has_entered = False
         """True while the call counts as running for its key."""
-        self.held: Held | None = None
+        self.held: BodyReservation | None = None
         self.request: ProxiedRequest | None = None
         self.task: asyncio.Task[None] | None = None
         """Task that waits for something before the request can begin: an issuer, or a large or compressed body."""
@@ -131,7 +131,7 @@ class ClientCall:
         """True once the answer has begun, whatever was sent before it."""
         self._is_early = False
         """True once status and headers were sent before there was an answer."""
-        self._pulse: asyncio.TimerHandle | None = None
+        self._comment_timer: asyncio.TimerHandle | None = None
 
     @property
     def request_id(self) -> RequestId:
@@ -203,9 +203,9 @@ class ClientCall:
         """Give back what the call holds, and drop what refers to it. A second call does nothing."""
         self.exchange.forget()
         self.request = None
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
+        if self._comment_timer is not None:
+            self._comment_timer.cancel()
+            self._comment_timer = None
         held, self.held = self.held, None
         if held is not None:
             held.close()
@@ -215,12 +215,12 @@ class ClientCall:
 
     def keep_alive(self, silence_s: float) -> None:
         """Send a comment after each silence of this length, until the answer begins."""
-        self._pulse = asyncio.get_running_loop().call_later(silence_s, self._say_it_waits, silence_s)
+        self._comment_timer = asyncio.get_running_loop().call_later(silence_s, self._send_comment, silence_s)
 
-    def _say_it_waits(self, silence_s: float) -> None:
+    def _send_comment(self, silence_s: float) -> None:
         """Send a comment on a stream whose answer has not begun, so that proxies in between see that its connection is
         alive."""
-        self._pulse = None
+        self._comment_timer = None
         if self._has_answer or self._refusal is not None or self.exchange.is_closing:
             return
         if not self._is_early:
@@ -266,7 +266,7 @@ class ClientCall:
             f"date: {date}\r\n{REQUEST_ID_HEADER}: {request_id}\r\n"
             f"{GATEWAY_HEADER}: {settings.gateway_id}\r\n{REGION_HEADER}: {region}\r\n"
         )
-        if self.shape is Shape.MESSAGES:
+        if self.shape is ErrorShape.MESSAGES:
             lines += f"{MESSAGES_REQUEST_ID_HEADER}: {request_id}\r\n"
         if head is not None:
             lines += f"{DECISION_HEADER}: {decision_id(settings.gateway_id, request_id, head.attempt, head.leg)}\r\n"
@@ -373,14 +373,14 @@ def _is_event_stream(head: LegHead) -> bool:
     )
 
 
-def identity_headers(request_id: RequestId, settings: HttpSettings, shape: Shape) -> dict[str, str]:
+def identity_headers(request_id: RequestId, settings: HttpSettings, shape: ErrorShape) -> dict[str, str]:
     """Headers that identify the request and the gateway; sent on every answer, errors too."""
     headers = {
         REQUEST_ID_HEADER: request_id,
         GATEWAY_HEADER: settings.gateway_id,
         REGION_HEADER: settings.place.region,
     }
-    return {**headers, MESSAGES_REQUEST_ID_HEADER: request_id} if shape is Shape.MESSAGES else headers
+    return {**headers, MESSAGES_REQUEST_ID_HEADER: request_id} if shape is ErrorShape.MESSAGES else headers
 
 
 @lru_cache(maxsize=2)
@@ -395,7 +395,7 @@ def raw_answer(kind: ErrorKind, settings: HttpSettings) -> bytes:
     body = error_body(kind)
     headers = {
         **error_headers(kind),
-        **identity_headers(request_id, settings, Shape.OPENAI),
+        **identity_headers(request_id, settings, ErrorShape.OPENAI),
         "content-length": str(len(body)),
         "connection": "close",
     }

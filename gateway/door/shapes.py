@@ -33,7 +33,7 @@ _MESSAGE_TYPES = {
 }
 
 
-class Shape(StrEnum):
+class ErrorShape(StrEnum):
     OPENAI = "openai"
     RESPONSES = "responses"
     """OpenAI's shape as well, except for errors inside a stream."""
@@ -41,11 +41,11 @@ class Shape(StrEnum):
     """Anthropic's shape."""
 
 
-def shape_of(path: str, headers: Mapping[str, str]) -> Shape:
+def shape_of(path: str, headers: Mapping[str, str]) -> ErrorShape:
     """Shape that the caller understands, by the path that it calls."""
     if path.startswith(MESSAGES_PATH) or (path.startswith("/v1/models") and _VERSION_HEADER in headers):
-        return Shape.MESSAGES
-    return Shape.RESPONSES if path.startswith(RESPONSES_PATH) else Shape.OPENAI
+        return ErrorShape.MESSAGES
+    return ErrorShape.RESPONSES if path.startswith(RESPONSES_PATH) else ErrorShape.OPENAI
 
 
 def error_body(
@@ -53,33 +53,33 @@ def error_body(
     detail: str = "",
     param: str | None = None,
     *,
-    shape: Shape = Shape.OPENAI,
+    shape: ErrorShape = ErrorShape.OPENAI,
     request_id: RequestId | None = None,
 ) -> bytes:
     message = _message_of(kind, detail)
-    if shape is Shape.MESSAGES:
+    if shape is ErrorShape.MESSAGES:
         return msgspec.json.encode(_messages_error(kind.status, message, kind.code, request_id))
     return msgspec.json.encode({"error": _openai_error(kind, message, param)})
 
 
-def error_event(end: EndRequest, shape: Shape, request_id: RequestId, *, sequence_number: int) -> bytes:
+def error_event(end: EndRequest, shape: ErrorShape, request_id: RequestId, *, sequence_number: int) -> bytes:
     """Event that replaces the rest of a client's event stream; SDKs raise it as an error."""
     kind = kind_of(end)
     match shape:
-        case Shape.OPENAI:
+        case ErrorShape.OPENAI:
             return b"data: " + error_body(kind, end.detail) + b"\n\n" + _DONE
-        case Shape.RESPONSES:
+        case ErrorShape.RESPONSES:
             error = _openai_error(kind, _message_of(kind, end.detail), None)
             told = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
             return _named_error({**told, "sequence_number": sequence_number, "error": error})
-        case Shape.MESSAGES:
+        case ErrorShape.MESSAGES:
             message = _message_of(kind, end.detail)
             return _named_error(_messages_error(kind.status, message, kind.code, request_id))
 
 
-def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: RequestId) -> bytes:
+def refusal_in_shape(body: bytes, status: int, shape: ErrorShape, request_id: RequestId) -> bytes:
     """An engine's 4xx in the shape that the caller's SDK can read."""
-    if shape is not Shape.MESSAGES:
+    if shape is not ErrorShape.MESSAGES:
         return in_openai_shape(body, status)
     if _is_messages_error(_decode(body)):
         return body
@@ -89,17 +89,17 @@ def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: Request
     return msgspec.json.encode(_messages_error(status, message, told.get("code", status), request_id))
 
 
-def refusal_event(body: bytes, status: int, shape: Shape, request_id: RequestId) -> bytes:
+def refusal_event(body: bytes, status: int, shape: ErrorShape, request_id: RequestId) -> bytes:
     """An engine's 4xx as the only event of a stream, for a client that was already told to expect one."""
     body = refusal_in_shape(body, status, shape, request_id)
     match shape:
-        case Shape.OPENAI:
+        case ErrorShape.OPENAI:
             return b"data: " + _on_one_line(body) + b"\n\n" + _DONE
-        case Shape.RESPONSES:
+        case ErrorShape.RESPONSES:
             error = _decode(body).get("error")
             told = {name: error.get(name) for name in ("code", "message", "param")} if isinstance(error, dict) else {}
             return _named_error({"type": "error", **told, "sequence_number": 0, "error": error})
-        case Shape.MESSAGES:
+        case ErrorShape.MESSAGES:
             return b"event: error\ndata: " + _on_one_line(body) + b"\n\n"
 
 

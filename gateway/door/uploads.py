@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gateway.door import errors
+from gateway.door.body_memory import BodyReservation
 from gateway.door.encodings import Inflater, encoding_of
 from gateway.door.errors import ClientFault
 from gateway.door.fields import FIELDS_MAX, LARGE_BYTES, has_too_many_fields
-from gateway.door.room import Held
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Exchange
 from mesh.waiter import Waiter
@@ -67,7 +67,7 @@ class Uploads:
     def close(self) -> None:
         self._aside.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, exchange: Exchange, held: Held) -> bytes:
+    async def read(self, exchange: Exchange, held: BodyReservation) -> bytes:
         """Read the whole body. Raises ClientFault. After a large body, the caller has the event loop's turn to itself
         until it waits again."""
         length = announced_bytes(exchange)
@@ -90,7 +90,7 @@ class Uploads:
         if await loop.run_in_executor(self._aside, has_too_many_fields, body):
             raise ClientFault(errors.INVALID_FIELD, f"a body has at most {FIELDS_MAX} fields")
 
-    async def _read_slowly(self, exchange: Exchange, held: Held, encoding: str | None) -> bytes:
+    async def _read_slowly(self, exchange: Exchange, held: BodyReservation, encoding: str | None) -> bytes:
         exchange.go_on()
         body = _Body(held, self._settings.body_bytes_max)
         if encoding is None:
@@ -146,7 +146,7 @@ class Uploads:
 class _Body:
     """Received part of a body. Each byte is counted before it is kept."""
 
-    def __init__(self, held: Held, bytes_max: int) -> None:
+    def __init__(self, held: BodyReservation, bytes_max: int) -> None:
         self.size = 0
         self._held = held
         self._bytes_max = bytes_max

@@ -17,7 +17,7 @@ from gateway.core.vocabulary import Connector
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.handoff.bootstrap import QUERY_PATHS, Bootstrap, bootstrap_of, read_query, read_server_info
-from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
+from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, ProbeRateLimit
 from gateway.engines.probe import FAULTS, get_page, probe_connections
 from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
@@ -46,7 +46,7 @@ class BootstrapWatcher:
         self._endpoints = endpoints
         self._config = config
         self._log = log
-        self._budget = LookBudget(clock)
+        self._budget = ProbeRateLimit(clock)
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
 
     def configure(self, config: ProbeConfig) -> None:

@@ -22,9 +22,9 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import Extra, LegResult, LegRole, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.engines.handoff.attempt_ids import attempt_ids, leg_headers
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap
-from gateway.engines.handoff.meeting import leg_headers, meeting
 from gateway.engines.origins import origin_of
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.http1.client import ClientExchange, ConnectionPool
@@ -133,7 +133,7 @@ class EngineClient:
     ) -> tuple[list[tuple[str, str]], LegBody]:
         """Headers and body for one of the two engines that share a request."""
         assert order.connector is not None, "a part is handed over by something"
-        met = meeting(part.nonce, order.attempt)
+        met = attempt_ids(part.nonce, order.attempt)
         own = endpoint.own_headers
         headers = [pair for pair in leg_headers(request.headers, met) if pair[0] not in own]
         headers += own.items()

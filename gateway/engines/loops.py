@@ -17,7 +17,7 @@ QUESTIONS_SHARE = 0.125
 """Rate of each other kind of question to adopted engines, as a share of the rate of load probes."""
 
 
-class LookBudget:
+class ProbeRateLimit:
     """Rate limit of probes to adopted engines, whose addresses other gateways have told."""
 
     def __init__(self, clock: Clock) -> None:

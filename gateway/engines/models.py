@@ -18,7 +18,7 @@ from gateway.core.vocabulary import ModelName, ReplicaId
 from gateway.engines.dialects import listed_models
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
-from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
+from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, ProbeRateLimit
 from gateway.engines.probe import FAULTS, get_page, probe_connections
 from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
@@ -52,7 +52,7 @@ class ModelWatcher:
         self._config = config
         self._on_listed = on_listed
         self._log = log
-        self._budget = LookBudget(clock)
+        self._budget = ProbeRateLimit(clock)
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._asked: set[Engine] = set()
         self._has_asked = asyncio.Event()

@@ -17,7 +17,7 @@ from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops, LookBudget
+from gateway.engines.loops import EngineLoops, ProbeRateLimit
 from gateway.engines.probe import EngineProbe, probe_connections
 from gateway.http1.client import ConnectionPool
 from mesh.clock import Clock
@@ -77,7 +77,7 @@ class Prober:
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._batch_s = batch_s
         self._on_adopted = on_adopted
-        self._budget = LookBudget(clock)
+        self._budget = ProbeRateLimit(clock)
         self._started_ns = clock.now_ns()
         """Origin of the beats. Gateways beside each other start at different times, so that their probes of an engine
         coincide only by chance."""

@@ -30,7 +30,7 @@ from mesh.clock import Clock
 from mesh.control.vocabulary import Wanted
 from mesh.reloader import Reloader
 from mesh.series import Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 from protos.mesh.v1 import peer_pb2 as pb
 
 Rooms = Callable[[TenantName, int], list[Room]]
@@ -102,7 +102,7 @@ class Extension:
     def add_reloads(self, reloader: Reloader, /) -> None:
         """Add what is read again when it changes."""
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:
         """Start background work, before the gateway serves: in `loops`, or in `tenure`, whose loops run only while this
         process owns the gateway's stores."""
 

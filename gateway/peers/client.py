@@ -15,10 +15,10 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.peers import codec
-from gateway.peers.exchange.origin import OriginForward
+from gateway.peers.exchange.origin_stream import OriginForward
+from gateway.peers.forward_messages import ForwardMessage, malformed
 from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
-from gateway.peers.words import Word, malformed
 from gateway.request.answer_events import TokenUsage
 from gateway.request.answers import believed
 from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegListener, OutboundRequest, RanAt
@@ -106,7 +106,7 @@ class PeerLeg:
 
     # Taker of the peer's words
 
-    def on_word(self, word: Word) -> None:
+    def on_word(self, word: ForwardMessage) -> None:
         if self._is_over:
             return
         try:
@@ -135,7 +135,7 @@ class PeerLeg:
 
     # Internal
 
-    def _take(self, word: Word) -> None:
+    def _take(self, word: ForwardMessage) -> None:
         """Take a word in its turn. Raises LegFailure and WireError."""
         if not self._is_accepted:
             self._take_first(word)
@@ -152,7 +152,7 @@ class PeerLeg:
         else:
             raise _out_of_order(word.kind, is_accepted=True)
 
-    def _take_first(self, word: Word) -> None:
+    def _take_first(self, word: ForwardMessage) -> None:
         if word.kind == "accepted":
             self._is_accepted = True
             self._stop_timer()
@@ -163,7 +163,7 @@ class PeerLeg:
         else:
             raise _out_of_order(word.kind, is_accepted=False)
 
-    def _take_end(self, word: Word) -> None:
+    def _take_end(self, word: ForwardMessage) -> None:
         ended = codec.read_ended(word.said)
         if ended.ran_at is not None:
             self._check_place(ended.ran_at)

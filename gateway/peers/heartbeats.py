@@ -54,7 +54,7 @@ class PeerLost(Exception):
     """A subscription is over, for the reason given in words."""
 
 
-class ImposterFound(PeerLost):
+class IdentityMismatch(PeerLost):
     """The gateway that answers at a peer's address is not that peer."""
 
 
@@ -88,7 +88,7 @@ class RoundTrips:
         return ordered[(len(ordered) * percent + 99) // 100 - 1]
 
 
-class Pause:
+class RetryPause:
     """Pause of a loop between two attempts. It can be ended early, even before it begins."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Pause:
         return True
 
 
-class Allowance:
+class HeartbeatTimeBudget:
     """Limit on the processing time of one peer's heartbeats in each second; a second begins with the first heartbeat in
     it."""
 
@@ -159,7 +159,7 @@ class Heartbeats:
         self._on_lost = on_lost
         self._readers = tuple(readers)
         self._measured = asyncio.Event()
-        self._listen_pause, self._measure_pause = Pause(), Pause()
+        self._listen_pause, self._measure_pause = RetryPause(), RetryPause()
         self._called_ns: int | None = None
         """Time at which a call from the peer last ended our back-off; None once a heartbeat arrived."""
         self._heard = False
@@ -167,7 +167,7 @@ class Heartbeats:
         """Time of the last heartbeat."""
         self._found_ns = 0
         """Time of the first heartbeat after the last loss."""
-        self._allowance = Allowance(link.peering.heartbeats_time_max_ns)
+        self._allowance = HeartbeatTimeBudget(link.peering.heartbeats_time_max_ns)
         self._told_ns: int | None = None
         """Time of the last warning that the peer is too talkative."""
         self._log = log.bind(peer=link.peer.spec.gateway_id, address=str(link.peer.address))
@@ -306,7 +306,7 @@ class Heartbeats:
         steps = [read(message) for read in self._readers]
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
-            raise ImposterFound(fault)
+            raise IdentityMismatch(fault)
         self._heard_ns = self._clock.now_ns()
         if not self._heard:
             self._heard = True
@@ -327,14 +327,14 @@ class Heartbeats:
     def _lose(self, lost: PeerLost, failures: int) -> None:
         """Report a loss once and without delay: subscribing anew may take long, and waiting for the report to go stale
         longer."""
-        if isinstance(lost, ImposterFound):
+        if isinstance(lost, IdentityMismatch):
             self._log.error("peer_identity_mismatch", reason=str(lost))
         elif self._heard or failures == 1:
             if self._heard:
                 self._log.warning("peer_lost", reason=str(lost))
             else:
                 self._log.warning("peer_unreachable", reason=str(lost))
-        if self._heard or isinstance(lost, ImposterFound):
+        if self._heard or isinstance(lost, IdentityMismatch):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
             self._on_lost()
         self._heard = False

@@ -11,10 +11,10 @@ import grpc.aio
 
 from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.peers.exchange.carrier import Carrier, Start
-from gateway.peers.exchange.origin import METHOD
-from gateway.peers.exchange.watch import UNWATCHED, Watch
-from gateway.peers.words import is_our_shortage
+from gateway.peers.exchange.origin_stream import METHOD
+from gateway.peers.exchange.stream_callbacks import UNWATCHED, StreamCallbacks
+from gateway.peers.exchange.stream_selector import Start, StreamSelector
+from gateway.peers.forward_messages import is_our_shortage
 from mesh.channels import FollowedChannel, client_options
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
@@ -40,7 +40,7 @@ class PeerLink:
         start: Start,
         *,
         clock: Clock | None = None,
-        watch: Watch = UNWATCHED,
+        watch: StreamCallbacks = UNWATCHED,
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         """`start` runs a coroutine to its end; it is used for the streams that forwards share. `on_turn` is called
@@ -61,7 +61,7 @@ class PeerLink:
         return self._line.stub
 
     @property
-    def carrier(self) -> Carrier:
+    def carrier(self) -> StreamSelector:
         """Carrier for one forward. Get it anew for each forward, like the stub."""
         return self._line.carrier
 
@@ -122,10 +122,10 @@ class PeerLink:
             self,
         )
 
-    def make_carrier(self, line: _Line) -> Carrier:
+    def make_carrier(self, line: _Line) -> StreamSelector:
         """Make the carrier of a line. Its messages cross gRPC as bytes, so that malformed ones are detected here."""
         begin, gateway_id = line.stream_stream(METHOD), self.peer.spec.gateway_id
-        return Carrier(
+        return StreamSelector(
             begin,
             self.peering,
             self._clock,

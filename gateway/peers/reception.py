@@ -15,14 +15,14 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
 from gateway.peers import codec
-from gateway.peers.scrutiny import scrutinise
+from gateway.peers.forward_checks import check_forward
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import Sink
 from gateway.request.proxied import ProxiedRequest, RequestContext
 from gateway.request.transcript import Hold
 from mesh.clock import Clock
-from mesh.logs import Seldom
+from mesh.logs import LogRateLimit
 from mesh.transport import Claim
 from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
@@ -55,7 +55,7 @@ class Reception:
         self._why_closed = why_closed
         self._on_malformed = on_malformed
         self._log = log
-        self._seldom = Seldom(clock)
+        self._seldom = LogRateLimit(clock)
         self._forwards = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -91,9 +91,9 @@ class Reception:
         arrived = codec.read_forward(message, self.clock.now_ns())
         return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin)
 
-    def scrutinise(self, arrived: codec.ArrivedForward) -> tuple[codec.ArrivedForward, Body | None]:
+    def check_forward(self, arrived: codec.ArrivedForward) -> tuple[codec.ArrivedForward, Body | None]:
         """Check the body and compute the request's cache salt. Raises WireError."""
-        body = scrutinise(arrived.request)
+        body = check_forward(arrived.request)
         if body is None:
             return arrived, None
         salt = self._cache_salts.salt(arrived.event.profile.tenant, body)

@@ -20,12 +20,12 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RegionName, RequestId
 from gateway.peers import codec
-from gateway.peers.board import LoadBoard
-from gateway.peers.exchange.called import CalledStream, StreamFault
 from gateway.peers.exchange.callers import Callers
-from gateway.peers.exchange.watch import UNWATCHED, Watch
+from gateway.peers.exchange.serving_stream import ServingStream, StreamFault
+from gateway.peers.exchange.stream_callbacks import UNWATCHED, StreamCallbacks
+from gateway.peers.forward_memory import ForwardMemory
+from gateway.peers.load_publisher import LoadPublisher
 from gateway.peers.reception import Reception
-from gateway.peers.room import PeerRoom
 from gateway.records.decisions import ExplainedRequest
 from gateway.records.others_usage import BudgetUse
 from gateway.request.cache_salts import CacheSalts
@@ -35,7 +35,7 @@ from mesh.clock import Clock
 from mesh.control.vocabulary import Ownership
 from mesh.identity import caller_identity
 from mesh.listening import why_not
-from mesh.logs import Seldom
+from mesh.logs import LogRateLimit
 from mesh.transport import Claim, Transport
 from mesh.values import Address
 from mesh.wire import WireError
@@ -71,7 +71,7 @@ class PeerService:
     def __init__(
         self,
         context: RequestContext,
-        board: LoadBoard,
+        board: LoadPublisher,
         peers: Mapping[GatewayId, PeerSpec],
         *,
         peering: PeeringConfig,
@@ -87,7 +87,7 @@ class PeerService:
         why_closed: Callable[[], str] = str,
         on_malformed: Callable[[GatewayId], None] = lambda _: None,
         ownership: Callable[[], Ownership] = Ownership,
-        watch: Watch = UNWATCHED,
+        watch: StreamCallbacks = UNWATCHED,
         budgets: BudgetsTold = lambda _place, seen: ((), seen),
         on_subscribed: Callable[[GatewayId], None] = lambda _: None,
         complete: Sequence[Callable[[pb.SubscribeResponse], None]] = (),
@@ -112,7 +112,7 @@ class PeerService:
             log=log,
         )
         self.callers = Callers(clock, peering.subscribers_max)
-        self._room = PeerRoom.of(peering)
+        self._room = ForwardMemory.of(peering)
         self._watch = watch
         self._explain = explain
         self._ownership = ownership
@@ -127,11 +127,11 @@ class PeerService:
         self._on_refused = on_refused
         self._on_subscribed = on_subscribed
         self._log = log
-        self._seldom = Seldom(clock)
+        self._seldom = LogRateLimit(clock)
         self._subscribers: Counter[GatewayId] = Counter()
 
     @property
-    def room(self) -> PeerRoom:
+    def room(self) -> ForwardMemory:
         """Memory that forwards hold, whichever way they come."""
         return self._room
 
@@ -160,7 +160,7 @@ class PeerService:
         if why := self.callers.why_not(caller):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         auth = context.auth_context()
-        stream = CalledStream(
+        stream = ServingStream(
             context,
             self.reception,
             self._room,
@@ -277,7 +277,7 @@ class PeerServer:
     def __init__(
         self,
         service: PeerService,
-        board: LoadBoard,
+        board: LoadPublisher,
         peering: PeeringConfig,
         transport: Transport,
         *,

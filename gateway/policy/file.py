@@ -34,7 +34,7 @@ from mesh.descriptions import describe_keys
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import Fault, FileError
 from mesh.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
-from mesh.values import Surroundings
+from mesh.values import FileContext
 from mesh.yaml_file import YamlFile, read_yaml
 
 POLICY_FILE_BYTES_MAX = 256 * 1024
@@ -245,7 +245,7 @@ def read_policy(path: Path) -> tuple[YamlFile, PolicyDocument]:
         file = _read_yaml(path)
         if file.content is None:
             raise FileError(path, [Fault("", "is empty")])
-        around = Surroundings(path.parent, PROCESS_ENVIRONMENT)
+        around = FileContext(path.parent, PROCESS_ENVIRONMENT)
         return file, file.read_as(PolicyDocument, context=around, words=_shape_words)
     except FileError as error:
         raise PolicyError(path, error.faults) from error

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from gateway.core.vocabulary import ControlVersion
 
 
-class ControlSight(Protocol):
+class ControlState(Protocol):
     """State of the link, as the metrics read it."""
 
     @property
@@ -37,7 +37,7 @@ class ControlSight(Protocol):
 class ControlLevels(Collector):
     """Collector of the link's series; without named controllers they appear on the page without values."""
 
-    def __init__(self, control: ControlSight | None) -> None:
+    def __init__(self, control: ControlState | None) -> None:
         self._control = control
 
     def describe(self) -> Iterable[Metric]:

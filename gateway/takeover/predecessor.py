@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
 from gateway.takeover.messages import VERSION, Done, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
-from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, listen_at
+from gateway.takeover.wire import SEND_MAX_S, CounterpartGone, TakeOverFault, Wire, listen_at
 from mesh.threads import finish_in_thread
 
 _HELLO_MAX_S = 5.0
@@ -30,7 +30,7 @@ _Said = TypeVar("_Said", Ready, Serving)
 _FAILED = (TakeOverFault, TimeoutError, OSError)
 
 
-class Estate(Protocol):
+class HandedOverParts(Protocol):
     """Parts of a running gateway that are handed over."""
 
     def why_not(self) -> str:
@@ -61,7 +61,7 @@ class Predecessor:
         self,
         path: Path,
         gateway_id: GatewayId,
-        estate: Estate,
+        estate: HandedOverParts,
         log: FilteringBoundLogger,
         *,
         release_max_s: float = _RELEASE_MAX_S,
@@ -89,7 +89,7 @@ class Predecessor:
         self._listening.close()
         successor, self.successor = self.successor, None
         if successor is not None:
-            with suppress(OtherGone):
+            with suppress(CounterpartGone):
                 successor.send(Done())
             successor.close()
 
@@ -131,7 +131,7 @@ class Predecessor:
             await finish_in_thread(successor.send, await self._released(ready))
             _expected(Serving, await successor.receive(self._serving_max_s))
         except Exception as error:
-            await self._take_back(successor, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
+            await self._take_back(successor, SEND_MAX_S if isinstance(error, CounterpartGone) else 0.0)
             raise
         self.successor = successor
         self.has_left.set()

@@ -28,13 +28,13 @@ from gateway.takeover.messages import (
     Serving,
     Used,
 )
-from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, connect_to
+from gateway.takeover.wire import SEND_MAX_S, CounterpartGone, TakeOverFault, Wire, connect_to
 from mesh.values import Address, parse_address
 
 _RELEASED_MAX_S = 60.0
 
 
-class Heir(Protocol):
+class RemainderReceiver(Protocol):
     """Receiver of usage and audit lines of requests that still run at the predecessor."""
 
     def take_used(self, used: Used) -> None: ...
@@ -97,7 +97,7 @@ class Successor:
             said = await self._predecessor.receive(_RELEASED_MAX_S)
         except TimeoutError as error:
             raise TakeOverFault("the running process does not let go") from error
-        except OtherGone as error:
+        except CounterpartGone as error:
             if not await asyncio.to_thread(self._predecessor.other.has_ended, SEND_MAX_S):
                 raise TakeOverFault("the running process has broken off the hand-over") from error
             return []
@@ -112,15 +112,15 @@ class Successor:
         for _, each in self._sockets:
             each.close()  # the region file has another address
         if self.requests_left is not None:
-            with suppress(OtherGone):  # the successor owns all by now, whether or not the predecessor lives
+            with suppress(CounterpartGone):  # the successor owns all by now, whether or not the predecessor lives
                 self._predecessor.send(Serving())
 
-    async def follow(self, heir: Heir, log: FilteringBoundLogger) -> None:
+    async def follow(self, heir: RemainderReceiver, log: FilteringBoundLogger) -> None:
         """Take messages until the predecessor has sent its last."""
         try:
             while self.requests_left is not None:
                 self._take(await self._predecessor.receive(None), heir)
-        except (OtherGone, TakeOverFault) as error:
+        except (CounterpartGone, TakeOverFault) as error:
             why = str(error)
             log.error("predecessor_lost", reason=why)  # noqa: TRY400 - said
             self.requests_left = None
@@ -135,7 +135,7 @@ class Successor:
     def describe(self) -> dict[str, object]:
         return {"pid": self.pid, "requests_left": self.requests_left}
 
-    def _take(self, said: FromPredecessor, heir: Heir) -> None:
+    def _take(self, said: FromPredecessor, heir: RemainderReceiver) -> None:
         match said:
             case Used():
                 heir.take_used(said)

@@ -38,11 +38,11 @@ class TakeOverFault(Exception):
     """The hand-over failed; the message says why."""
 
 
-class OtherGone(OSError):
+class CounterpartGone(OSError):
     """The other process has closed its end of the connection, as happens when it dies."""
 
 
-class Other:
+class Counterpart:
     """Process at the other end."""
 
     def __init__(self, connection: socket.socket, own_uid: int) -> None:
@@ -89,7 +89,7 @@ class Wire(Generic[_Heard]):
         """Take over the connection. `heard` is the type of the messages that the other end may send. Raises
         TakeOverFault for another user's process."""
         try:
-            self.other = Other(connection, os.geteuid())
+            self.other = Counterpart(connection, os.geteuid())
         except TakeOverFault:
             connection.close()
             raise
@@ -107,16 +107,16 @@ class Wire(Generic[_Heard]):
         message that was sent in part ends the connection: each later call raises OtherGone at once."""
         with self._one_sender:
             if self._is_broken:
-                raise OtherGone("the connection to the other process is broken")
+                raise CounterpartGone("the connection to the other process is broken")
             try:
                 self._send_whole(msgspec.json.encode(message), [each.fileno() for each in sockets])
-            except OtherGone:
+            except CounterpartGone:
                 self._break_off()
                 raise
 
     def _send_whole(self, text: bytes, handles: list[int]) -> None:
         if len(text) > MESSAGE_BYTES_MAX:
-            raise OtherGone(f"a message of {len(text)} bytes is larger than the other process may be sent")
+            raise CounterpartGone(f"a message of {len(text)} bytes is larger than the other process may be sent")
         rest, until_ns = memoryview(_LENGTH.pack(len(text)) + text), self._now_ns() + self._send_max_ns
         while rest:
             rest = rest[self._send_piece(rest, handles, until_ns) :]
@@ -128,9 +128,9 @@ class Wire(Generic[_Heard]):
                 return socket.send_fds(self._socket, [piece[:_PIECE_BYTES]], handles)
             except BlockingIOError:
                 if not _is_ready(self._socket.fileno(), select.POLLOUT, (until_ns - self._now_ns()) / _SECOND_NS):
-                    raise OtherGone("the other process reads nothing, or too slowly") from None
+                    raise CounterpartGone("the other process reads nothing, or too slowly") from None
             except OSError as error:
-                raise OtherGone(f"the other process is gone: {error.strerror}") from error
+                raise CounterpartGone(f"the other process is gone: {error.strerror}") from error
 
     def _break_off(self) -> None:
         """Shut the connection down, so that the other end notices as well."""
@@ -146,7 +146,7 @@ class Wire(Generic[_Heard]):
                 try:
                     piece = await asyncio.get_running_loop().sock_recv(self._socket, _PIECE_BYTES)
                 except OSError as error:
-                    raise OtherGone(f"the other process is gone: {error.strerror}") from error
+                    raise CounterpartGone(f"the other process is gone: {error.strerror}") from error
                 self._take(piece)
         return message
 
@@ -165,7 +165,7 @@ class Wire(Generic[_Heard]):
 
     def _take(self, piece: bytes) -> None:
         if not piece:
-            raise OtherGone("the other process has closed the connection")
+            raise CounterpartGone("the other process has closed the connection")
         self._unread += piece
 
     def _whole_message(self) -> _Heard | None:

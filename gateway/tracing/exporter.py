@@ -58,7 +58,7 @@ class OtlpExporter:
         }
         described = Resource.create(told).attributes
         self._resource = {name: value for name, value in described.items() if isinstance(value, str | int | float)}
-        self._words = _LastWords.of_libraries()
+        self._words = _ExportFailures.of_libraries()
         self._way = _way_to(config, headers)
 
     def export(self, requests: list[FinishedRequest]) -> bool:
@@ -79,13 +79,13 @@ class OtlpExporter:
         self._way.shutdown()
 
 
-class _Way(Shape):
+class _Transport(Shape):
     def send(self, message: ExportTraceServiceRequest) -> bool: ...
 
     def shutdown(self) -> None: ...
 
 
-class _GrpcWay(
+class _GrpcTransport(
     OTLPExporterMixin[ExportTraceServiceRequest, ExportTraceServiceRequest, SpanExportResult, TraceServiceStub]  # type: ignore[type-var]
 ):
     """OpenTelemetry's gRPC exporter, for messages that are encoded already."""
@@ -104,20 +104,20 @@ class _GrpcWay(
         return "traces"
 
 
-class _HttpWay(OTLPSpanExporter):
+class _HttpTransport(OTLPSpanExporter):
     """OpenTelemetry's HTTP exporter, likewise; the client that it uses is that of a pinned version."""
 
     def send(self, message: ExportTraceServiceRequest) -> bool:
         return self._client.export(message.SerializeToString()).success
 
 
-def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Way:
+def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Transport:
     timeout_s = config.timeout_ns / SECOND_NS
     tls = config.tls or CollectorTlsConfig()
     assert config.endpoint is not None, "whoever traces has a collector"
     if config.protocol is Protocol.GRPC:
         is_encrypted = config.endpoint.startswith("https:")
-        return _GrpcWay(
+        return _GrpcTransport(
             stub=TraceServiceStub,  # type: ignore[arg-type] # a class of stubs
             result=SpanExportResult,  # type: ignore[arg-type] # likewise
             endpoint=str(config.collector),
@@ -127,7 +127,7 @@ def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Way:
             timeout=timeout_s,
             compression=grpc.Compression.Gzip,
         )
-    return _HttpWay(
+    return _HttpTransport(
         config.endpoint,
         certificate_file=None if tls.ca_file is None else str(tls.ca_file),
         client_certificate_file=None if tls.certificate is None else str(tls.certificate),
@@ -148,18 +148,18 @@ def _credentials(tls: CollectorTlsConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(roots, key, chain)
 
 
-class _LastWords(logging.Filter):
+class _ExportFailures(logging.Filter):
     """Captures what the libraries log about an export that fails, at every try for as long as a collector is gone, so
     that the gateway can log it once. One for the process, whose gateways each export in a thread of their own."""
 
-    _instance: _LastWords | None = None
+    _instance: _ExportFailures | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self._said: dict[int, str] = {}
 
     @classmethod
-    def of_libraries(cls) -> _LastWords:
+    def of_libraries(cls) -> _ExportFailures:
         if cls._instance is None:
             cls._instance = cls()
             for name in _LOGGERS:

@@ -71,7 +71,7 @@ class Kind(StrEnum):
     INTERNAL = "internal"
 
 
-class Happening(Struct, frozen=True):
+class SpanEvent(Struct, frozen=True):
     """Event at one moment of a span."""
 
     name: str
@@ -90,7 +90,7 @@ class Span(Struct, frozen=True):
     end_ns: int
     attributes: Attributes
     kind: Kind = Kind.INTERNAL
-    happenings: Sequence[Happening] = ()
+    happenings: Sequence[SpanEvent] = ()
     is_error: bool = False
     has_remote_parent: bool = False
     links_to_cause: bool = False
@@ -134,7 +134,7 @@ def spans_of(request: FinishedRequest, gateway_id: GatewayId, server_of: ServerO
     """Spans of a request, its own first. Without a record that is the only one."""
     spans = [_whole(request)]
     if request.record is not None:
-        teller = _Teller(request, request.record, gateway_id, server_of)
+        teller = _SpanBuilder(request, request.record, gateway_id, server_of)
         spans += teller.waits()
         for leg in request.record.legs:
             spans += teller.leg(leg)
@@ -195,7 +195,7 @@ def _came(record: RequestRecord) -> Mapping[str, Attribute | None]:
     }
 
 
-class _Teller:
+class _SpanBuilder:
     """Makes the spans of one request's parts."""
 
     def __init__(
@@ -244,7 +244,7 @@ class _Teller:
             "nightside.pool": None if pool is None else pool.pool,
             "nightside.pool.step": None if pool is None else str(pool.step),
         }
-        candidates = [Happening("candidate", leg.started_ns, _candidate(each)) for each in decision.considered]
+        candidates = [SpanEvent("candidate", leg.started_ns, _candidate(each)) for each in decision.considered]
         at_ns = leg.started_ns
         return Span("placement", fresh_span_id(), self._own_id, at_ns, at_ns, _said(attributes), happenings=candidates)
 

@@ -22,8 +22,8 @@ from gateway.request.trace_context import RequestTrace
 from gateway.tracing.sampling import HeadSampler, Kept, TailSampler
 from gateway.tracing.spans import FinishedRequest, ServerOf
 from mesh.clock import Clock
+from mesh.export_queue import ExportQueue
 from mesh.faults import ConfigError
-from mesh.outbox import Outbox
 from mesh.values import SECOND_NS
 
 
@@ -50,7 +50,7 @@ class Tracing:
         self._exporter = OtlpExporter(settings, config.collector_headers, config.gateway_id, config.place, server_of)
         self._head = HeadSampler(settings)
         self._tail = TailSampler(settings.tail)
-        self._outbox: Outbox[FinishedRequest] = Outbox(
+        self._outbox: ExportQueue[FinishedRequest] = ExportQueue(
             self._export,
             queue_max=settings.queue_max,
             batch_max=settings.batch_max,

@@ -20,7 +20,7 @@ from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.tokens.config import Algorithm, IssuerConfig
 from mesh.tokens.counters import AT_START
-from mesh.tokens.issuer import Around
+from mesh.tokens.issuer import IssuerDependencies
 from mesh.tokens.tokens import Tokens
 
 _ROUNDS = 7
@@ -69,7 +69,7 @@ def _known_tokens() -> Tokens[str]:
         return json.dumps(KeySet(list(_KEYS.values())).as_dict(private=False)).encode()
 
     clock, log = Clock(), make_logger(LoggingConfig(LogFormat.JSON), "bench", io.StringIO())
-    around = Around("bench", None, clock, log, fetch=fetch)
+    around = IssuerDependencies("bench", None, clock, log, fetch=fetch)
     (issuer,) = issuers = around.issuers("clients", [_CONFIG])
     asyncio.run(issuer.fetch(AT_START))
     return Tokens("clients", issuers, _subject_of, clock=clock, counters=around.counters)

@@ -18,7 +18,7 @@ from rich.table import Table
 from gateway.core.vocabulary import GatewayId, RegionName
 from loadgen.demo.mesh import Mesh
 from loadgen.demo.report import RunResult
-from loadgen.demo.watch import TTL_S, Cause, Death, Homecoming, Sightings, Watch
+from loadgen.demo.watch import TTL_S, Cause, Death, ReplicasReturned, Sightings, Watch
 from loadgen.pages.markdown import NOTHING
 from loadgen.vocabulary import RequestEnd
 from mesh.clock import Clock
@@ -37,7 +37,7 @@ class Failover:
     death: Death
     seen: Sightings
     restarted_ns: int
-    home: Homecoming
+    home: ReplicasReturned
 
 
 async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_s: float, return_s: float) -> Failover:
@@ -73,7 +73,7 @@ def _shifted(failover: Failover, began_ns: int) -> Failover:
         Death(death.hosts, death.killed_ns - began_ns, death.dead_ns - began_ns, since(death.renamed_ns)),
         Sightings(since(seen.unforwarded_ns), since(seen.reassigned_ns), since(seen.renamed_ns)),
         failover.restarted_ns - began_ns,
-        Homecoming(since(home.home_ns), since(home.renamed_ns)),
+        ReplicasReturned(since(home.home_ns), since(home.renamed_ns)),
     )
 
 

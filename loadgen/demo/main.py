@@ -37,7 +37,7 @@ from loadgen.demo.scenario import (
     large_scenario,
     real_scenario,
 )
-from loadgen.demo.serving import Keeper
+from loadgen.demo.serving import GatewayRestarter
 from loadgen.demo.snippets import curl_snippet, dig_snippet, openai_snippet
 from loadgen.demo.story import (
     ALONE_RUN,
@@ -119,7 +119,7 @@ class Demo:
         ):
             watch = None if mesh.name is None else Watch(mesh, session, Clock())
             served = {} if watch is None else await watch.replicas_of(mesh.members.values())
-            keeper = Keeper(served, watch, Clock(), self._say)
+            keeper = GatewayRestarter(served, watch, Clock(), self._say)
             print_serving(self._console, self._scenario, mesh)
             async with asyncio.TaskGroup() as keepers:  # a group of its own, which ends before the gateways are stopped
                 for member in mesh.members.values():

@@ -88,7 +88,7 @@ async def running_child(
 ) -> AsyncIterator[Child]:
     """Run a Python module, or the program of `runner`, with these arguments; its output is appended to `log`. A
     premature end fails `tasks` if `is_vital`."""
-    command = [*OUR_MODULES, "loadgen.demo.tether", str(os.getpid()), *runner, *arguments]
+    command = [*OUR_MODULES, "loadgen.demo.bound_to_parent", str(os.getpid()), *runner, *arguments]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

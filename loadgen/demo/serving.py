@@ -14,7 +14,7 @@ from typing import Never, Protocol
 from gateway.core.vocabulary import GatewayId
 from loadgen.demo.failover import HOME_WITHIN_S, SEEN_WITHIN_S
 from loadgen.demo.members import Member
-from loadgen.demo.watch import Homecoming, Sightings
+from loadgen.demo.watch import ReplicasReturned, Sightings
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
@@ -22,20 +22,20 @@ DOWN_S = 5.0
 """Minimum time that a gateway stays dead, so that the others can be tried meanwhile."""
 
 
-class Sees(Protocol):
+class Observations(Protocol):
     """Observations of a `Watch`."""
 
     async def death(self, lost: Mapping[GatewayId, frozenset[str]], within_s: float) -> Sightings: ...
-    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> Homecoming: ...
+    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> ReplicasReturned: ...
 
 
-class Keeper:
+class GatewayRestarter:
     """Restarts the dead gateways of one mesh."""
 
     def __init__(
         self,
         served: Mapping[GatewayId, frozenset[str]],
-        sees: Sees | None,
+        sees: Observations | None,
         clock: Clock,
         say: Callable[[str], None],
         *,

@@ -40,7 +40,7 @@ class Sightings:
 
 
 @dataclass(frozen=True, slots=True)
-class Homecoming:
+class ReplicasReturned:
     home_ns: int | None
     """The returned gateway has its replicas again, and no other gateway has them."""
     renamed_ns: int | None
@@ -108,7 +108,7 @@ class Watch:
             ]
         return Sightings(*(each.result() for each in seen))
 
-    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> Homecoming:
+    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> ReplicasReturned:
         others = [each for each in self._members.values() if each is not member]
 
         async def is_home() -> bool:
@@ -122,7 +122,7 @@ class Watch:
         async with asyncio.TaskGroup() as tasks:
             home = tasks.create_task(self._first(is_home, within_s))
             named = tasks.create_task(self._first(is_named, within_s))
-        return Homecoming(home.result(), named.result())
+        return ReplicasReturned(home.result(), named.result())
 
     async def _first(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> int | None:
         try:

@@ -52,7 +52,7 @@ class Stream(Protocol):
     def broke(self, detail: str) -> None: ...
 
 
-class Switchboard(Protocol):
+class StreamAcceptor(Protocol):
     """Interface of a controller that accepts gateways' streams."""
 
     @property
@@ -73,13 +73,13 @@ class ControlTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ties:
+class AttachmentEnvironment:
     """Shared environment of all attachments of a world."""
 
     peers: dict[GatewayId, Attachment]
     """Attachments by gateway."""
     specs: dict[ReplicaId, ReplicaSpec]
-    boards: tuple[Switchboard, ...]
+    boards: tuple[StreamAcceptor, ...]
     """Controllers to dial, in turn: after a refusal or a loss the next one is dialled."""
     agenda: Agenda
     network: Network
@@ -103,7 +103,7 @@ def served(
 class Attachment:
     """Attachment of one gateway. The disk outlives the process; all other state is lost with it."""
 
-    def __init__(self, gateway: SimGateway, ties: Ties) -> None:
+    def __init__(self, gateway: SimGateway, ties: AttachmentEnvironment) -> None:
         self.gateway = gateway
         self.is_up = False
         self.delay_ns = 0

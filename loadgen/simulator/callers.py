@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
 from loadgen.simulator.asks import TRY_MARK, Ask, RanAt
-from loadgen.simulator.clients import LEFT, Town, finish
+from loadgen.simulator.clients import LEFT, ClientWorld, finish
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.naming import Answer, Names
 from loadgen.simulator.network import Line
@@ -77,7 +77,7 @@ class Caller:
 
     def __init__(
         self,
-        town: Town,
+        town: ClientWorld,
         names: Names,
         gateways: Mapping[GatewayId, SimGateway],
         ask: Ask,
@@ -183,7 +183,9 @@ class Caller:
 class _Try:
     """One connection to one gateway: the near end of a line."""
 
-    def __init__(self, caller: Caller, town: Town, gateway: SimGateway, ask: Ask, others: list[GatewayId]) -> None:
+    def __init__(
+        self, caller: Caller, town: ClientWorld, gateway: SimGateway, ask: Ask, others: list[GatewayId]
+    ) -> None:
         self._caller = caller
         self._gateway = gateway
         self._ask = ask

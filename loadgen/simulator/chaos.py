@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordeal:
+class ChaosRun:
     """Counts of one seed that found nothing."""
 
     seed: int
@@ -50,37 +50,37 @@ class Ordeal:
     """Attempts to continue an answer that broke."""
 
 
-def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play one seed's world. An exception from a core is a finding, too."""
     return _endure(seed, chaos_scenario(seed), on_line)
 
 
-def endure_controlled(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_controlled_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world with a controller, which most of the faults hit or affect."""
     return _endure(seed, chaos_scenario(seed, has_controller=True), on_line)
 
 
-def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_disaggregated_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world in which prompts are computed by prefill workers and answered by decode workers."""
     return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
 
 
-def endure_pools(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_pools_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world whose engines take requests of different lengths, in pools distinguished by token budgets."""
     return _endure(seed, parse_scenario(pools_document(seed), Path(f"chaos-{seed}.yaml")), on_line)
 
 
-def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_pair_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world with two controllers, of which one leads."""
     return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
 
 
-def endure_breaking(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+def run_breaking_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world in which answers break all the time and are continued elsewhere."""
     return _endure(seed, chaos_scenario(seed, breaks=True), on_line)
 
 
-def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
+def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
         story = world.play()
@@ -89,7 +89,7 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
         return Finding(seed, broken.what, str(broken))
     except Exception as error:  # noqa: BLE001 - an exception of a core is a finding
         return Finding(seed, f"{type(error).__name__} was raised", f"at {world.now_ns / 1e9:.6f} s: {error}")
-    return Ordeal(
+    return ChaosRun(
         seed,
         len(story.records),
         story.outcomes,

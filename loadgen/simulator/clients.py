@@ -56,7 +56,7 @@ class Call(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Town:
+class ClientWorld:
     """Shared state and settings of all users of a world."""
 
     agenda: Agenda
@@ -200,7 +200,7 @@ class _Call:
 
     __slots__ = ("_ask", "_line", "_on_end", "_town")
 
-    def __init__(self, town: Town, ask: Ask, gateway: SimGateway, on_end: Callable[[Ask], None]) -> None:
+    def __init__(self, town: ClientWorld, ask: Ask, gateway: SimGateway, on_end: Callable[[Ask], None]) -> None:
         self._town = town
         self._ask = ask
         self._on_end = on_end
@@ -244,7 +244,7 @@ class _Call:
         self._on_end(ask)
 
 
-def finish(town: Town, ask: Ask) -> None:
+def finish(town: ClientWorld, ask: Ask) -> None:
     """Record how a request ended."""
     del town.open_asks[ask.request_id]
     how = str(ask.outcome or ask.detail)
@@ -254,7 +254,7 @@ def finish(town: Town, ask: Ask) -> None:
         town.records.append(record_of(ask, town))
 
 
-def record_of(ask: Ask, town: Town) -> RequestRecord:
+def record_of(ask: Ask, town: ClientWorld) -> RequestRecord:
     end = RequestEnd.COMPLETED if ask.outcome is Outcome.COMPLETED else RequestEnd.FAILED
     if ask.ended_ns is None:
         end = RequestEnd.UNFINISHED
@@ -284,7 +284,7 @@ class ClientGroup:
     times."""
 
     def __init__(
-        self, number: int, section: ClientsSection, workload: Workload, town: Town, rng: random.Random
+        self, number: int, section: ClientsSection, workload: Workload, town: ClientWorld, rng: random.Random
     ) -> None:
         self.number = number
         self.stores_responses = section.stores_responses

@@ -14,10 +14,10 @@ from controller.core.events import Event as News
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
 from loadgen.figures import Figures
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.attachments import ASK_TIMEOUT_NS, Attachment, ControlTimes, Ties
+from loadgen.simulator.attachments import ASK_TIMEOUT_NS, Attachment, AttachmentEnvironment, ControlTimes
 from loadgen.simulator.callers import Caller
 from loadgen.simulator.chronicle import Chronicle
-from loadgen.simulator.clients import Call, Town
+from loadgen.simulator.clients import Call, ClientWorld
 from loadgen.simulator.control_checkers import ControlWatch
 from loadgen.simulator.controller import SimController
 from loadgen.simulator.failovers import Failovers
@@ -76,7 +76,7 @@ def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
     return ways
 
 
-class _Scribe:
+class _ControlTracer:
     """Observer that notes the controller's steps in the chronicle, and the snapshots that gateways apply."""
 
     def __init__(self, chronicle: Chronicle, name: str = CONTROLLER) -> None:
@@ -146,7 +146,7 @@ class Control:
         keep_alive_ns = max(each.spec.config.observation.keep_alive_ns for each in around.gateways.values())
         self.watch = ControlWatch(section, homes, overlap_max_ns(scenario, keep_alive_ns))
         self.failovers = Failovers(homes)
-        watchers: tuple[ControlObserver, ...] = (_Scribe(chronicle), self.watch, self.failovers)
+        watchers: tuple[ControlObserver, ...] = (_ControlTracer(chronicle), self.watch, self.failovers)
         around.observers = (*around.observers, self.watch, self.failovers)
         self._watchers = watchers
         self._section = section
@@ -154,7 +154,7 @@ class Control:
         shared = None if section.standby is None else SharedStore()
         self.controllers: dict[str, SimController] = {}
         for name in names:
-            seated = (_Scribe(chronicle, name), self.watch.seat(name), self.failovers)
+            seated = (_ControlTracer(chronicle, name), self.watch.seat(name), self.failovers)
             self.controllers[name] = SimController(
                 section, around.agenda, around.network, seated, name=name, shared=shared
             )
@@ -163,7 +163,7 @@ class Control:
         )
         specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
         self.attachments: dict[GatewayId, Attachment] = {}
-        ties = Ties(
+        ties = AttachmentEnvironment(
             self.attachments,
             specs,
             tuple(self.controllers.values()),
@@ -186,7 +186,7 @@ class Control:
         for controller in self.controllers.values():
             controller.start()
 
-    def give_clients_the_name(self, town: Town) -> None:
+    def give_clients_the_name(self, town: ClientWorld) -> None:
         def call_by_name(ask: Ask, on_end: Callable[[Ask], None]) -> Call:
             return Caller(town, self.names, self._around.gateways, ask, on_end)
 

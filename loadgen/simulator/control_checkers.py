@@ -75,7 +75,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Mind:
+class _ControllerView:
     """Record of what one controller was told in its present life, and has ordered."""
 
     seen: dict[GatewayId, _Seen] = field(default_factory=dict)
@@ -108,9 +108,9 @@ class ControlWatch:
         self._served: dict[GatewayId, _Served] = {}
         self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
-        self._minds: dict[str, _Mind] = {}
+        self._minds: dict[str, _ControllerView] = {}
         """Records by controller."""
-        self._mind = _Mind()
+        self._mind = _ControllerView()
         """Record of the controller that spoke last."""
         self._leader = self._mind
         """Record of the controller that began a term last."""
@@ -268,7 +268,7 @@ class ControlWatch:
 
     def on_controller_start(self, now_ns: int, _term: int) -> None:
         self._now_ns = now_ns
-        self._mind = self._leader = _Mind()
+        self._mind = self._leader = _ControllerView()
 
     def on_store_taken(self, now_ns: int, process: str) -> None:
         self._now_ns = now_ns

@@ -16,7 +16,7 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords, TellCondition
 from controller.core.events import Event
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
-from controller.store.held import Mark, Watch, lease_end_ns
+from controller.store.lease_watch import LeaseMark, LeaseWatch, lease_end_ns
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
 from loadgen.simulator.agenda import Agenda
@@ -109,7 +109,7 @@ class SimController:
         self._is_cut = False
         """Fault: the store cannot be reached."""
         self._unwritten: deque[tuple[tuple[Effect, ...], tuple[GatewayId, ...]]] = deque()
-        self._watch = Watch()
+        self._watch = LeaseWatch()
         self._lease_ends_ns = 0
 
     @property
@@ -146,7 +146,7 @@ class SimController:
         self._is_running = True
         self._life += 1
         if self._is_one_of_two:
-            self._watch = Watch()
+            self._watch = LeaseWatch()
             self._look(self._life)
             return
         self._shared.take(self._shared.mark, self._process)
@@ -231,7 +231,7 @@ class SimController:
             return
         self.agenda.after(self._section.look_interval, self._look, life)
 
-    def _may_be_had(self, mark: Mark, asked_ns: int) -> bool:
+    def _may_be_had(self, mark: LeaseMark, asked_ns: int) -> bool:
         now_ns, lease_ns = self.agenda.now_ns, self._section.lease
         return not mark.key or self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=now_ns)
 

@@ -26,16 +26,16 @@ from loadgen.results import failovers_table, in_short, money_table, summary_tabl
 from loadgen.settings import pair, scalar, setting
 from loadgen.shipped import SCENARIO
 from loadgen.simulator.chaos import (
+    ChaosRun,
     Finding,
-    Ordeal,
     chaos_document,
-    endure,
-    endure_breaking,
-    endure_controlled,
-    endure_disaggregated,
-    endure_pair,
-    endure_pools,
     pools_document,
+    run_breaking_chaos,
+    run_chaos,
+    run_controlled_chaos,
+    run_disaggregated_chaos,
+    run_pair_chaos,
+    run_pools_chaos,
 )
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
@@ -157,8 +157,8 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
-                context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
+                ordeals = _ChaosSeeds(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
+                context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         changes |= {} if prices is None else {_PRICES_KEY: str(prices.resolve())}
         if trace is not None:
@@ -340,7 +340,7 @@ def _write_trace(
 
 
 @dataclass(frozen=True, slots=True)
-class _Ordeals:
+class _ChaosSeeds:
     """Seeds and kind of the chaos worlds."""
 
     seeds: range
@@ -351,16 +351,16 @@ class _Ordeals:
     breaks: bool
 
     @property
-    def endure(self) -> Callable[..., Ordeal | Finding]:
+    def player(self) -> Callable[..., ChaosRun | Finding]:
         if self.breaks:
-            return endure_breaking
+            return run_breaking_chaos
         if self.has_pools:
-            return endure_pools
+            return run_pools_chaos
         if self.is_disaggregated:
-            return endure_disaggregated
+            return run_disaggregated_chaos
         if self.has_pair:
-            return endure_pair
-        return endure_controlled if self.has_controller else endure
+            return run_pair_chaos
+        return run_controlled_chaos if self.has_controller else run_chaos
 
     def document(self, seed: int) -> dict[str, Any]:
         if self.has_pools:
@@ -380,19 +380,19 @@ class _Ordeals:
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 
 
-def _endure_all(
-    worlds: _Ordeals, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
+def _run_all(
+    worlds: _ChaosSeeds, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
 ) -> int:
     """Play all seeds. Returns the exit code: 1 if any seed found a fault."""
     if trace is not None:
-        return _endure_one(worlds, trace)
+        return _run_one(worlds, trace)
     findings: list[Finding] = []
-    ordeals: list[Ordeal] = []
+    ordeals: list[ChaosRun] = []
     with _progress() as progress:
         task = progress.add_task("seeds", total=len(worlds.seeds))
-        for _, outcome in spread(worlds.endure, worlds.seeds):
+        for _, outcome in spread(worlds.player, worlds.seeds):
             progress.advance(task)
-            if isinstance(outcome, Ordeal):
+            if isinstance(outcome, ChaosRun):
                 ordeals.append(outcome)
                 continue
             findings.append(outcome)
@@ -405,9 +405,9 @@ def _endure_all(
     return EXIT_FOUND if findings else 0
 
 
-def _endure_one(worlds: _Ordeals, trace: Path) -> int:
+def _run_one(worlds: _ChaosSeeds, trace: Path) -> int:
     with trace.open("w", encoding="utf-8") as file:
-        outcome = worlds.endure(worlds.seeds[0], file.write)
+        outcome = worlds.player(worlds.seeds[0], file.write)
     if isinstance(outcome, Finding):
         click.echo(worlds.in_words(outcome))
         return EXIT_FOUND
@@ -415,7 +415,7 @@ def _endure_one(worlds: _Ordeals, trace: Path) -> int:
     return 0
 
 
-def _write_findings(out: Path, findings: Sequence[Finding], worlds: _Ordeals) -> None:
+def _write_findings(out: Path, findings: Sequence[Finding], worlds: _ChaosSeeds) -> None:
     """Write each finding as a scenario that can be played and reduced by hand."""
     out.mkdir(parents=True, exist_ok=True)
     for finding in findings:
@@ -423,7 +423,7 @@ def _write_findings(out: Path, findings: Sequence[Finding], worlds: _Ordeals) ->
         (out / f"chaos-{finding.seed}.yaml").write_text(f"# {finding.what}\n{document}")
 
 
-def _sum_up(findings: Sequence[Finding], ordeals: Sequence[Ordeal], *, as_json: bool) -> None:
+def _sum_up(findings: Sequence[Finding], ordeals: Sequence[ChaosRun], *, as_json: bool) -> None:
     figures = {
         "seeds": len(findings) + len(ordeals),
         "findings": [{"seed": each.seed, "what": each.what, "detail": each.detail} for each in findings],

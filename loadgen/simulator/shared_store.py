@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from controller.core.vocabulary import GatewayEntry, ReplicaEntry
-from controller.store.held import Mark
+from controller.store.lease_watch import LeaseMark
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
@@ -36,18 +36,18 @@ class SharedStore:
 
     def __init__(self) -> None:
         self.kept = Kept()
-        self.mark = Mark(0, "", 0)
+        self.mark = LeaseMark(0, "", 0)
 
     def copy(self) -> Kept:
         """Copy of the present state, from which a process continues."""
         return deepcopy(self.kept)
 
-    def take(self, seen: Mark, key: str) -> bool:
+    def take(self, seen: LeaseMark, key: str) -> bool:
         """Take the store for a new term, unless it was renewed or taken since `seen` was read."""
         if seen != self.mark:
             return False
         self.kept.term += 1
-        self.mark = Mark(self.kept.term, key, seen.renewals + 1)
+        self.mark = LeaseMark(self.kept.term, key, seen.renewals + 1)
         return True
 
     def renew(self, key: str) -> bool:
@@ -70,4 +70,4 @@ class SharedStore:
     def lose(self) -> None:
         """Lose the whole state."""
         self.kept = Kept()
-        self.mark = Mark(0, "", 0)
+        self.mark = LeaseMark(0, "", 0)

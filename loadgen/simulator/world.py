@@ -33,7 +33,7 @@ from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
-from loadgen.simulator.clients import ClientGroup, Town, record_of
+from loadgen.simulator.clients import ClientGroup, ClientWorld, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
@@ -311,11 +311,11 @@ class World:
             by_distance.setdefault(self._network.round_trip_ns(region, gateway.region), []).append(gateway)
         return [by_distance[distance] for distance in sorted(by_distance)]
 
-    def _build_town(self) -> Town:
+    def _build_town(self) -> ClientWorld:
         scenario = self._scenario
         engine = next(iter(self._engines.values())).config
         block_bytes = engine.block_tokens * 4
-        return Town(
+        return ClientWorld(
             self._agenda,
             self._network,
             self.watch,

@@ -16,7 +16,7 @@ import dns.rdataclass
 import dns.rdatatype
 from msgspec import Struct
 
-from mesh.naming.geography import Address, Network, network_of
+from mesh.naming.client_location import Address, Network, network_of
 from mesh.naming.tree import RecordTree
 from mesh.naming.zone import Found, Zone
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from msgspec import Struct
 
 from mesh.config import DnsConfig
-from mesh.naming.geography import Address, Network, network_of
+from mesh.naming.client_location import Address, Network, network_of
 
 _SECOND_NS = 1_000_000_000
 _NETWORK_BITS = {4: 24, 6: 56}
@@ -50,7 +50,7 @@ def network_around(client: Address) -> Network:
     return one.supernet(new_prefix=_NETWORK_BITS[one.version])
 
 
-class Allowance:
+class DatagramLimit:
     """Token bucket of each network: the datagrams that it may still be sent."""
 
     def __init__(self, limits: DnsLimits) -> None:
@@ -93,7 +93,7 @@ class TimeShare:
         return max(0, self._began_ns + _SECOND_NS - now_ns)
 
 
-class Places:
+class ConnectionLimit:
     """Open TCP connections, in the order of their last queries, and those of each network."""
 
     def __init__(self, limits: DnsLimits) -> None:

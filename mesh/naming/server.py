@@ -24,12 +24,12 @@ import dns.message
 import dns.rcode
 from msgspec import Struct
 
-from mesh.accepting import hear_of_all_accepted
+from mesh.accepting import deliver_accepted
 from mesh.clock import Clock
 from mesh.naming.answers import Answers, datagram_max
+from mesh.naming.client_location import Address as ClientAddress
 from mesh.naming.counters import DnsCounters
-from mesh.naming.geography import Address as ClientAddress
-from mesh.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
 from mesh.naming.sockets import DatagramSocket
 from mesh.values import Address
 
@@ -54,9 +54,9 @@ class Common(Struct, frozen=True):
     clock: Clock
     limits: DnsLimits
     counters: DnsCounters
-    allowance: Allowance
+    allowance: DatagramLimit
     time: TimeShare
-    places: Places
+    places: ConnectionLimit
     on_limited: Callable[[ClientAddress], None]
     on_fault: Callable[[Exception], None]
     """Callback for an internal error while a query was answered."""
@@ -99,7 +99,7 @@ class DnsServer:
         self._shut = []
         if self._streams is not None:
             if isinstance(self._streams, asyncio.Server):  # uvloop's server loses no connections
-                await hear_of_all_accepted(self._streams)
+                await deliver_accepted(self._streams)
             self._streams.close()
             for writer in tuple(self._writers):
                 writer.transport.abort()
@@ -118,7 +118,7 @@ class DnsServer:
         self._stop_reading()
         assert self._streams is not None, "it listens"
         if isinstance(self._streams, asyncio.Server):
-            await hear_of_all_accepted(self._streams)
+            await deliver_accepted(self._streams)
         self._streams.close()
 
     async def reopen(self) -> None:

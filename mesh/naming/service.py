@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from structlog.typing import FilteringBoundLogger
 
 from mesh.clock import Clock
-from mesh.logs import Seldom
+from mesh.logs import LogRateLimit
 from mesh.naming.answers import Answers
+from mesh.naming.client_location import Address as ClientAddress
 from mesh.naming.counters import DnsCounters
-from mesh.naming.geography import Address as ClientAddress
-from mesh.naming.limits import Allowance, DnsLimits, Places, TimeShare, network_around
+from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare, network_around
 from mesh.naming.server import Common, DnsServer, Inherited
 from mesh.naming.tree import RecordTree
 from mesh.naming.zone import Zone
@@ -36,16 +36,16 @@ class NameService:
         self._clock = clock
         self._log = log
         self._limits = limits
-        self._limited = Seldom(clock, _TOLD_AGAIN_NS)
-        self._faults = Seldom(clock, _TOLD_AGAIN_NS)
+        self._limited = LogRateLimit(clock, _TOLD_AGAIN_NS)
+        self._faults = LogRateLimit(clock, _TOLD_AGAIN_NS)
         self._common = Common(
             self._answers,
             clock,
             limits,
             self.counters,
-            Allowance(limits),
+            DatagramLimit(limits),
             TimeShare(limits.time_max_ns),
-            Places(limits),
+            ConnectionLimit(limits),
             self._tell_limited,
             self._tell_fault,
         )

@@ -19,7 +19,7 @@ import dns.rrset
 from msgspec import Struct
 
 from gateway.core.vocabulary import Jurisdiction, RegionName
-from mesh.naming.geography import Network, Networks, Whereabouts
+from mesh.naming.client_location import ClientLocation, Network, Networks
 from mesh.naming.tree import Area, RecordTree
 
 ADDRESSES_MAX = 8
@@ -78,7 +78,7 @@ class Zone:
         """Records of a name for a client; None where the name does not exist."""
         if name in self.servers:
             return Found(tuple(address_sets(name, self.servers[name], _STANDING_TTL_S)))
-        where = self.networks.whereabouts(client)
+        where = self.networks.locate(client)
         if name == self.name:
             found = self._at(name, self._nearest(where), where, client)
             return Found((*found.sets, *self._ns, self.soa), found.scope_bits, found.why)
@@ -95,7 +95,7 @@ class Zone:
 
     # Choice of the area
 
-    def _nearest(self, where: Whereabouts) -> Area:
+    def _nearest(self, where: ClientLocation) -> Area:
         """Area for a client. One that may be in a closed jurisdiction is given that jurisdiction's addresses alone, one
         that may be in two of them is given none."""
         if where.region is not None:
@@ -106,7 +106,7 @@ class Zone:
             return self._closed[where.closed[0]]
         return _nowhere((), f"clients of that network are in {' and in '.join(where.closed)}, which are closed")
 
-    def _asked_for(self, area: Area, where: Whereabouts) -> Area:
+    def _asked_for(self, area: Area, where: ClientLocation) -> Area:
         """Area whose name was asked for; empty for a client that may be in another, closed jurisdiction."""
         if all(each == area.jurisdiction for each in where.closed):
             return area
@@ -114,7 +114,7 @@ class Zone:
 
     # Records of the area
 
-    def _at(self, name: dns.name.Name, area: Area, where: Whereabouts, client: Network) -> Found:
+    def _at(self, name: dns.name.Name, area: Area, where: ClientLocation, client: Network) -> Found:
         key = name, self._hand(area.addresses, client)
         sets = self._sets.get(key)
         if sets is None:
@@ -135,7 +135,7 @@ class Zone:
             hands = self._hands[addresses] = tuple(_hands(addresses))
         return hands[crc32(client.network_address.packed) % len(hands)]
 
-    def _service(self, name: dns.name.Name, where: Whereabouts) -> Found:
+    def _service(self, name: dns.name.Name, where: ClientLocation) -> Found:
         area = self._nearest(where)
         if not area.addresses:
             return Found((), where.scope_bits, area.why)

@@ -42,7 +42,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
     """Key set as it was published."""
 
 
-class Around(Struct, frozen=True):
+class IssuerDependencies(Struct, frozen=True):
     """Parts that all issuers of one program share."""
 
     program: str
@@ -68,7 +68,7 @@ class Around(Struct, frozen=True):
 class Issuer:
     """Issuer of tokens. `keys` is another object whenever the keys have changed."""
 
-    def __init__(self, config: IssuerConfig, use: str, around: Around) -> None:
+    def __init__(self, config: IssuerConfig, use: str, around: IssuerDependencies) -> None:
         self.config = config
         self.keys: PublicKeys = NO_KEYS
         self._use = use

@@ -9,7 +9,7 @@ from mesh.operators import NotAnOperator, Operator, Operators, Verify
 from mesh.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from mesh.tokens.claims import claim_values
 from mesh.tokens.config import IssuerConfig
-from mesh.tokens.issuer import Around, Issuer
+from mesh.tokens.issuer import Issuer, IssuerDependencies
 from mesh.tokens.tokens import Tokens
 from mesh.tokens.words import Reason, TokenRefused, looks_like_token
 
@@ -28,7 +28,7 @@ def operator_of(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Operator:
 
 
 def make_operators(
-    admin_token: str | None, config: OperatorsConfig, around: Around
+    admin_token: str | None, config: OperatorsConfig, around: IssuerDependencies
 ) -> tuple[Operators, Sequence[Issuer]]:
     """Operators of a program, and the issuers that have to be run for them. Raises ConfigError."""
     issuers = around.issuers(FOR_OPERATORS, config.issuers)

@@ -87,7 +87,7 @@ async def _die(stand: AbstractAsyncContextManager[Running], measured: Measured) 
         while await read() != {"192.0.2.1"}:  # noqa: ASYNC110 - another process
             await asyncio.sleep(_LOOK_S)
         decided: list[int] = []
-        handle.desk.on_records(lambda _tree: decided.append(clock.now_ns()))
+        handle.manager.on_records(lambda _tree: decided.append(clock.now_ns()))
         decided.clear()
         before = calls_of(handle)
         died_ns = clock.now_ns()
@@ -153,7 +153,7 @@ def _unheard(_call: str, _result: str) -> None:
 
 
 def _is_settled(handle: ControllerHandle) -> bool:
-    tree_, publisher = handle.desk.records, handle.publisher
+    tree_, publisher = handle.manager.records, handle.publisher
     return tree_ is not None and publisher is not None and publisher.published == tree_.version
 
 

@@ -73,7 +73,7 @@ class Program:
 
     def start(self, is_ready: Callable[[], bool]) -> None:
         assert self._process is None or self._process.poll() is not None
-        tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
+        tether = [sys.executable, "-m", "loadgen.demo.bound_to_parent", str(os.getpid())]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*tether, *self._command],

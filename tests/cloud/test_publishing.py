@@ -135,6 +135,6 @@ async def test_the_plan_of_a_controllers_file_is_printed_and_nothing_is_written(
 
 
 def _is_at_rest(handle: ControllerHandle) -> bool:
-    tree, publisher = handle.desk.records, handle.publisher
+    tree, publisher = handle.manager.records, handle.publisher
     is_published = tree is not None and publisher is not None and publisher.published == tree.version
-    return is_published and not handle.desk.keeper.pending
+    return is_published and not handle.manager.store_writer.pending

@@ -96,7 +96,7 @@ class Engine:
         """Start the process, with further options for this run only."""
         assert not self.is_running
         self._is_ending = False
-        tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
+        tether = [sys.executable, "-m", "loadgen.demo.bound_to_parent", str(os.getpid())]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*tether, *self._command, *more],

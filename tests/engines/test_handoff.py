@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from gateway.core.vocabulary import Connector
+from gateway.engines.handoff.attempt_ids import AttemptIds, attempt_ids, leg_headers
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
-from gateway.engines.handoff.meeting import Meeting, leg_headers, meeting
 from gateway.request.assembling import Assembler
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 async def ask(
-    session: aiohttp.ClientSession, engine: Engine, path: str, body: LegBody | bytes, met: Meeting
+    session: aiohttp.ClientSession, engine: Engine, path: str, body: LegBody | bytes, met: AttemptIds
 ) -> tuple[int, bytes]:
     headers = dict(leg_headers((("content-type", "application/json"),), met))
     data = body if isinstance(body, bytes) else b"".join(body)
@@ -40,7 +40,7 @@ class ByHand:
     """One attempt at the pair, leg by leg."""
 
     def __init__(self, session: aiohttp.ClientSession, pair: Pair, path: str, body: bytes) -> None:
-        self.met = meeting(os.urandom(16), 1)
+        self.met = attempt_ids(os.urandom(16), 1)
         self.session, self.pair, self.path, self.body = session, pair, path, body
 
     async def prefill(self) -> Handoff:
@@ -76,7 +76,7 @@ class TestByHand:
         fetched = (await pair.decode.counters())[FETCHED]
         attempt = ByHand(session, pair, path, body)
         status, said = await attempt.decode(await attempt.prefill())
-        alone = await ask(session, pair.prefill, path, body, meeting(os.urandom(16), 1))
+        alone = await ask(session, pair.prefill, path, body, attempt_ids(os.urandom(16), 1))
         assert (status, alone[0]) == (200, 200)
         assert said_in(path, said) == said_in(path, alone[1])
         assert said_in(path, said)[0]
@@ -95,7 +95,7 @@ class TestByHand:
         scanner, assembler = EventScanner(), Assembler(path, handed.answer, bytes_max=1 << 20)
         status, said = await attempt.decode(handed, assembled=True)
         assembler.feed(scanner.feed(said))
-        alone_status, alone = await ask(session, pair.prefill, path, body, meeting(os.urandom(16), 1))
+        alone_status, alone = await ask(session, pair.prefill, path, body, attempt_ids(os.urandom(16), 1))
         assert (status, alone_status, scanner.done) == (200, 200, True)
         assert comparable(assembler.finish()) == comparable(alone)
 

@@ -341,7 +341,7 @@ async def test_an_engine_that_is_killed_under_load_breaks_nothing(
 
 def _llamacpp(environment: Path, ports: Iterable[int]) -> subprocess.Popen[bytes]:
     server = [environment / "bin/python", ROOT / "loadgen/demo/llamacpp_server.py", MODEL, "2", *map(str, ports)]
-    tethered = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid()), *map(str, server)]
+    tethered = [sys.executable, "-m", "loadgen.demo.bound_to_parent", str(os.getpid()), *map(str, server)]
     return subprocess.Popen(tethered, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -12,7 +12,7 @@ import dns.opcode
 
 from mesh.naming.answers import PAYLOAD_BYTES, Answers
 from mesh.naming.counters import DnsCounters
-from mesh.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
 from mesh.naming.server import Common, DnsServer
 from tests.support.clock import StillClock
 from tests.support.naming import EU, NS1, ZONE, query, tree
@@ -63,9 +63,9 @@ def _common(faults: list[Exception]) -> Common:
         StillClock(),
         limits,
         DnsCounters(),
-        Allowance(limits),
+        DatagramLimit(limits),
         TimeShare(limits.time_max_ns),
-        Places(limits),
+        ConnectionLimit(limits),
         lambda _: None,
         faults.append,
     )

@@ -13,9 +13,9 @@ import msgspec
 
 from gateway.core.vocabulary import Connector
 from gateway.engines.exposition import BadProbe
+from gateway.engines.handoff.attempt_ids import attempt_ids
 from gateway.engines.handoff.bodies import _Named, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap, read_query, read_server_info
-from gateway.engines.handoff.meeting import meeting
 from gateway.request.assembling import TOP, Assembler, Unassembled
 from gateway.request.bodies import BodyFault, read_body
 from gateway.request.event_scanner import EventScanner
@@ -25,7 +25,7 @@ from gateway.request.legs import LegFailure
 from gateway.request.side_channels import SideChannel
 
 _RECORDINGS = Path(__file__).parents[1] / "recordings" / "vllm-0.32.0"
-_MET = meeting(b"n" * 16, 1)
+_MET = attempt_ids(b"n" * 16, 1)
 _AT = Bootstrap("p.example", 8998, engine_id="e-0")
 _OWN = SideChannel(frozenset({"10.0.0.7"}))
 _TOLD = b'{"do_remote_prefill":true,"remote_block_ids":[[64, 40]]}'

@@ -22,7 +22,7 @@ from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.door.errors import ClientFault
 from gateway.door.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
 from gateway.door.settings import HttpSettings
-from gateway.door.shapes import Shape, refusal_in_shape
+from gateway.door.shapes import ErrorShape, refusal_in_shape
 from gateway.engines.answers import read_error
 from gateway.http1.client import (
     ClientConnection,
@@ -226,7 +226,7 @@ def read_answer(data: bytes) -> None:
     first_id_of(data)
     for status in (400, 429, 503):
         error = read_error(status, data, is_pinned=True)
-        for shape in Shape:
+        for shape in ErrorShape:
             assert refusal_in_shape(error.body, error.status, shape, RequestId("r-1")).strip()
 
 

@@ -69,7 +69,7 @@ async def test_one_that_announces_more_replicas_than_it_may_is_refused_and_named
         async with plain_gateway(address, hello("us-1", US)) as us, plain_gateway(address, hello("eu-1", EU, 3)) as eu:
             assert "it announces 3 replicas, and at most 2 are taken (link.replicas_max)" in await eu.until_ended()
             await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
-            assert list(controller.desk.registry.gateways) == ["us-1"]
+            assert list(controller.manager.registry.gateways) == ["us-1"]
 
 
 async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(controller: ControllerHandle) -> None:
@@ -128,7 +128,7 @@ async def test_a_gateway_of_ours_attaches_takes_what_it_is_told_and_dies(tmp_pat
             link = controller.links.get(GatewayId("us-1"))
             assert link is not None
             await until(lambda: link.pushed is not None and link.taken == link.pushed)
-            assert list(controller.desk.registry.replicas) == ["us-1-r0"]
+            assert list(controller.manager.registry.replicas) == ["us-1-r0"]
             gateway.signal(signal.SIGKILL)
             await until(lambda: GatewayId("us-1") not in controller.links)
 
@@ -156,7 +156,7 @@ async def test_a_gateway_of_ours_takes_what_a_controller_says_that_has_lost_its_
         listen = {"grpc": address, "admin": "127.0.0.1:0"}
         async with serve_controller(read_file(tmp_path / "after", listen=listen)) as controller:
             after = await until_taken(controller)
-            assert (after.term, list(controller.desk.registry.replicas)) == (before.term + 1, ["us-1-r0"])
+            assert (after.term, list(controller.manager.registry.replicas)) == (before.term + 1, ["us-1-r0"])
 
 
 async def test_it_counts_the_log_lines_that_it_lost(tmp_path: Path) -> None:

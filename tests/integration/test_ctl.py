@@ -43,12 +43,12 @@ async def test_a_replica_is_moved_and_comes_home_and_a_dry_run_changes_nothing(c
     async with plain_gateway(address, hello("us-1", US)) as us, plain_gateway(address, hello("eu-1", EU)) as eu:
         await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
         await eu.until(lambda eu: eu.replica_ids == ["eu-1-r0", "eu-1-r1"] and len(eu.newest.peers) == 1)
-        before = controller.desk.keeper.version
+        before = controller.manager.store_writer.version
         told = await done(controller, "move", "us-1-r0", "--to", "eu-1", "--dry-run")
         assert "nothing was changed" in told
         assert "us-1-r0: us-1 -> eu-1" in told
         assert "policy policy-of-us-east-1 of us-east-1: accept names jurisdiction EU" in told
-        assert controller.desk.keeper.version == before
+        assert controller.manager.store_writer.version == before
         assert "us-1-r0: us-1 -> eu-1" in await done(controller, "move", "us-1-r0", "--to", "eu-1")
         await eu.until(lambda eu: "us-1-r0" in eu.replica_ids)
         await us.until(lambda us: us.replica_ids == ["us-1-r1"])
@@ -185,9 +185,9 @@ async def test_parameters_freeze_export_import_and_history(controller: Controlle
         exported.write_text(await done(controller, "export"))
         await done(controller, "unfreeze")
         await done(controller, "parameters", "clear")
-        assert controller.desk.core.frozen == ""
+        assert controller.manager.core.frozen == ""
         await done(controller, "import", str(exported))
-        assert controller.desk.core.frozen == "a move of cables"
+        assert controller.manager.core.frozen == "a move of cables"
         await us.until(lambda us: json.loads(us.newest.parameters or "{}") == {"queue": {"length_max": 7}})
         file.write_text("listen: {http: x}")
         assert (await run(controller, "parameters", "set", str(file))).exit_code == 1
@@ -204,8 +204,8 @@ async def test_who_is_not_there_and_who_wants_a_token(tmp_path: Path) -> None:
     ).exit_code == 4
     async with serve_controller(read_file(tmp_path, admin_token_file=str(token))) as controller:
         assert (await run(controller, "freeze")).exit_code == 4
-        assert controller.desk.registry.freeze is None
+        assert controller.manager.registry.freeze is None
         assert (await run(controller, "freeze", "--token-file", str(token))).exit_code == 0
-        assert controller.desk.core.frozen == "by order"
+        assert controller.manager.core.frozen == "by order"
         assert (await run(controller, "move", "a")).exit_code == 2
         assert GatewayId("us-1") not in controller.links

@@ -272,7 +272,7 @@ async def test_an_error_of_ours_ends_one_forward_and_blames_nobody(monkeypatch: 
 
 
 async def test_an_answer_that_nobody_takes_is_dropped_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.peers.exchange.called._UNREAD_GRACE_S", 0.05)
+    monkeypatch.setattr("gateway.peers.exchange.serving_stream._UNREAD_GRACE_S", 0.05)
     engines = Engines(pieces=lambda _: 200)
     async with serve(PeeringConfig(), engines) as callee:
         order = replace(forward_order("r-1"), deadline_ns=forward_order().deadline_ns - 30 * SECOND + 200 * MS)

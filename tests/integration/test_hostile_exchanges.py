@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
-from gateway.peers.exchange import patience
+from gateway.peers.exchange import wasted_frames
 from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 from gateway.peers.exchange.grpc_internals import CallOver
-from gateway.peers.exchange.patience import WASTED_MAX
+from gateway.peers.exchange.wasted_frames import WASTED_MAX
 from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import ROLE, Exchange, stream, stream_and_hang, token
@@ -121,7 +121,7 @@ BREACHES = (
 async def test_whoever_breaks_a_rule_loses_its_stream_with_a_reason_and_begins_no_other_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breach: Breach
 ) -> None:
-    monkeypatch.setattr(patience, "WASTED_MAX", WASTED_FEW)
+    monkeypatch.setattr(wasted_frames, "WASTED_MAX", WASTED_FEW)
     async with called(tmp_path) as at:
         at.engine.plays(stream_and_hang(ROLE, token("x")))
         async with asyncio.timeout(ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
@@ -181,7 +181,7 @@ async def test_a_flood_of_opens_runs_no_more_than_there_is_room_for(tmp_path: Pa
 async def test_beginning_and_leaving_at_once_again_and_again_is_a_flood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "WASTED_MAX", WASTED_FEW)
+    monkeypatch.setattr(wasted_frames, "WASTED_MAX", WASTED_FEW)
     async with called(tmp_path) as at:
         async with asyncio.timeout(2 * ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
             for number in range(1, 4 * WASTED_FEW):

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
-from gateway.peers.exchange import patience
+from gateway.peers.exchange import wasted_frames
 from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.raw_peer import RawPeer, serve_raw_peer, written
@@ -206,7 +206,7 @@ async def test_frames_that_lie_cost_the_peer_its_stream_at_most(
 ) -> None:
     at, peer = on_a_stream.at, on_a_stream.peer
     if case.times > 1:  # However slowly the messages come, they count together.
-        monkeypatch.setattr(patience, "_SECOND_NS", _HOUR_NS)
+        monkeypatch.setattr(wasted_frames, "_SECOND_NS", _HOUR_NS)
     at.told.clear()
     broken, answered = _streams_broken(at), peer.answered.count
 

@@ -40,7 +40,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.door.admin import AdminSources, make_admin_app
-from gateway.door.api import Api
+from gateway.door.api import ClientApi
 from gateway.door.call import ClientCall
 from gateway.door.settings import HttpSettings
 from gateway.engines.client import ClientSettings, EngineClient
@@ -51,7 +51,7 @@ from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
 from gateway.request.proxied import RequestContext
-from mesh.admin_listening import DoorLimits, OperatorsServer, operators_runner
+from mesh.admin_listening import ListenLimits, OperatorsServer, operators_runner
 from mesh.clock import Clock
 from mesh.steps import Step
 from tests.fakes.engine import (
@@ -192,7 +192,7 @@ async def serving(
         )
         edge.configure()
         stack.callback(edge.driver.close)
-        api = Api(
+        api = ClientApi(
             context,
             settings,
             edge.core.models_for,
@@ -759,7 +759,7 @@ class TestOtherPages:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             assert runner.server is not None
-            server = OperatorsServer(runner.server, DoorLimits())
+            server = OperatorsServer(runner.server, ListenLimits())
             stack.callback(server.close)
             url = f"http://127.0.0.1:{await stack.enter_async_context(listening_protocols(server))}"
             async with client.get(f"{url}/metrics") as metrics, client.get(f"{url}/admin/state") as state:

@@ -151,7 +151,7 @@ async def test_a_controller_keeps_who_ordered_and_who_was_not_let(tmp_path: Path
         told = await run("history", **{TOKEN_VARIABLE: "look"})
         assert "(who-drain, drain) from 127.0.0.1: freeze" in told
         assert "parameters-clear  refused: this needs the role `change`" in told
-        assert handle.desk.core.frozen
+        assert handle.manager.core.frozen
 
 
 async def test_every_route_says_what_it_needs(tmp_path: Path) -> None:

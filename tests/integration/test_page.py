@@ -323,7 +323,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 page.find("#order-do").click()
                 page.until("document.querySelector('#owners tbody').textContent.includes('eu-1')")
                 page.until("document.querySelector('#gateways tbody').textContent.includes('drained by order')")
-                assert controller.desk.core.gateways[GatewayId("us-1")].is_drained
+                assert controller.manager.core.gateways[GatewayId("us-1")].is_drained
                 page.find("#gateways").find_element(By.XPATH, ".//button[@aria-label='Undrain us-1']").click()
                 page.until("document.querySelector('#order-dialog').open")
                 page.find("#order-do").click()
@@ -331,7 +331,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 assert page.console() == []
 
             await in_thread(look)
-            assert not controller.desk.core.gateways[GatewayId("us-1")].is_drained
+            assert not controller.manager.core.gateways[GatewayId("us-1")].is_drained
 
 
 async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request_ran_there(

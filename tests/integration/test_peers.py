@@ -274,7 +274,7 @@ async def test_a_peer_that_is_back_is_used_once_it_calls_however_long_we_would_l
     await mesh.start(us, eu)
     await eu.stop()
     await until(lambda: usable_peers(us.gateway) == 0)
-    await until(lambda: us.gateway.control.ears.heard()[0].is_broken)
+    await until(lambda: us.gateway.control.heartbeat_receiver.heard()[0].is_broken)
     await eu.start()
     await until(lambda: usable_peers(us.gateway) == 1)
 

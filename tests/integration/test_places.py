@@ -190,9 +190,9 @@ async def test_a_replica_that_a_gateway_announces_elsewhere_is_adopted_by_nobody
         async with plain_gateway(address, hello("eu-1", EU)) as eu:
             async with plain_gateway(address, lying) as us:
                 await us.until(lambda us: bool(us.snapshots))
-            await until(lambda: len(controller.desk.registry.faults) == 2)
+            await until(lambda: len(controller.manager.registry.faults) == 2)
             await eu.until(lambda eu: eu.replica_ids == ["eu-1-r0", "eu-1-r1"])
-            assert not controller.desk.registry.replicas.keys() & {"there", "stranger"}
+            assert not controller.manager.registry.replicas.keys() & {"there", "stranger"}
 
 
 async def test_a_controller_that_names_a_peer_in_an_unknown_region_gets_it_nothing(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.kernel.config import ResumeConfig
-from gateway.door.room import Room
+from gateway.door.body_memory import BodyMemory
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import continuation
 from tests.fakes.engine import (
@@ -291,7 +291,7 @@ async def in_front_of(
         yield gateway, session
 
 
-def room_beside(others: list[Room]) -> Room:
+def room_beside(others: list[BodyMemory]) -> BodyMemory:
     """The newest counter of held bytes: that of the gateway under test."""
     (room,) = (each for each in rooms() if each not in others)
     return room

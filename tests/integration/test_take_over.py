@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from controller.app import serve_controller
-from gateway.app.hand_over import socket_path
+from gateway.app.takeover import socket_path
 from gateway.core.vocabulary import GatewayId
 from gateway.security.keys_editing import add_key
 from gateway.takeover.messages import VERSION, Hello, Refused

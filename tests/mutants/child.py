@@ -16,7 +16,7 @@ import click
 import pytest
 
 from gateway.core import gateway_core
-from loadgen.simulator.chaos import Finding, Ordeal, endure, endure_controlled, endure_pair
+from loadgen.simulator.chaos import ChaosRun, Finding, run_chaos, run_controlled_chaos, run_pair_chaos
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
 
@@ -40,7 +40,7 @@ class _FirstFailure:
             self.fate = Fate(test.rpartition("::")[2], path)
 
 
-def found_by_chaos(seeds: int, live_through: Callable[[int], Ordeal | Finding] = endure) -> Fate:
+def found_by_chaos(seeds: int, live_through: Callable[[int], ChaosRun | Finding] = run_chaos) -> Fate:
     """Play one world after the other until a fault is found."""
     for seed in range(1, seeds + 1):
         outcome = live_through(seed)
@@ -66,7 +66,7 @@ def main(name: str, seeds: str) -> None:
     assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
     found = MUTANTS[name]
     plant = Plant(found)
-    live_through = endure_pair if found.in_pair else endure_controlled if found.in_controller else endure
+    live_through = run_pair_chaos if found.in_pair else run_controlled_chaos if found.in_controller else run_chaos
     fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
     plant.check()
     click.echo(json.dumps(asdict(fate)))

@@ -156,15 +156,15 @@ def fences_nobody_in_sqlite(original: Original, store: Any, cursor: Any, holding
     return
 
 
-@mutant("a lease is another's at first sight", "controller.store.held:Watch.has_ended", in_pair=True)
+@mutant("a lease is another's at first sight", "controller.store.lease_watch:LeaseWatch.has_ended", in_pair=True)
 def takes_over_at_first_sight(original: Original, watch: Any, mark: Any, lease_ns: int, **times: int) -> bool:
     return True
 
 
 @mutant(
     "who stands by does not mind that it could not see the store",
-    "controller.store.held:Watch.has_ended",
-    hunter="tests/unit/controller/store/test_held.py",
+    "controller.store.lease_watch:LeaseWatch.has_ended",
+    hunter="tests/unit/controller/store/test_lease_watch.py",
 )
 def minds_no_silence(
     original: Original, watch: Any, mark: Any, lease_ns: int, *, asked_ns: int, answered_ns: int
@@ -180,7 +180,7 @@ def leads_for_ever(original: Original, controller: Any) -> bool:
     return controller.core is not None
 
 
-@mutant("a lease is counted from when it ends elsewhere", "controller.store.held:lease_end_ns", in_pair=True)
+@mutant("a lease is counted from when it ends elsewhere", "controller.store.lease_watch:lease_end_ns", in_pair=True)
 def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: int) -> int:
     return asked_ns + 2 * lease_ns
 

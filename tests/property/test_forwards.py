@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import Outcome, RequestId
-from gateway.peers.exchange.called import _UNREAD_GRACE_S
+from gateway.peers.exchange.serving_stream import _UNREAD_GRACE_S
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.called_forwards import DEADLINE_S, LAST, PIECE, Called, EngineLeg, request_of
 from tests.support.manual_loop import manual_loop

@@ -24,10 +24,10 @@ from gateway.core.vocabulary import (
     TargetKind,
     replica_target,
 )
-from gateway.peers.exchange.called import CalledForward, CalledStream
-from gateway.peers.exchange.patience import Patience
+from gateway.peers.exchange.serving_stream import ServedForward, ServingStream
+from gateway.peers.exchange.wasted_frames import WastedFrameLimit
+from gateway.peers.forward_memory import ForwardMemory
 from gateway.peers.reception import Reception
-from gateway.peers.room import PeerRoom
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegHead, LegListener, OutboundRequest, RanAt
 from gateway.request.port import OpenRequest, Timer
@@ -192,7 +192,7 @@ class Called:
         self.ignored = 0
         self.said: dict[int, list[pb.AnswerFrame]] = {}
         """Frames that went out, by forward."""
-        self.patience = Patience()
+        self.patience = WastedFrameLimit()
         self.reception = Reception(
             RequestContext(self.core, {TargetKind.REPLICA: _Opener(self.core)}, on_fault=self.faults.append),
             self.clock,
@@ -204,9 +204,9 @@ class Called:
             on_malformed=lambda _: None,
             log=make_logger(LoggingConfig(), GatewayId("us-1")),
         )
-        self.room = PeerRoom.of(peering)
+        self.room = ForwardMemory.of(peering)
         self.claim_fault: str | None = None
-        self.stream = CalledStream(
+        self.stream = ServingStream(
             None,  # type: ignore[arg-type]  # the context is used by `serve` alone
             self.reception,
             self.room,
@@ -229,7 +229,7 @@ class Called:
         return self.reception.forwards, self.room.bytes, self.room.peers
 
     @property
-    def open(self) -> dict[int, CalledForward]:
+    def open(self) -> dict[int, ServedForward]:
         return self.stream._forwards
 
     def hears(self, *frames: pb.OriginFrame) -> None:

@@ -23,9 +23,9 @@ from gateway.core.vocabulary import (
     RequestId,
     TargetKind,
 )
-from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
+from gateway.peers.load_publisher import LoadPublisher
 from gateway.peers.server import PeerServer, PeerService
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.cache_salts import CacheSalts
@@ -157,7 +157,7 @@ class Callee:
     link: PeerLink
     driver: Driver
     engine: Engine
-    board: LoadBoard
+    board: LoadPublisher
     server: PeerServer
     core: GatewayCore
     service: PeerService
@@ -222,7 +222,7 @@ def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None
 @asynccontextmanager
 async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> AsyncIterator[Callee]:
     """Serve the gateway. `opener` replaces the scripted engine."""
-    clock, engine, board = Clock(), Engine(), LoadBoard()
+    clock, engine, board = Clock(), Engine(), LoadPublisher()
     core = GatewayCore(GatewayId("eu-1"), EU, seed=1)
     driver = Driver(core, clock)
     driver.on_publish(lambda report: board.post(report, clock.now_ns()))

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
-from controller.desk import Desk, Naming
 from controller.driver import Driver
-from controller.keeper import Keeper
+from controller.state_manager import Naming, StateManager
 from controller.store.store import Contents, Holding, StoreError
+from controller.store_writer import StoreWriter
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
@@ -68,9 +68,9 @@ class MemoryStore:
 
 
 @asynccontextmanager
-async def running_keeper(store: MemoryStore) -> AsyncIterator[Keeper]:
+async def running_keeper(store: MemoryStore) -> AsyncIterator[StoreWriter]:
     holding, contents = await store.acquire("a test"), await store.read()
-    keeper = Keeper(store, holding, contents.revision, LOG, backoff=QUICK)
+    keeper = StoreWriter(store, holding, contents.revision, LOG, backoff=QUICK)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(keeper.run())
         yield keeper
@@ -85,12 +85,12 @@ async def running_desk(
     *,
     wall_s: int = 0,
     clock: Clock | None = None,
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[StateManager]:
     """Run a desk on clocks that stand still."""
     core = ControllerCore()
     driver = Driver(core, clock or StillClock(1))
     async with running_keeper(store) as keeper:
-        desk = Desk(
+        desk = StateManager(
             core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9, regions=REGIONS
         )
         desk.start(config or ControllerConfig())

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from gateway.core.vocabulary import ReplicaId
 from gateway.peers import codec
-from gateway.peers.exchange.batches import Outbox, Outgoing
-from gateway.peers.exchange.carrier import Carrier
-from gateway.peers.exchange.origin import OriginForward, OriginStream
-from gateway.peers.words import Word
+from gateway.peers.exchange.batches import FrameBatcher, Outgoing
+from gateway.peers.exchange.origin_stream import OriginForward, OriginStream
+from gateway.peers.exchange.stream_selector import StreamSelector
+from gateway.peers.forward_messages import ForwardMessage
 from gateway.request.legs import LegFailure, LegHead, RanAt
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
@@ -110,7 +110,7 @@ class Peer:
     """The called end, as far as a test needs it: it sends the answers that it is given, fairly and in batches."""
 
     def __init__(self, call: PipedCall) -> None:
-        self.outbox = Outbox(pb.AnswerFrame, "data")
+        self.outbox = FrameBatcher(pb.AnswerFrame, "data")
         self.requests: dict[int, bytes] = {}
         self.cancelled: list[int] = []
         self.out: dict[int, Outgoing[pb.AnswerFrame]] = {}
@@ -145,7 +145,7 @@ class Taken:
     """Taker of one forward's words. After a break, or once it has left, nothing more may be handed on."""
 
     def __init__(self) -> None:
-        self.words: list[Word] = []
+        self.words: list[ForwardMessage] = []
         """Words in order; bytes count as the word `data`."""
         self.failure: LegFailure | None = None
         self.forward: OriginForward
@@ -165,7 +165,7 @@ class Taken:
         self.has_left = True
         self.forward.leave()
 
-    def on_word(self, word: Word) -> None:
+    def on_word(self, word: ForwardMessage) -> None:
         assert not self.has_left
         assert self.failure is None
         self.words.append(word)
@@ -173,7 +173,7 @@ class Taken:
             self.forward.pause()
 
     def on_data(self, data: bytes) -> None:
-        self.on_word(Word("data", data))
+        self.on_word(ForwardMessage("data", data))
 
     def on_broken(self, failure: LegFailure) -> None:
         assert not self.has_left
@@ -181,7 +181,7 @@ class Taken:
         self.failure = failure
 
 
-def opened(stream: OriginStream | Carrier, request: bytes) -> Taken:
+def opened(stream: OriginStream | StreamSelector, request: bytes) -> Taken:
     """Open a forward. Raises LegFailure."""
     taken = Taken()
     taken.forward = stream.open(request, taken)

@@ -11,7 +11,7 @@ import grpc.aio
 
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
 from gateway.peers.exchange.grpc_internals import writer_of
-from gateway.peers.exchange.origin import METHOD
+from gateway.peers.exchange.origin_stream import METHOD
 from protos.mesh.v1 import peer_pb2 as pb
 
 

@@ -17,7 +17,7 @@ from structlog.typing import EventDict, FilteringBoundLogger
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.kernel.config import AttemptConfig, CoreConfig
-from gateway.door.room import Room
+from gateway.door.body_memory import BodyMemory
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, stream
 from tests.support.core import MS, US, unresumed
 from tests.support.gateways import counted, free_replicas, region_config, until, write_policy
@@ -42,7 +42,7 @@ class Besieged:
 
     gateway: GatewayHandle
     engine: FakeEngine
-    room: Room
+    room: BodyMemory
     told: list[EventDict]
     """Log records of the gateway."""
 
@@ -131,6 +131,6 @@ def with_little_room(config: GatewayConfig) -> GatewayConfig:
     return replace(config, limits=limits, probes=ProbeConfig(interval_ns=50 * MS), core=unresumed(COUNTING_ONLY))
 
 
-def rooms() -> list[Room]:
+def rooms() -> list[BodyMemory]:
     """Rooms of all gateways in this process, found by the garbage collector, since no gateway exposes its own."""
-    return [each for each in gc.get_objects() if isinstance(each, Room)]
+    return [each for each in gc.get_objects() if isinstance(each, BodyMemory)]

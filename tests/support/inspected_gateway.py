@@ -16,14 +16,14 @@ from collections import Counter
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any
 
-from gateway.door.room import Room
+from gateway.door.body_memory import BodyMemory
 from gateway.http1.server import HttpServer
 from nightside import main
 
 BUFFER_BYTES = 1024
 """Size in bytes below which a buffer counts as a header or a name."""
 _BUFFERS = (bytes, bytearray, memoryview)
-_rooms: list[Room] = []
+_rooms: list[BodyMemory] = []
 _servers: list[HttpServer] = []
 
 
@@ -84,13 +84,13 @@ class _Answers(socketserver.StreamRequestHandler):
 
 
 def _note_rooms() -> None:
-    make = Room.__init__
+    make = BodyMemory.__init__
 
-    def noted(room: Room, *arguments: Any) -> None:
+    def noted(room: BodyMemory, *arguments: Any) -> None:
         make(room, *arguments)
         _rooms.append(room)
 
-    Room.__init__ = noted  # type: ignore[method-assign, assignment]
+    BodyMemory.__init__ = noted  # type: ignore[method-assign, assignment]
 
 
 def _note_servers() -> None:

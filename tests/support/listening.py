@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 from aiohttp import web
 
-from mesh.accepting import hear_of_all_accepted
+from mesh.accepting import deliver_accepted
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 
@@ -92,7 +92,7 @@ async def listening_protocols(
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        await hear_of_all_accepted(server)
+        await deliver_accepted(server)
         server.close()
 
 
@@ -110,5 +110,5 @@ async def serving_http(runner: web.BaseRunner, *, tls: ssl.SSLContext | None = N
 async def cleaned_up(runner: web.BaseRunner) -> None:
     for site in runner.sites:
         assert isinstance(site._server, asyncio.Server)
-        await hear_of_all_accepted(site._server)
+        await deliver_accepted(site._server)
     await runner.cleanup()

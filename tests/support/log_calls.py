@@ -110,7 +110,7 @@ def _event_and_level(call: ast.Call) -> tuple[str | None, str | None] | None:
     if _is_of_logger(call.func, {"log"}):
         return None, None
     builds = ast.unparse(call.func)
-    if builds == "Telling":
+    if builds == "EffectLog":
         return _literal(call, 0), None
     return (_literal(call, 2), "info") if builds == "announce" else None
 
@@ -134,7 +134,7 @@ def _as_logged(names: Iterable[str]) -> Iterator[str]:
 
 def _mappings(call: ast.Call) -> Iterator[ast.expr]:
     """Yield the mappings that a call takes fields from."""
-    if ast.unparse(call.func) == "Telling":
+    if ast.unparse(call.func) == "EffectLog":
         yield from call.args[1:]
     yield from (each.value for each in call.keywords if each.arg is None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from controller.store.held import Mark, Watch
+from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
     Holding,
@@ -26,7 +26,7 @@ from mesh.clock import Clock
 
 @dataclass(frozen=True)
 class _State:
-    mark: Mark = field(default_factory=lambda: Mark(0, "", 0))
+    mark: LeaseMark = field(default_factory=lambda: LeaseMark(0, "", 0))
     holder: str = ""
     lease_ns: int = 0
     revision: int = 0
@@ -52,7 +52,7 @@ class SharedMemory:
         """Give the store to a holder; returns the new key."""
         self.keys += 1
         key = f"key-{self.keys}"
-        mark = Mark(self.state.mark.token + 1, key, self.state.mark.renewals + 1)
+        mark = LeaseMark(self.state.mark.token + 1, key, self.state.mark.renewals + 1)
         self.state = dataclasses.replace(self.state, mark=mark, holder=holder, lease_ns=lease_ns)
         return key
 
@@ -69,7 +69,7 @@ class SharedStore:
         self.answers.set()
         self._clock = clock
         self._lease_ns = lease_ns
-        self._watch = Watch()
+        self._watch = LeaseWatch()
         self._key = ""
         self._known = 0
         self._is_closed = False

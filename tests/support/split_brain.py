@@ -1,4 +1,4 @@
-"""Plays a story of `tests/hostile/split_brain.py`: the lead, lease, renewals and keeper of two controllers over one
+"""Plays a story of `tests/hostile/split_brain.py`: the lead, lease, renewals and writer of two controllers over one
 store, the precedence of two gateways, and DNS records with a claim beside them.
 """
 
@@ -15,7 +15,7 @@ from controller.config import ControllerFile
 from controller.dns.claim import Claim, check_claim
 from controller.dns.provider import DnsOutdated, DnsUnavailable, check_lease
 from controller.leadership import LeaseTimes, lead
-from controller.leading import Lead, Waiting, take_the_lead
+from controller.leading import Lead, StandbyView, take_the_lead
 from controller.lease import Lease, LeaseOver
 from controller.metrics import Metrics
 from controller.store.store import (
@@ -74,7 +74,7 @@ class RatedClock(Clock):
     boot_ns = now_ns
 
 
-class _Waiting(Waiting):
+class _Waiting(StandbyView):
     """Waiting that asks for the lead only once."""
 
     async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
@@ -123,7 +123,7 @@ class Leader:
         stack = AsyncExitStack()
         self.lead = await take_the_lead(stack, self.store, waiting, self.clock)
         self._stack = stack
-        self._tasks.append(tasks.create_task(self.lead.keeper.run()))
+        self._tasks.append(tasks.create_task(self.lead.store_writer.run()))
 
     async def give_back(self) -> None:
         self.store.is_gone = False
@@ -138,17 +138,17 @@ class Leader:
         assert self.lead is not None
         renewals = self.lead.renewals
         if not await renewals._renew():
-            raise StoreLost(self.lead.keeper.fault)
+            raise StoreLost(self.lead.store_writer.fault)
         if renewals.fault:
             raise StoreUnavailable(renewals.fault)
 
     async def write(self, owner: str) -> None:
         assert self.lead is not None
-        await self.lead.keeper.write({OWNER: owner.encode()})
+        await self.lead.store_writer.write({OWNER: owner.encode()})
 
     def check_names(self, names: Names) -> None:
         assert self.lead is not None
-        version = self.lead.keeper.version
+        version = self.lead.store_writer.version
         check_lease(self.lead.lease, WRITE_S)
         self.read_claim = names.claim
         if names.claim is not None:
@@ -156,7 +156,7 @@ class Leader:
 
     def write_names(self, names: Names) -> str:
         assert self.lead is not None
-        version = self.lead.keeper.version
+        version = self.lead.store_writer.version
         return names.write(self.read_claim, Claim("mesh", self.lead.lease.token, version.version, 1, (), 443, tls=True))
 
 
@@ -343,20 +343,20 @@ class Stage:
         leader = self.leaders[name].lead
         assert leader is not None
         owner = self.shared.state.documents.get(OWNER, b"us").decode()
-        await self.gateways[gateway].told(leader.keeper.version, self._said(name, owner))
+        await self.gateways[gateway].told(leader.store_writer.version, self._said(name, owner))
 
     def _said(self, name: str, owner: str) -> str:
         """Owner of r1 as this leader knows it: "us" if its lead has been lost."""
         leader = self.leaders[name].lead
         assert leader is not None
-        if leader.keeper.lost.is_set() or leader.keeper.holding.key != self.shared.state.mark.key:
+        if leader.store_writer.lost.is_set() or leader.store_writer.holding.key != self.shared.state.mark.key:
             return "us"
         return owner
 
     async def _register(self, name: str, gateway: str) -> None:
         leader = self.leaders[name].lead
         assert leader is not None
-        await leader.keeper.write({}, above=self.gateways[gateway].precedence.version.term)
+        await leader.store_writer.write({}, above=self.gateways[gateway].precedence.version.term)
 
     async def _hear(self, gateway: str, other: str) -> None:
         self.gateways[gateway].hear(self.gateways[other])

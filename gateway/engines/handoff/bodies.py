@@ -14,8 +14,8 @@ from typing import assert_never
 import msgspec
 
 from gateway.core.vocabulary import Connector
+from gateway.engines.handoff.attempt_ids import AttemptIds
 from gateway.engines.handoff.bootstrap import Bootstrap
-from gateway.engines.handoff.meeting import Meeting
 from gateway.request import engine_api
 from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.request.legs import CacheSalt
@@ -92,7 +92,7 @@ def prefill_body(
     connector: Connector,
     path: str,
     body: bytes,
-    met: Meeting,
+    met: AttemptIds,
     *,
     bootstrap: Bootstrap | None = None,
     salt: CacheSalt | None = None,
@@ -117,7 +117,7 @@ def prefill_body(
 def decode_body(
     connector: Connector,
     body: bytes,
-    met: Meeting,
+    met: AttemptIds,
     *,
     told: bytes = b"",
     bootstrap: Bootstrap | None = None,
@@ -155,11 +155,11 @@ def _unmasked(named: _Named) -> dict[str, bytes]:
     return {"min_tokens": b"1", **grammars}
 
 
-def _mooncake_prefill(met: Meeting) -> bytes:
+def _mooncake_prefill(met: AttemptIds) -> bytes:
     return b'{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"%b"}' % met.transfer_id.encode()
 
 
-def _mooncake_decode(met: Meeting, bootstrap: Bootstrap | None) -> bytes:
+def _mooncake_decode(met: AttemptIds, bootstrap: Bootstrap | None) -> bytes:
     assert bootstrap is not None, "a decode over Mooncake without its prefill worker's address"
     told = {
         "do_remote_decode": False,
@@ -171,7 +171,7 @@ def _mooncake_decode(met: Meeting, bootstrap: Bootstrap | None) -> bytes:
     return msgspec.json.encode(told)
 
 
-def _room(met: Meeting, bootstrap: Bootstrap | None) -> dict[str, bytes]:
+def _room(met: AttemptIds, bootstrap: Bootstrap | None) -> dict[str, bytes]:
     """Members that both legs carry: the prefill worker's bootstrap server and the room."""
     assert bootstrap is not None, "SGLang without its prefill worker's bootstrap server"
     room = met.room if bootstrap.rank is None else met.in_room_of_rank(bootstrap.ranks, bootstrap.rank)

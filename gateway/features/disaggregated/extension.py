@@ -12,7 +12,7 @@ from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.features.disaggregated.words import DecodeWords
 from gateway.features.extension import Extension, Host
 from mesh.series import Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class DisaggregatedExtension(Extension):
@@ -40,7 +40,7 @@ class DisaggregatedExtension(Extension):
         if self._has_begun:
             self.begin()
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         self._predictors = Predictors(self._config, self._host, tenure)
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ from gateway.features.disaggregated.keeper import PredictorKeeper
 from gateway.features.extension import Host
 from gateway.state.predictor_files import read_or_make_secret
 from mesh.state_files import StateUnusable
-from mesh.supervisor import Tenure
+from mesh.supervisor import OwnedLoops
 
 _KEY_BYTES = 8
 
@@ -57,7 +57,7 @@ class PromptKeys:
 class Predictors:
     """One keeper for each disaggregated pool that the region file describes."""
 
-    def __init__(self, config: GatewayConfig, host: Host, loops: Tenure) -> None:
+    def __init__(self, config: GatewayConfig, host: Host, loops: OwnedLoops) -> None:
         self._config = config
         self._host = host
         self._loops = loops

@@ -19,7 +19,7 @@ from gateway.features.expert_locality.keeper import LocalityKeeper
 from gateway.features.extension import Extension, Host
 from gateway.request.expert_counts import BadCounts, read_counts
 from mesh.series import Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class ExpertLocalityExtension(Extension):
@@ -34,13 +34,13 @@ class ExpertLocalityExtension(Extension):
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config
         self._host = host
-        self._loops: Tenure | None = None
+        self._loops: OwnedLoops | None = None
         self._comparers: dict[PoolName, Comparer] = {}
         self._keepers: dict[PoolName, LocalityKeeper] = {}
         if config.locality.pools:
             self.compare = self.nearness
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         self._loops = tenure
 
     def begin(self) -> None:

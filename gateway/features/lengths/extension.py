@@ -19,7 +19,7 @@ from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, Thres
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from gateway.features.lengths.words import PoolWords
 from mesh.series import EVERY_SERIES, Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class LengthsExtension(Extension):
@@ -45,7 +45,7 @@ class LengthsExtension(Extension):
         registry.register(PoolLevels(feature.figures))
         registry.register(ThresholdLevels(feature.tuning))
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         """Read the stored estimates, and save them repeatedly."""
         folder = self._config.state.folder
         if folder is None:

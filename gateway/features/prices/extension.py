@@ -22,7 +22,7 @@ from gateway.features.prices.words import PriceWords
 from mesh.faults import ConfigError
 from mesh.reloader import Reloader
 from mesh.series import EVERY_SERIES, Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class PricesExtension(Extension):
@@ -64,7 +64,7 @@ class PricesExtension(Extension):
     def add_reloads(self, reloader: Reloader, /) -> None:
         reloader.add("prices", self._list.reload, self._list.files)
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         loops.run("prices", self._list.run)
 
     def describe(self) -> object | None:

@@ -23,7 +23,7 @@ SOURCES = (NO_SOURCE, FILE, CONTROLLER)
 """Sources of the prices in force."""
 
 
-class PricesSight(Protocol):
+class PricesState(Protocol):
     """State of the prices, as the metrics read it."""
 
     @property
@@ -42,8 +42,8 @@ class PriceLevels(Collector):
     """Collector of the prices in force, read at each scrape. Without prices the series appear, and only
     `prices_refused` has a value."""
 
-    def __init__(self, sight: PricesSight | None) -> None:
-        self._sight = sight
+    def __init__(self, prices: PricesState | None) -> None:
+        self._prices = prices
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -66,16 +66,16 @@ class PriceLevels(Collector):
         faulty = GaugeMetricFamily(
             "nightside_prices_refused", "1 while the newest price list cannot be read.", labels=()
         )
-        sight = self._sight
-        if sight is not None:
-            faulty.add_metric((), bool(sight.fault))
-            if sight.age_s is not None:
-                age.add_metric((sight.source,), sight.age_s)
-            if sight.valid_s is not None:
-                valid.add_metric((), sight.valid_s)
-            if sight.in_force is not None:
-                currency = sight.in_force.currency
-                for each in sight.in_force.replicas:
+        prices = self._prices
+        if prices is not None:
+            faulty.add_metric((), bool(prices.fault))
+            if prices.age_s is not None:
+                age.add_metric((prices.source,), prices.age_s)
+            if prices.valid_s is not None:
+                valid.add_metric((), prices.valid_s)
+            if prices.in_force is not None:
+                currency = prices.in_force.currency
+                for each in prices.in_force.replicas:
                     hour.add_metric((each.region, each.pool, currency), each.hour_micros / MICROS)
         yield from (hour, age, valid, faulty)
 

@@ -32,7 +32,7 @@ from mesh.admin_server import as_json, needs
 from mesh.control.vocabulary import Wanted
 from mesh.operators_config import Role
 from mesh.series import Label
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -89,7 +89,7 @@ class ScalingExtension(Extension):
     def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:
         return partial(self._read, peer) if self.is_on and self._config.mesh else None
 
-    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         if self.is_on:
             tenure.run("scaling", self._look_again_and_again)
         if self._webhook is not None:

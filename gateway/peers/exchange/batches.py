@@ -60,13 +60,13 @@ class Outgoing(Generic[_Frame]):
         "unsent_bytes",
     )
 
-    def __init__(self, outbox: Outbox[_Frame], forward: int, credit: int) -> None:
+    def __init__(self, outbox: FrameBatcher[_Frame], forward: int, credit: int) -> None:
         self.forward = forward
         self.credit = credit
         self.unsent_bytes = 0
         self.has_begun = False
         """True once any frame of the forward has gone out."""
-        self._outbox: Outbox[_Frame] = outbox
+        self._outbox: FrameBatcher[_Frame] = outbox
         self._frame: _Frame | None = None
         self._bytes: deque[bytes | memoryview] = deque()
         self._last_word: Callable[[_Frame], None] | None = None
@@ -180,7 +180,7 @@ class Outgoing(Generic[_Frame]):
             then()
 
 
-class Outbox(Generic[_Frame]):
+class FrameBatcher(Generic[_Frame]):
     """Outgoing side of one stream. Forwards that have something to send queue up, and each sends a batch's share in its
     turn."""
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from msgspec import Struct, field
 
-from gateway.peers.exchange.called import CalledStream
-from gateway.peers.exchange.patience import Patience
+from gateway.peers.exchange.serving_stream import ServingStream
+from gateway.peers.exchange.wasted_frames import WastedFrameLimit
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
@@ -23,8 +23,8 @@ _DISGRACED_MAX = 1024
 
 
 class _Caller(Struct):
-    patience: Patience = field(default_factory=Patience)
-    streams: list[CalledStream] = field(default_factory=list)
+    patience: WastedFrameLimit = field(default_factory=WastedFrameLimit)
+    streams: list[ServingStream] = field(default_factory=list)
 
 
 class Callers:
@@ -50,13 +50,13 @@ class Callers:
             return "too many streams"
         return ""
 
-    def patience_with(self, caller: str) -> Patience:
+    def patience_with(self, caller: str) -> WastedFrameLimit:
         """Patience that all streams of this caller share."""
         self._forget_whoever_left()
         return self._callers.setdefault(caller, _Caller()).patience
 
     @contextmanager
-    def holding(self, caller: str, stream: CalledStream) -> Iterator[None]:
+    def holding(self, caller: str, stream: ServingStream) -> Iterator[None]:
         """Count the stream as the caller's inside the context."""
         known = self._callers.setdefault(caller, _Caller())
         known.streams.append(stream)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from loadgen.demo import tether
+from loadgen.demo import bound_to_parent
 
 if __name__ == "__main__":
     os.sched_setaffinity(0, {int(sys.argv[1])})
-    tether.main(sys.argv[3:], int(sys.argv[2]))
+    bound_to_parent.main(sys.argv[3:], int(sys.argv[2]))

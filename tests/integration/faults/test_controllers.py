@@ -159,8 +159,8 @@ async def test_with_a_disk_that_takes_nothing_nobody_is_told_anything_new_until_
                 disk.is_full = True
             for each in (eu, ap):
                 await each.heard(PeerHeard(GatewayId("us-1"), None, is_broken=True))
-            await until(lambda: controller.desk.core.owners.get(ReplicaId("us-1-r0")) in ("eu-1", "ap-1"))
-            await until(lambda: bool(controller.desk.keeper.fault))
+            await until(lambda: controller.manager.core.owners.get(ReplicaId("us-1-r0")) in ("eu-1", "ap-1"))
+            await until(lambda: bool(controller.manager.store_writer.fault))
             seen = len(eu.snapshots), eu.alive
             await until(lambda: eu.alive > seen[1] + 2)
             assert len(eu.snapshots) == seen[0], "it is not written down, so nobody is told"
@@ -168,7 +168,7 @@ async def test_with_a_disk_that_takes_nothing_nobody_is_told_anything_new_until_
             assert b"nightside_controller_store_failing 1.0" in controller.metrics.render()
             disk.is_full = False
             await eu.until(lambda eu: len(eu.newest.away) == 2)
-            assert controller.desk.keeper.fault == ""
+            assert controller.manager.store_writer.fault == ""
     await disk.close()
 
 
@@ -197,13 +197,13 @@ async def test_a_gateway_that_flaps_is_watched_longer_each_time(tmp_path: Path) 
             for _ in range(3):
                 async with plain_gateway(address, hello("us-1", US)) as us:
                     await us.until(lambda us: len(us.newest.peers) == 2)
-                    await until(lambda: controller.desk.core.health[GatewayId("us-1")].condition == "up")
+                    await until(lambda: controller.manager.core.health[GatewayId("us-1")].condition == "up")
                 for each in (eu, ap):
                     await each.heard(PeerHeard(GatewayId("us-1"), None, is_broken=True))
-                await until(lambda: controller.desk.core.health[GatewayId("us-1")].condition == "down")
-            assert controller.desk.core.health[GatewayId("us-1")].falls == 3
+                await until(lambda: controller.manager.core.health[GatewayId("us-1")].condition == "down")
+            assert controller.manager.core.health[GatewayId("us-1")].falls == 3
             await eu.until(lambda eu: len(eu.newest.away) == 2)
-            assert not controller.desk.core.frozen
+            assert not controller.manager.core.frozen
 
 
 async def test_a_newer_stream_of_a_gateway_takes_the_place_of_the_older(
@@ -228,7 +228,7 @@ async def test_a_newer_stream_of_a_gateway_takes_the_place_of_the_older(
                 await older.until_ended()
                 await newer.until(lambda _: True)
                 assert controller.links.get(gateway_id) not in (None, link)
-                assert controller.desk.core.health[gateway_id].connected
+                assert controller.manager.core.health[gateway_id].connected
                 assert not newer.ended
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     (replaced,) = [line for line in told if line["event"] == "gateway_stream_replaced"]
@@ -246,7 +246,7 @@ async def test_a_gateway_that_falls_silent_or_talks_nonsense_is_let_go(
         async with plain_gateway(address, hello("us-1", US)) as odd:
             await odd.say(hello("us-1", US))
             await odd.until_ended()
-        await until(lambda: not controller.desk.core.health[GatewayId("us-1")].connected)
+        await until(lambda: not controller.manager.core.health[GatewayId("us-1")].connected)
     assert "hello was said before" in capsys.readouterr().err
 
 
@@ -318,9 +318,9 @@ async def test_a_core_that_fails_ends_the_process_for_a_restart(tmp_path: Path) 
     file = read_file(tmp_path, journal={"folder": str(tmp_path / "journal")})
 
     def fail(controller: ControllerHandle) -> None:
-        controller.desk.driver.submit(TimePassed())
-        controller.desk.core._now_ns = 1 << 62
-        controller.desk.driver.submit(TimePassed())
+        controller.manager.driver.submit(TimePassed())
+        controller.manager.core._now_ns = 1 << 62
+        controller.manager.driver.submit(TimePassed())
 
     assert await run_controller(file, stop=asyncio.Event(), ready=fail) == 1
     (tail,) = [each for each in (tmp_path / "journal").iterdir() if each.suffix == ".crash"]

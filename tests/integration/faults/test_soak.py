@@ -30,7 +30,7 @@ from gateway.core.placement.prefix_index import _NODE_BYTES, _Node
 from gateway.door.call import ClientCall
 from gateway.http1.server import Exchange as ClientExchange
 from gateway.peers.client import PeerLeg
-from gateway.peers.exchange.called import CalledForward
+from gateway.peers.exchange.serving_stream import ServedForward
 from gateway.request.answer import Answer
 from gateway.request.event_scanner import EventScanner
 from gateway.request.leg_answer import LegAnswer
@@ -93,7 +93,7 @@ GONE_AT_REST = tuple(
         ClientCall,
         ClientExchange,
         PeerLeg,
-        CalledForward,
+        ServedForward,
         EventScanner,
     )
 )

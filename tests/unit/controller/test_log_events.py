@@ -22,7 +22,7 @@ SLOW = LogEvent("disk_slow", ("info", "warning"), (), "The disk is slow.")
 
 @cache
 def calls_in(folder: str) -> list[LogCall]:
-    """Calls of a program. `CoreLog` logs each `Telling`, at the registry's level: those are looked at instead."""
+    """Calls of a program. `CoreLog` logs each `EffectLog`, at the registry's level: those are looked at instead."""
     found = list[LogCall]()
     for path in sorted((ROOT / folder).rglob("*.py")):
         calls = log_calls(str(path.relative_to(ROOT)), path.read_text())
@@ -70,12 +70,12 @@ def faults_in(source: str) -> list[str]:
         'self._log.error("disk_full", path=path, reason=str(error))',
         'log = log.bind(path=path)\nlog.error("disk_full", reason="x")',
         'desk.log.error("disk_full", **told)',
-        'yield Telling("disk_full", {"path": path, "reason": "x"})',
+        'yield EffectLog("disk_full", {"path": path, "reason": "x"})',
         'told = {"reason": "x"}\nlog.error("disk_full", path=path, **told)',
         'told = {"path": path}\ntold["reason"] = "x"\nlog.error("disk_full", **told)',
         'more = {"reason": "x"} if reason else {}\nlog.error("disk_full", **{"path": path, **more})',
         'told = {"reason": "x"}\ntold |= more\nlog.error("disk_full", **told)',
-        'def f():\n    told = {"at": 1}\n    told = {"path": 1, "reason": ""}\n    yield Telling("disk_full", told)',
+        'def f():\n    told = {"at": 1}\n    told = {"path": 1, "reason": ""}\n    yield EffectLog("disk_full", told)',
         'def other():\n    told = {"replica": 1}\ndef own(told):\n    log.error("disk_full", **told)',
     ],
 )
@@ -88,17 +88,17 @@ def test_a_call_as_registered_is_no_fault(source: str) -> None:
     [
         ("", "disk_full is registered, and never logged"),
         ('log.error("disk_empty")', "a.py:1: disk_empty is not registered"),
-        ('Telling("disk_empty", {})', "a.py:1: disk_empty is not registered"),
+        ('EffectLog("disk_empty", {})', "a.py:1: disk_empty is not registered"),
         ('announce(config, name, "disk_empty", role="x")', "a.py:1: disk_empty is not registered"),
         ('log.error("DISK FULL: nothing is written")', "a.py:1: 'DISK FULL: nothing is written' is not snake_case"),
         ('log.info("disk_full")', "a.py:1: disk_full is logged at info, and registered at error"),
         ('log.error("disk_full", where=path)', "a.py:1: disk_full has fields that are not registered: where"),
         ('log.error("disk_full", path=path)', "disk_full is registered with reason, which no call has"),
         ('log.exception("disk_full")', "a.py:1: disk_full has fields that are not registered: exception"),
-        ('Telling("disk_full", {"where": 1})', "a.py:1: disk_full has fields that are not registered: where"),
-        ('Telling("disk_full", {"path": 1})', "disk_full is registered with reason, which no call has"),
+        ('EffectLog("disk_full", {"where": 1})', "a.py:1: disk_full has fields that are not registered: where"),
+        ('EffectLog("disk_full", {"path": 1})', "disk_full is registered with reason, which no call has"),
         (
-            'def f():\n    told = {"where": 1}\n    yield Telling("disk_full", told)',
+            'def f():\n    told = {"where": 1}\n    yield EffectLog("disk_full", told)',
             "a.py:3: disk_full has fields that are not registered: where",
         ),
         (
@@ -109,7 +109,7 @@ def test_a_call_as_registered_is_no_fault(source: str) -> None:
             'log.error("disk_full", **told_of(by))',
             "a.py:1: disk_full has fields that are not registered: operator, role",
         ),
-        ('Telling("disk_slow", {})', "a.py:1: disk_slow is registered at several levels, and told without one"),
+        ('EffectLog("disk_slow", {})', "a.py:1: disk_slow is registered at several levels, and told without one"),
         ('log.error(f"disk_{what}")', "a.py:1: the event is not a literal"),
         ("log.log(20, event)", "a.py:1: the event is not a literal"),
         ("tell = self._log.info if is_well else self._log.error", "a.py:1: the event is not a literal"),

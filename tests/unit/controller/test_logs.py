@@ -18,7 +18,7 @@ from controller.core.effects import (
 from controller.core.events import TimePassed
 from controller.core.vocabulary import Condition
 from controller.log_events import CONTROLLER
-from controller.logs import TELLINGS, CoreLog, Recent, Telling
+from controller.logs import TELLINGS, CoreLog, EffectLog, Recent
 from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.naming.tree import Area, RecordTree
@@ -31,7 +31,7 @@ EU_1 = GatewayId("eu-1")
 EFFECTS: list[Effect] = [TellFrozen("drill"), TellOrphans(EU_1, 2, "no region is allowed")]
 
 
-def telling_of(effect: Effect) -> Telling:
+def telling_of(effect: Effect) -> EffectLog:
     return TELLINGS[type(effect)](effect)
 
 

@@ -21,8 +21,8 @@ OWN = "nightside_controller_"
 
 async def whole_page() -> dict[str, tuple[str, ...]]:
     metrics = Metrics()
-    async with running_desk(MemoryStore()) as desk:
-        metrics.follow(desk, lambda: 0, lambda: True, lambda: 5.0)
+    async with running_desk(MemoryStore()) as manager:
+        metrics.follow(manager, lambda: 0, lambda: True, lambda: 5.0)
         metrics.follow_records(lambda: 0, lambda: False)
     return {each.name: each.labels for each in metrics.catalogue() if each.name.startswith(OWN)}
 
@@ -55,11 +55,11 @@ def said(name: str) -> Hello:
 
 async def test_what_is_counted_is_what_happened() -> None:
     metrics = Metrics()
-    async with running_desk(MemoryStore()) as desk:
-        metrics.follow(desk, lambda: 2, lambda: False, lambda: 5.0)
+    async with running_desk(MemoryStore()) as manager:
+        metrics.follow(manager, lambda: 2, lambda: False, lambda: 5.0)
         for name in ("us-1", "eu-1"):
-            await desk.register(said(name))
-            desk.connected(said(name))
+            await manager.register(said(name))
+            manager.connected(said(name))
         metrics.pushed(5_000)
         metrics.refused("permission_denied")
         page = metrics.render().decode()

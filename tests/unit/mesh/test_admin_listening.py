@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from mesh.admin_listening import DoorLimits, listen_for_operators
+from mesh.admin_listening import ListenLimits, listen_for_operators
 from mesh.admin_server import admin_middlewares
 from mesh.operators import Operators
 from mesh.page.live import Live, LiveSettings, add_live
@@ -36,7 +36,7 @@ class Shown:
 
 
 @asynccontextmanager
-async def shown(limits: DoorLimits | None = None) -> AsyncIterator[Shown]:
+async def shown(limits: ListenLimits | None = None) -> AsyncIterator[Shown]:
     live = Live(lambda: {"rows": ["x" * 1000] * 100}, LiveSettings(interval_s=0.01, alive_s=0.05, stall_s=0.3))
     app = web.Application(middlewares=admin_middlewares(Operators(), ["localhost"]))
     add_live(app, live)
@@ -46,7 +46,7 @@ async def shown(limits: DoorLimits | None = None) -> AsyncIterator[Shown]:
 
 @pytest.mark.parametrize("case", STORM_CASES, ids=lambda case: case.name)
 async def test_a_storm_holds_no_more_than_it_may_and_gives_all_of_it_back(case: StormCase) -> None:
-    async with shown(DoorLimits(first_request_s=0.3)) as at:
+    async with shown(ListenLimits(first_request_s=0.3)) as at:
         async with blowing(case, at.address) as storm:
             assert at.live.watchers <= WATCHERS_MAX
             assert storm.watching <= WATCHERS_MAX
@@ -63,7 +63,7 @@ async def until_answered(at: Shown) -> None:
 
 
 async def test_one_too_many_is_told_so() -> None:
-    async with shown(DoorLimits(connections_max=2)) as at, AsyncExitStack() as stack:
+    async with shown(ListenLimits(connections_max=2)) as at, AsyncExitStack() as stack:
         for _ in range(2):
             _, writer = await asyncio.open_connection(at.address.host, at.address.port)
             stack.callback(writer.close)
@@ -71,11 +71,11 @@ async def test_one_too_many_is_told_so() -> None:
         reader, writer = await asyncio.open_connection(at.address.host, at.address.port)
         stack.callback(writer.close)
         assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        assert DoorLimits().connections_max == CONNECTIONS_MAX
+        assert ListenLimits().connections_max == CONNECTIONS_MAX
 
 
 async def test_those_that_are_told_so_are_bounded_too() -> None:
-    async with shown(DoorLimits(connections_max=1)) as at, AsyncExitStack() as stack:
+    async with shown(ListenLimits(connections_max=1)) as at, AsyncExitStack() as stack:
         readers = []
         for _ in range(5):
             reader, writer = await asyncio.open_connection(at.address.host, at.address.port)
@@ -93,7 +93,7 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_headers_may_come_in_pieces() -> None:
-    async with shown(DoorLimits(first_request_s=0.5)) as at:
+    async with shown(ListenLimits(first_request_s=0.5)) as at:
         reader, writer = await asyncio.open_connection(at.address.host, at.address.port)
         for each in (b"GET /admin/overview HTTP/1.1\r\nhost: localhost\r", b"\n", b"\r", b"\n"):
             writer.write(each)
@@ -112,7 +112,7 @@ def test_it_serves_on_the_loop_that_gateways_and_controllers_run_on() -> None:
     """The transports of uvloop are none of asyncio's classes."""
 
     async def serve() -> tuple[int, int]:
-        async with shown(DoorLimits(connections_max=1)) as at, aiohttp.ClientSession() as session:
+        async with shown(ListenLimits(connections_max=1)) as at, aiohttp.ClientSession() as session:
             url = f"http://{at.address}/admin/overview"
             async with session.get(url) as first, aiohttp.ClientSession() as other, other.get(url) as second:
                 return first.status, second.status

@@ -6,7 +6,7 @@ import logging
 
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig, LogLevel
-from mesh.logs import Seldom, libraries_told_of, make_logger
+from mesh.logs import LogRateLimit, libraries_told_of, make_logger
 from tests.support.clock import StillClock
 
 JSON = LoggingConfig(format=LogFormat.JSON)
@@ -102,7 +102,7 @@ def test_what_a_library_says_again_and_again_is_one_line_in_a_while_with_how_man
 
 def test_kinds_of_lines_that_strangers_choose_are_bounded() -> None:
     clock = StillClock()
-    seldom = Seldom(clock, apart_ns=10, kinds_max=2)
+    seldom = LogRateLimit(clock, apart_ns=10, kinds_max=2)
     assert [seldom.turn(each) for each in ("a", "b", "c", "d", "e", "a")] == [0, 0, 0, None, None, None]
     clock.now += 10
     assert [seldom.turn(each) for each in ("f", "a", "g", "g")] == [0, 0, 0, None]

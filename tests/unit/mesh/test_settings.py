@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from mesh.faults import FileError
 from mesh.settings import SectionsFile
-from mesh.values import Address, Surroundings
+from mesh.values import Address, FileContext
 from mesh.yaml_file import read_yaml
 
 
@@ -42,7 +42,7 @@ class File(SectionsFile[Sections | Others]):
 def parsed(folder: Path, text: str) -> File:
     path = folder / "file.yaml"
     path.write_text(text)
-    return read_yaml(path).read_as(File, context=Surroundings(folder, {}))
+    return read_yaml(path).read_as(File, context=FileContext(folder, {}))
 
 
 def test_a_dataclass_is_a_section_that_is_written_back_as_it_was(tmp_path: Path) -> None:

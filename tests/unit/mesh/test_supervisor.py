@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mesh.clock import Clock
-from mesh.supervisor import Backoff, Supervisor, Tenure, keep_running
+from mesh.supervisor import Backoff, OwnedLoops, Supervisor, keep_running
 from tests.support.gateways import until
 
 MS = 1_000_000
@@ -106,7 +106,7 @@ async def test_loops_of_an_owner_run_only_while_it_owns_and_write_their_last() -
         return run
 
     async with Supervisor(Clock(), lambda _name, _error: None) as supervisor:
-        tenure = Tenure(supervisor, Clock(), lambda _name, _error: None)
+        tenure = OwnedLoops(supervisor, Clock(), lambda _name, _error: None)
         tenure.run("a", loop("a"))
         stop = tenure.run("b", loop("b"))
         await asyncio.sleep(0)

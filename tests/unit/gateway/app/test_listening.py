@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.listening import Door, server_limits, stop_server
+from gateway.app.listening import ListeningSockets, server_limits, stop_server
 from gateway.core.vocabulary import GatewayId
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Exchange, Fault, HttpServer
@@ -45,7 +45,7 @@ class Served:
     def __init__(self, tls: ssl.SSLContext | None, handshake_s: float = 0.05) -> None:
         self.hello = Hello()
         self.server = HttpServer(self.hello, server_limits(HttpSettings(GatewayId("us-1"), US)))
-        self.door = Door(self.server, HERE, tls=tls, handshake_s=handshake_s)
+        self.door = ListeningSockets(self.server, HERE, tls=tls, handshake_s=handshake_s)
         self.running = 0
 
     @property
@@ -84,11 +84,11 @@ async def test_it_serves_with_tls_and_without(tmp_path: Path, with_tls: bool) ->
 async def test_only_those_who_ask_for_it_share_a_port(tmp_path: Path, with_tls: bool) -> None:
     tls = context_of(tmp_path)[0] if with_tls else None
     server = Served(None).server
-    first = Door(server, HERE, tls=tls, handshake_s=1.0, reuse_port=True)
+    first = ListeningSockets(server, HERE, tls=tls, handshake_s=1.0, reuse_port=True)
     await first.open(())
-    second = Door(server, first.address, tls=tls, handshake_s=1.0, reuse_port=True)
+    second = ListeningSockets(server, first.address, tls=tls, handshake_s=1.0, reuse_port=True)
     await second.open(())
-    third = Door(server, first.address, tls=tls, handshake_s=1.0)
+    third = ListeningSockets(server, first.address, tls=tls, handshake_s=1.0)
     with pytest.raises(OSError, match="in use"):
         await third.open(())
     await first.close()

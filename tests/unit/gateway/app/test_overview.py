@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.app.desk import Desk
+from gateway.app.observed_core import ObservedCore
 from gateway.app.overview import Overview
 from gateway.core.kernel import events
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation, ReplicaSpec, TenantName
@@ -33,7 +33,7 @@ class Shown:
         log = make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, io.StringIO())
         self.clock = StillClock(now=1)
         self.state: dict[str, object] = {}
-        self.desk = Desk(config, self.clock, log)
+        self.desk = ObservedCore(config, self.clock, log)
         self.overview = Overview(config, self.desk, NameService(Clock(), log), lambda: self.state)
         self.desk.driver.submit(events.PolicyApplied(policy(US)))
 

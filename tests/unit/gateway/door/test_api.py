@@ -20,7 +20,7 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import GatewayId, LegResult, ModelName, Outcome, ReplicaId, RequestId
 from gateway.door import errors
-from gateway.door.api import Api
+from gateway.door.api import ClientApi
 from gateway.door.call import raw_answer
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Fault, HttpServer
@@ -99,7 +99,7 @@ class Edge:
         self.port = NoDriver()
         monkeypatch.setattr("gateway.door.api.ProxiedRequest", self.make)
         given: dict[str, Any] = {"models": lambda _tenant, _rule: [ModelName("llama")], "readiness": str, **options}
-        self.api = Api(
+        self.api = ClientApi(
             RequestContext(cast(Any, self.port), {}),
             settings,
             given.pop("models"),
@@ -624,11 +624,11 @@ class TestKeepingAlive:
         async with self.waiting(monkeypatch) as (line, request):
             line.lose()
             assert request.has_left
-            assert request.sink._pulse is None
+            assert request.sink._comment_timer is None
 
     async def test_a_request_without_a_stream_gets_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with serving(monkeypatch, self.SETTINGS) as edge:
             line, request = edge.post(b'{"model":"llama","messages":[]}')
-            assert request.sink._pulse is None
+            assert request.sink._comment_timer is None
             request.end(Outcome.FAILED_BEFORE_FIRST_BYTE)
             assert line.sent

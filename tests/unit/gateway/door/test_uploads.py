@@ -16,9 +16,9 @@ import pytest
 from gateway.app.listening import server_limits
 from gateway.core.vocabulary import GatewayId
 from gateway.door import errors, uploads
+from gateway.door.body_memory import BodyMemory, BodyReservation
 from gateway.door.encodings import Inflater
 from gateway.door.errors import ClientFault, ErrorKind
-from gateway.door.room import Held, Room
 from gateway.door.settings import HttpSettings
 from gateway.door.uploads import Uploads, announced_bytes, check_announced
 from gateway.http1.server import Exchange, Fault, HttpServer
@@ -29,10 +29,10 @@ from tests.support.listening import listening_protocols
 MIB = 1 << 20
 
 
-class WatchedHeld(Held):
+class WatchedHeld(BodyReservation):
     """Counter that remembers each step of its growth."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: BodyMemory) -> None:
         super().__init__(room, ())
         self.steps: list[int] = []
 
@@ -57,7 +57,7 @@ class Desk:
 
     def __init__(self, settings: HttpSettings) -> None:
         self.settings = settings
-        self.room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
+        self.room = BodyMemory(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self.uploads = Uploads(settings)
         self.reads: asyncio.Queue[Read] = asyncio.Queue()
         self.port = 0
@@ -149,7 +149,7 @@ async def test_it_is_counted_as_it_comes_and_not_as_it_is_announced() -> None:
         await until_bytes(desk.room, 6000)
 
 
-async def until_bytes(room: Room, expected: int) -> None:
+async def until_bytes(room: BodyMemory, expected: int) -> None:
     await until(lambda: room.bytes >= expected)
     assert room.bytes == expected
 

@@ -5,7 +5,7 @@ import asyncio
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops, LookBudget
+from gateway.engines.loops import EngineLoops, ProbeRateLimit
 from mesh.clock import Clock
 from mesh.supervisor import Backoff
 from tests.fakes.engine import Tally
@@ -21,7 +21,7 @@ def endpoint(name: str, url: str) -> ReplicaEndpoint:
 
 def test_looks_at_adopted_engines_have_turns_so_many_a_second_and_save_none_up() -> None:
     clock = StillClock(5_000_000_000)
-    budget = LookBudget(clock)
+    budget = ProbeRateLimit(clock)
     assert [budget.wait_s(4) for _ in range(3)] == [0, 0.25, 0.5]
     clock.now += 500_000_000
     assert [budget.wait_s(4), budget.wait_s(4)] == [0.25, 0.5]

@@ -33,7 +33,7 @@ _PATH = "stands on a request's path"
 _FIGURES = "a figure of the core that several readers show"
 STILL_NAMED: dict[str, dict[str, str]] = {
     "disaggregated": {
-        "gateway/app/desk.py": "registers the series of decode pools",
+        "gateway/app/observed_core.py": "registers the series of decode pools",
         "gateway/app/metrics_catalogue.py": "describes the series of decode pools",
         "gateway/core/events.py": _EVENT,
         "gateway/fit/": "fits predictors, in a process of its own",
@@ -67,9 +67,9 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/peers/codec.py": "a field of the report that the core makes",
     },
     "lockdown": {
-        "gateway/app/desk.py": "holds the store of the order",
+        "gateway/app/observed_core.py": "holds the store of the order",
         "gateway/app/gateway.py": "puts an operator's order in force",
-        "gateway/app/hand_over.py": "hands the order over to another process",
+        "gateway/app/takeover.py": "hands the order over to another process",
         "gateway/app/load.py": "tells controllers",
         "gateway/app/overview.py": "shows the order on the operators' page",
         "gateway/core/": "a state of the whole gateway, which decides whether anything is forwarded",

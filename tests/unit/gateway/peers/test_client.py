@@ -15,7 +15,7 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, ReplicaId, RequestId
 from gateway.peers.client import PeerLeg
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
-from gateway.peers.exchange.origin import OriginForward, OriginStream
+from gateway.peers.exchange.origin_stream import OriginForward, OriginStream
 from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import STOPPED, LegFailure, LegHead, RanAt, RequestSummary
 from mesh.clock import Clock

@@ -22,9 +22,9 @@ from gateway.peers.heartbeats import (
     NO_ANSWER,
     REFUSED_BY_US,
     REFUSED_THERE,
-    Allowance,
     Heartbeats,
-    ImposterFound,
+    HeartbeatTimeBudget,
+    IdentityMismatch,
     RoundTrips,
     failure_of_ping,
     identity_fault,
@@ -375,7 +375,7 @@ async def test_a_peer_that_never_stops_talking_is_heard_a_little_and_then_anew(p
 
 
 def test_an_allowance_is_for_each_second_and_no_rest_is_longer() -> None:
-    allowance = Allowance(50 * MS)
+    allowance = HeartbeatTimeBudget(50 * MS)
     assert allowance.spend(5 * SECOND, 20 * MS) == 0
     assert allowance.spend(5 * SECOND + 20 * MS, 20 * MS) == 0
     assert allowance.spend(5 * SECOND + 120 * MS, 20 * MS) == 880 * MS
@@ -435,7 +435,7 @@ class Features:
     [
         (REPORT, 1, None, ["read", "observed", "took in", "took in, too"]),
         (REPORT, 0, WireError, ["read"]),
-        (replace(REPORT, gateway_id=GatewayId("other")), 1, ImposterFound, ["read"]),
+        (replace(REPORT, gateway_id=GatewayId("other")), 1, IdentityMismatch, ["read"]),
     ],
 )
 async def test_what_features_add_is_read_first_and_taken_in_from_the_peer_alone(
@@ -464,7 +464,7 @@ async def test_what_features_add_is_read_first_and_taken_in_from_the_peer_alone(
 
 def test_a_peer_that_keeps_to_its_pace_is_always_heard() -> None:
     """Holds also when a line that hung delivers ten seconds of heartbeats at once."""
-    allowance = Allowance(PeeringConfig().heartbeats_time_max_ns)
+    allowance = HeartbeatTimeBudget(PeeringConfig().heartbeats_time_max_ns)
     burst = [allowance.spend(n * MS // 5, MS // 5) for n in range(100)]
     steady = [allowance.spend(n * 100 * MS, 4 * MS) for n in range(20, 60)]
     assert set(burst + steady) == {0}

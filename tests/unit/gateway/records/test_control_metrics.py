@@ -7,7 +7,7 @@ from gateway.records.control_metrics import ControlLevels
 
 
 @dataclass
-class Sight:
+class FakeControl:
     is_wanted: bool = True
     is_attached: bool = True
     version: ControlVersion = ControlVersion(2, 7)  # noqa: RUF009 - nobody changes it
@@ -19,16 +19,16 @@ class Sight:
     away: int = 4
 
 
-def samples(sight: Sight | None) -> dict[str, float]:
+def samples(control: FakeControl | None) -> dict[str, float]:
     return {
         f"{each.name}{''.join(each.labels.values())}".removeprefix("nightside_control_"): each.value
-        for family in ControlLevels(sight).collect()
+        for family in ControlLevels(control).collect()
         for each in family.samples
     }
 
 
 def test_what_is_to_be_seen_is_shown() -> None:
-    assert samples(Sight()) == {
+    assert samples(FakeControl()) == {
         "attached": 1,
         "term": 2,
         "version": 7,
@@ -42,5 +42,5 @@ def test_what_is_to_be_seen_is_shown() -> None:
 
 
 def test_without_a_snapshot_it_has_no_age_and_without_controllers_there_is_nothing() -> None:
-    assert "snapshot_age_seconds" not in samples(Sight(snapshot_age_s=None))
-    assert samples(Sight(is_wanted=False)) == samples(None) == {}
+    assert "snapshot_age_seconds" not in samples(FakeControl(snapshot_age_s=None))
+    assert samples(FakeControl(is_wanted=False)) == samples(None) == {}

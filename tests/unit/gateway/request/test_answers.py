@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.vocabulary import RequestId
-from gateway.door.shapes import Shape, refusal_in_shape
+from gateway.door.shapes import ErrorShape, refusal_in_shape
 from gateway.engines.answers import read_error
 from gateway.request.answer_events import TokenUsage
 from gateway.request.answers import TOKENS_MAX, Answer, first_id_of, inspect_answer, usage_at_end
@@ -177,7 +177,7 @@ def test_no_json_is_too_odd_for_whoever_reads_it(text: str, status: int) -> None
     fault = answer.fault
     if fault is not None:
         assert "error" in json.loads(in_openai_shape(fault.body, fault.code or 500))
-    for shape in Shape:
+    for shape in ErrorShape:
         assert json.loads(refusal_in_shape(body, status, shape, RequestId("r1")))["error"]
     assert read_error(status, body, is_pinned=True).body
     for name in (b"", b"event: error\n"):

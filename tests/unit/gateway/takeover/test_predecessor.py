@@ -15,7 +15,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Ready, Released, Row, Used
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
-from gateway.takeover.wire import OtherGone, TakeOverFault, Wire
+from gateway.takeover.wire import CounterpartGone, TakeOverFault, Wire
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.values import Address
@@ -205,7 +205,7 @@ async def test_one_that_misspeaks_once_it_has_let_go_is_listened_to_no_more(worl
     before.send(Released([]))
     await successor.follow(Heir(), world.log)
     assert successor.requests_left is None
-    with pytest.raises(OtherGone):
+    with pytest.raises(CounterpartGone):
         before.send(Used([], []))
     successor.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.takeover import wire
 from gateway.takeover.messages import MESSAGE_BYTES_MAX, Audited, FromPredecessor, FromSuccessor, Hello, Offer, Passed
-from gateway.takeover.wire import Other, OtherGone, TakeOverFault, Wire, connect_to, listen_at
+from gateway.takeover.wire import Counterpart, CounterpartGone, TakeOverFault, Wire, connect_to, listen_at
 
 Ends = tuple[Wire[FromSuccessor], Wire[FromPredecessor]]
 
@@ -100,9 +100,9 @@ async def test_handles_may_be_of_any_size() -> None:
         watched.close()
 
 
-def other_for(end: Wire[FromSuccessor], pid: int) -> Other:
+def other_for(end: Wire[FromSuccessor], pid: int) -> Counterpart:
     """Handle of that process, as if it were at the wire's other end."""
-    made = Other(end._socket, os.geteuid())
+    made = Counterpart(end._socket, os.geteuid())
     made.close()
     made._handle = os.pidfd_open(pid)
     return made
@@ -110,11 +110,11 @@ def other_for(end: Wire[FromSuccessor], pid: int) -> Other:
 
 async def test_an_end_that_reads_nothing_is_gone_and_nothing_is_sent_after_half_a_message(impatient: Ends) -> None:
     old, new = impatient
-    with pytest.raises(OtherGone, match="reads nothing"):
+    with pytest.raises(CounterpartGone, match="reads nothing"):
         old.send(Audited(["a" * 1_000_000]))
-    with pytest.raises(OtherGone, match="is broken"):
+    with pytest.raises(CounterpartGone, match="is broken"):
         old.send(Audited([]))
-    with pytest.raises(OtherGone, match="closed the connection"):
+    with pytest.raises(CounterpartGone, match="closed the connection"):
         await new.receive(60)
 
 
@@ -129,7 +129,7 @@ async def test_an_end_that_reads_too_slowly_is_gone(monkeypatch: pytest.MonkeyPa
         return wait_max_s > 0
 
     monkeypatch.setattr(wire, "_is_ready", read_a_little)
-    with reading, pytest.raises(OtherGone, match="too slowly"):
+    with reading, pytest.raises(CounterpartGone, match="too slowly"):
         old.send(Audited(["a" * 10_000_000]))
     old.close()
 
@@ -139,15 +139,15 @@ async def test_an_end_that_is_closed_is_gone(ends: Ends) -> None:
     with pytest.raises(TimeoutError):
         await old.receive(0.001)
     new._socket.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(OtherGone, match="is gone"):
+    with pytest.raises(CounterpartGone, match="is gone"):
         old.send(Audited([]))
-    with pytest.raises(OtherGone, match="closed the connection"):
+    with pytest.raises(CounterpartGone, match="closed the connection"):
         await old.receive(60)
 
 
 async def test_a_message_that_is_too_large_is_not_sent(ends: Ends) -> None:
     old, _ = ends
-    with pytest.raises(OtherGone, match="is larger than"):
+    with pytest.raises(CounterpartGone, match="is larger than"):
         old.send(Audited(["a" * MESSAGE_BYTES_MAX]))
 
 
@@ -169,7 +169,7 @@ async def test_what_is_no_message_of_the_other_end_is_told_as_such(ends: Ends, t
 def test_another_users_process_is_refused() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other, pytest.raises(TakeOverFault, match=f"runs as user {os.geteuid()}, and this one as"):
-        Other(one, os.geteuid() + 1)
+        Counterpart(one, os.geteuid() + 1)
 
 
 def test_a_folder_may_have_a_long_name_and_whoever_listened_before_is_replaced(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from loadgen.demo.failover import (
     why_lost,
 )
 from loadgen.demo.report import RunResult
-from loadgen.demo.watch import Cause, Death, Homecoming, Sightings
+from loadgen.demo.watch import Cause, Death, ReplicasReturned, Sightings
 from loadgen.report import RequestRecord
 from loadgen.vocabulary import RequestEnd
 
@@ -30,7 +30,7 @@ FAILOVER = Failover(
     Death(frozenset({"127.77.3.1"}), 5 * S, 5 * S + 1, 7 * S),
     Sightings(5 * S + S // 10, 6 * S, 7 * S),
     8 * S,
-    Homecoming(15 * S, 14 * S),
+    ReplicasReturned(15 * S, 14 * S),
 )
 ANSWERED = RequestRecord(US, RequestEnd.COMPLETED, 0, S)
 IN_FLIGHT = RequestRecord(AP, RequestEnd.FAILED, 4 * S, 5 * S + 2, detail="cut")
@@ -76,7 +76,7 @@ def test_why_requests_were_lost_is_said_beside_how_many_of_each_region() -> None
 
 def test_what_no_death_explains_and_what_was_not_seen_are_problems() -> None:
     assert list(report(LATE).problems()) == ["failover: 1 × cut, which no death explains"]
-    unseen = replace(FAILOVER, home=Homecoming(None, 14 * S))
+    unseen = replace(FAILOVER, home=ReplicasReturned(None, 14 * S))
     assert list(report(failover=unseen).problems()) == ["failover: it was not seen that its replicas are home"]
 
 

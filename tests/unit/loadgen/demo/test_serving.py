@@ -19,8 +19,8 @@ from loadgen.demo.main import with_killed
 from loadgen.demo.members import Member
 from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.scenario import DemoScenario
-from loadgen.demo.serving import Keeper, how_it_ended
-from loadgen.demo.watch import Homecoming, Sightings
+from loadgen.demo.serving import GatewayRestarter, how_it_ended
+from loadgen.demo.watch import ReplicasReturned, Sightings
 from mesh.clock import Clock
 
 AP = GatewayId("gw-ap")
@@ -73,8 +73,8 @@ class Sees:
         moment_ns = Clock().now_ns() + 1_000_000_000
         return Sightings(moment_ns, moment_ns, None)
 
-    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> Homecoming:
-        return Homecoming(None, None)
+    async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> ReplicasReturned:
+        return ReplicasReturned(None, None)
 
 
 async def test_a_gateway_that_is_killed_is_told_shown_and_begun_again(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_gateway_that_is_killed_is_told_shown_and_begun_again(tmp_path: 
         member = Asleep(tmp_path, tasks)
         await member.start()
         first = member.child.pid
-        keeping = tasks.create_task(Keeper(SERVED, sees, Clock(), said.append, down_s=0.0).keep(member))
+        keeping = tasks.create_task(GatewayRestarter(SERVED, sees, Clock(), said.append, down_s=0.0).keep(member))
         os.kill(first, signal.SIGKILL)
         await member.begun.wait()
         keeping.cancel()
@@ -102,7 +102,7 @@ async def test_a_gateway_that_cannot_be_begun_again_ends_the_demo(tmp_path: Path
         await member.start()
         os.kill(member.child.pid, signal.SIGTERM)
         with pytest.raises(DemoFailure, match="it was not ready"):
-            await Keeper({}, None, Clock(), lambda _: None, down_s=0.0).keep(member)
+            await GatewayRestarter({}, None, Clock(), lambda _: None, down_s=0.0).keep(member)
         await member.child.kill()
 
 

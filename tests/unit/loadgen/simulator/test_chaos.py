@@ -11,7 +11,7 @@ import yaml
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Connector
 from loadgen.simulator.answers import Told
-from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, chaos_scenario, endure, endure_breaking
+from loadgen.simulator.chaos import ChaosRun, Finding, chaos_document, chaos_scenario, run_breaking_chaos, run_chaos
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
 
@@ -64,15 +64,15 @@ def test_where_agents_fill_the_caches_requests_are_held_for_their_sake() -> None
     assert len(full) > len(SEEDS) / 8
     held: Counter[str] = Counter()
     for seed in full:
-        ordeal = endure(seed)
-        assert isinstance(ordeal, Ordeal), ordeal
+        ordeal = run_chaos(seed)
+        assert isinstance(ordeal, ChaosRun), ordeal
         held.update(ordeal.held)
     assert min(held["cache"], held["time"]) > 10, held
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:
-    one, other = endure(3), endure(3)
-    assert isinstance(one, Ordeal)
+    one, other = run_chaos(3), run_chaos(3)
+    assert isinstance(one, ChaosRun)
     assert one == other
 
 
@@ -81,14 +81,14 @@ BREAKING = (1, 2, 5, 9, 41)
 
 
 def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> None:
-    ordeals = [endure_breaking(seed) for seed in BREAKING]
+    ordeals = [run_breaking_chaos(seed) for seed in BREAKING]
     assert [each for each in ordeals if isinstance(each, Finding)] == []
-    assert sum(each.resumes for each in ordeals if isinstance(each, Ordeal)) > 15
+    assert sum(each.resumes for each in ordeals if isinstance(each, ChaosRun)) > 15
 
 
 def test_whoever_goes_on_at_the_wrong_place_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seeded defect: each continuation begins one token too early."""
     honest = Told.breaks_off
     monkeypatch.setattr(Told, "breaks_off", lambda told: max(honest(told) - 1, 0))
-    found = [endure_breaking(seed) for seed in BREAKING[:2]]
+    found = [run_breaking_chaos(seed) for seed in BREAKING[:2]]
     assert any(isinstance(each, Finding) and "OutOfPlace" in each.what for each in found), found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure_controlled
+from loadgen.simulator.chaos import ChaosRun, chaos_document, chaos_scenario, run_controlled_chaos
 from loadgen.simulator.controller_chaos import controller_document
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
@@ -46,7 +46,7 @@ def _dead_at_once(faults: tuple[object, ...]) -> int:
 
 @pytest.mark.nightly
 def test_a_seed_tells_the_same_story_twice_and_nothing_is_found() -> None:
-    one, other = endure_controlled(3), endure_controlled(3)
-    assert isinstance(one, Ordeal)
+    one, other = run_controlled_chaos(3), run_controlled_chaos(3)
+    assert isinstance(one, ChaosRun)
     assert one == other
     assert one.outcomes["completed"] > 0

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mesh.clock import Clock
 from mesh.naming.answers import Answers
 from mesh.naming.counters import DnsCounters
-from mesh.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
 from mesh.naming.server import Common, DnsServer
 from mesh.naming.tree import NameServer, RecordTree
 from tests.support.clock import StillClock
@@ -48,9 +48,9 @@ def common(
         clock,
         limits,
         DnsCounters(),
-        Allowance(limits),
+        DatagramLimit(limits),
         time or TimeShare(limits.time_max_ns),
-        Places(limits),
+        ConnectionLimit(limits),
         told.append,
         told.append,
     )

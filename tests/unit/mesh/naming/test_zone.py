@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import Jurisdiction, RegionName
-from mesh.naming.geography import network_of
+from mesh.naming.client_location import network_of
 from mesh.naming.tree import NameServer, RecordTree
 from mesh.naming.zone import ADDRESSES_MAX, Found, Zone
 from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, area, tree, with_networks

@@ -13,7 +13,7 @@ from mesh.logs import make_logger
 from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import AT_START, BY_INTERVAL, UNKNOWN_KEY, TokenCounters
 from mesh.tokens.fetching import FetchFailed
-from mesh.tokens.issuer import Around, Issuer
+from mesh.tokens.issuer import Issuer, IssuerDependencies
 from tests.fakes.issuer import FakeIssuer, ec_key
 from tests.support.clock import StillClock
 from tests.support.gateways import until
@@ -57,7 +57,9 @@ class Stand:
     def another(self) -> Issuer:
         """Issuer as after a restart."""
         log = make_logger(LoggingConfig(LogFormat.JSON), "gw", self.log)
-        around = Around("gw", self.folder, self.clock, log, self.counters, self.source.fetch, random.Random(1))
+        around = IssuerDependencies(
+            "gw", self.folder, self.clock, log, self.counters, self.source.fetch, random.Random(1)
+        )
         (issuer,) = around.issuers("clients", [self.config])
         return issuer
 

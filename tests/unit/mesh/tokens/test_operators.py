@@ -11,7 +11,7 @@ from mesh.operators import NotAnOperator, Operator
 from mesh.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import AT_START
-from mesh.tokens.issuer import Around
+from mesh.tokens.issuer import IssuerDependencies
 from mesh.tokens.operators import make_operators, operator_of
 from mesh.tokens.words import Reason, TokenRefused
 from tests.fakes.issuer import FakeIssuer
@@ -59,7 +59,7 @@ async def test_a_token_of_an_issuer_beside_one_of_a_file() -> None:
 
     log = make_logger(LoggingConfig(LogFormat.JSON), "gw", io.StringIO())
     operators, (issuer,) = make_operators(
-        "s3cret", OperatorsConfig(issuers=(CONFIG,)), Around("gw", None, Wall(), log, fetch=fetch)
+        "s3cret", OperatorsConfig(issuers=(CONFIG,)), IssuerDependencies("gw", None, Wall(), log, fetch=fetch)
     )
     token = ISSUER.token(realm={"groups": ["viewers"]})
     assert (await operators.identify("s3cret")).role is Role.CHANGE, "without the issuer"

@@ -12,7 +12,7 @@ from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import AT_START, TokenCounters
-from mesh.tokens.issuer import Around, Issuer
+from mesh.tokens.issuer import Issuer, IssuerDependencies
 from mesh.tokens.tokens import Tokens
 from mesh.tokens.words import Reason, TokenRefused
 from tests.fakes.issuer import FakeIssuer, ec_key
@@ -36,7 +36,7 @@ class House:
         self.granted: list[str] = []
         self.counters = TokenCounters()
         log = make_logger(LoggingConfig(LogFormat.JSON), "gw", io.StringIO())
-        around = Around("gw", None, self.clock, log, self.counters, self.fetch, random.Random(1))
+        around = IssuerDependencies("gw", None, self.clock, log, self.counters, self.fetch, random.Random(1))
         configs = [
             IssuerConfig(name=name, issuer=f"https://{name}.example.net", audiences=("nightside",))
             for name in ("corp", "lab")

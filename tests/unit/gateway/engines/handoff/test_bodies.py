@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.vocabulary import Connector
+from gateway.engines.handoff.attempt_ids import attempt_ids
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap
-from gateway.engines.handoff.meeting import meeting
 from gateway.request import engine_api
 from gateway.request.legs import CacheSalt
 
 CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
-MET = meeting(b"n" * 16, 1)
+MET = attempt_ids(b"n" * 16, 1)
 AT = Bootstrap("p.example", 8998, engine_id="e-0")
 TOLD = b'{"do_remote_prefill":true, "remote_block_ids":[[64,40]],"remote_engine_id":"365c","x":1.50,"tp_size":1}'
 """Hand-off with odd spaces and numbers: a gateway must not parse it and write it again."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.app.desk import Desk
+from gateway.app.observed_core import ObservedCore
 from gateway.config.sections import GatewayConfig, StateConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
@@ -19,7 +19,7 @@ from gateway.state.predictor_files import read_history, write_history
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
-from mesh.supervisor import Supervisor, Tenure
+from mesh.supervisor import OwnedLoops, Supervisor
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.gateways import region_config, until, write_policy
@@ -66,9 +66,9 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
         prediction=PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1),
     )
     stream = io.StringIO()
-    desk = Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
+    desk = ObservedCore(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
     async with Supervisor(desk.clock, desk.loop_failed) as loops:
-        tenure = Tenure(loops, desk.clock, desk.loop_failed)
+        tenure = OwnedLoops(loops, desk.clock, desk.loop_failed)
         tenure.begin()
         predictors = Predictors(config, desk, tenure)
         predictors.follow((POOL,))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.app.desk import Desk
+from gateway.app.observed_core import ObservedCore
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.features.extension import Extension
@@ -27,16 +27,18 @@ OWN = '{"version": 1, "currency": "USD", "regions": {"us-east-1": {"replica_hour
 TOLD = '{"version": 1, "currency": "EUR", "regions": {"us-east-1": {"replica_hour": 2.5}}}'
 
 
-def desk_of(config: GatewayConfig) -> Desk:
-    return Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, io.StringIO()))
+def desk_of(config: GatewayConfig) -> ObservedCore:
+    return ObservedCore(
+        config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, io.StringIO())
+    )
 
 
-def prices_of(desk: Desk) -> Extension:
+def prices_of(desk: ObservedCore) -> Extension:
     (part,) = (each for each in desk.features if isinstance(each, PricesExtension))
     return part
 
 
-def described(desk: Desk) -> dict[str, Any]:
+def described(desk: ObservedCore) -> dict[str, Any]:
     told = prices_of(desk).describe()
     assert isinstance(told, dict)
     return told

@@ -29,7 +29,7 @@ LIST = Prices("EUR", "digest", (ReplicaPrice(EU.region, PoolName(""), 4_400_000,
 
 
 @dataclass
-class Sight:
+class FakePrices:
     fault: str = ""
     source: str = FILE
     in_force: Prices | None = field(default_factory=lambda: LIST)
@@ -37,13 +37,13 @@ class Sight:
     valid_s: float | None = -5.0
 
 
-def samples(sight: Sight | None) -> dict[tuple[str, ...], float]:
-    families = PriceLevels(sight).collect()
+def samples(prices: FakePrices | None) -> dict[tuple[str, ...], float]:
+    families = PriceLevels(prices).collect()
     return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
 
 
 def test_what_is_in_force_is_shown_with_its_age_and_what_is_left_of_it() -> None:
-    assert samples(Sight()) == {
+    assert samples(FakePrices()) == {
         ("nightside_price_replica_hour", EU.region, "", "EUR"): 4.4,
         ("nightside_prices_age_seconds", "file"): 60,
         ("nightside_prices_valid_seconds",): -5,
@@ -52,7 +52,7 @@ def test_what_is_in_force_is_shown_with_its_age_and_what_is_left_of_it() -> None
 
 
 def test_without_prices_there_is_only_whether_some_were_refused() -> None:
-    nothing = Sight("prices.yaml: version: is missing", in_force=None, age_s=None, valid_s=None)
+    nothing = FakePrices("prices.yaml: version: is missing", in_force=None, age_s=None, valid_s=None)
     assert samples(nothing) == {("nightside_prices_refused",): 1}
     assert samples(None) == {}
 

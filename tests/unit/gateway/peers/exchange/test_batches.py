@@ -12,7 +12,7 @@ from gateway.peers.exchange.batches import (
     GAPS_MAX,
     MESSAGE_BYTES_MAX,
     TURN_BYTES_MIN,
-    Outbox,
+    FrameBatcher,
     Outgoing,
     has_unknown_fields,
     read_message,
@@ -25,15 +25,15 @@ CHAT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 PLENTY = 2**30
 
 
-def outbox() -> Outbox[pb.AnswerFrame]:
-    return Outbox(pb.AnswerFrame, "data")
+def outbox() -> FrameBatcher[pb.AnswerFrame]:
+    return FrameBatcher(pb.AnswerFrame, "data")
 
 
 def frames(message: bytes) -> list[pb.AnswerFrame]:
     return list(pb.ExchangeResponse.FromString(message).frames)
 
 
-def sent(box: Outbox[pb.AnswerFrame]) -> dict[int, bytes]:
+def sent(box: FrameBatcher[pb.AnswerFrame]) -> dict[int, bytes]:
     """Bytes that go out with the next message, by forward."""
     return {each.forward: each.data for each in frames(box.next_message())}
 
@@ -194,7 +194,7 @@ async def test_a_turn_of_the_loop_is_one_message_whatever_is_being_written() -> 
     assert written == [50, 10]
 
 
-async def _written(box: Outbox[pb.AnswerFrame], then: Sequence[Outgoing[pb.AnswerFrame]] = ()) -> list[int]:
+async def _written(box: FrameBatcher[pb.AnswerFrame], then: Sequence[Outgoing[pb.AnswerFrame]] = ()) -> list[int]:
     """Frames in each message: of the chunks already put, and then of one chunk of each of `then`."""
     written: list[int] = []
 
@@ -214,7 +214,7 @@ async def _written(box: Outbox[pb.AnswerFrame], then: Sequence[Outgoing[pb.Answe
 
 
 async def test_after_a_silence_a_message_goes_at_once_and_the_next_one_gathers_for_the_gap() -> None:
-    box = Outbox(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
+    box = FrameBatcher(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
     outs = [Outgoing(box, number, PLENTY) for number in range(50)]
     outs[0].put(CHAT)
     assert await _written(box, outs) == [1]
@@ -223,7 +223,7 @@ async def test_after_a_silence_a_message_goes_at_once_and_the_next_one_gathers_f
 
 @pytest.mark.parametrize(("frames_in_it", "gaps"), [(0, 0), (1, 1), (2, 2), (GAPS_MAX, GAPS_MAX), (50, GAPS_MAX)])
 def test_the_more_a_message_held_the_longer_the_next_one_gathers(frames_in_it: int, gaps: int) -> None:
-    box = Outbox(pb.AnswerFrame, "data", gap_ns=10**9)
+    box = FrameBatcher(pb.AnswerFrame, "data", gap_ns=10**9)
     for number in range(frames_in_it):
         Outgoing(box, number, PLENTY).put(CHAT)
     box.say(pb.ExchangeResponse(closing=True).SerializeToString())
@@ -232,7 +232,7 @@ def test_the_more_a_message_held_the_longer_the_next_one_gathers(frames_in_it: i
 
 
 async def test_who_has_more_to_say_than_a_message_takes_does_not_wait() -> None:
-    box = Outbox(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
+    box = FrameBatcher(pb.AnswerFrame, "data", gap_ns=3600 * 10**9)
     out = Outgoing(box, 1, PLENTY)
     out.put(bytes(3 * BATCH_BYTES_MAX))
     assert await _written(box) == [1, 1, 1]

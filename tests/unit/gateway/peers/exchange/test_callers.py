@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.peers.exchange.callers import REST_NS, STREAMS_EACH_MAX, Callers
-from gateway.peers.exchange.patience import WASTED_MAX, Patience
+from gateway.peers.exchange.wasted_frames import WASTED_MAX, WastedFrameLimit
 from tests.support.clock import StillClock
 from tests.support.core import SECOND
 
@@ -63,7 +63,7 @@ def test_who_comes_again_at_once_finds_no_new_patience() -> None:
 
 
 def test_patience_is_counted_a_second_at_a_time() -> None:
-    patience = Patience()
+    patience = WastedFrameLimit()
     assert all(patience.waste(5) for _ in range(WASTED_MAX))
     assert not patience.waste(SECOND + 4)
     assert patience.waste(SECOND + 5)
