@@ -50,7 +50,7 @@ def pytest_configure() -> None:
     believe no certificate authority of this machine: OpenSSL takes a tenth of a process's start to read them all.
     """
     gc.disable()
-    os.environ["SSL_CERT_FILE"] = os.devnull
+    os.environ["SSL_CERT_FILE"] = os.devnull  # noqa: TID251 - of the processes that tests start
 
 
 def pytest_collection_finish() -> None:
