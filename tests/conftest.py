@@ -7,7 +7,6 @@ Fixtures of one area live beside that area's tests.
 from __future__ import annotations
 
 import gc
-import os
 import shlex
 import socket
 from collections.abc import Callable, Iterator
@@ -46,11 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Collect tests without the garbage collector, which would look through thousands of them again and again, and
-    believe no certificate authority of this machine: OpenSSL takes a tenth of a process's start to read them all.
-    """
+    """Collect tests without the garbage collector, which would look through thousands of them again and again."""
     gc.disable()
-    os.environ["SSL_CERT_FILE"] = os.devnull  # noqa: TID251 - of the processes that tests start
 
 
 def pytest_collection_finish() -> None:
