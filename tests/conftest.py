@@ -44,21 +44,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_configure() -> None:
+    """Collect tests without the garbage collector, which would look through thousands of them again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking through thousands of tests again and again: nothing of them is garbage
-    before the end.
-    """
+    """Keep the collector from looking at the tests from here on: nothing of them is garbage before the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def isolated(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test of units, properties or simulations that takes a socket, a process or time.sleep."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Forget what the test before has taken, ahead of every fixture: those of a module or a session count for the
+    first test that has them set up.
+    """
     WATCH.taken.clear()
-    yield
-    if taken := more_than_allowed(request.node.nodeid):
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of units, properties or simulations that takes a socket, a process or time.sleep, as do the fixtures
+    that it has set up or torn down.
+    """
+    result = yield
+    if taken := more_than_allowed(item.nodeid):
         pytest.fail(f"it takes {', '.join(taken)}: such a test belongs to tests/integration", pytrace=False)
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

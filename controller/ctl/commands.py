@@ -13,12 +13,8 @@ import click
 import msgspec
 
 from controller.ctl.client import Refused, admin_options, ask, changing, read
-from controller.ctl.parameters import check_parameters
-from controller.ctl.replicas import check_replica
 from controller.ctl.status import status
 from controller.history import Entry
-from gateway.features.prices.file import read_prices_file
-from gateway.policy.file import load_narrowing
 from mesh.admin_client import Admin
 from mesh.faults import FileError
 from mesh.yaml_file import read_yaml
@@ -164,6 +160,8 @@ def policy() -> None:
 @changing
 def set_policy(give: SubmitCommand, *, file: Path) -> None:
     """Narrow a region's policy in all of its gateways by FILE, a residency policy."""
+    from gateway.policy.file import load_narrowing  # noqa: PLC0415 - half of the start, for one command
+
     try:
         told = load_narrowing(file)
     except FileError as error:
@@ -189,6 +187,8 @@ def parameters() -> None:
 @changing
 def set_parameters(give: SubmitCommand, *, file: Path) -> None:
     """Apply the sections of FILE (placement, pushing, queue, attempt, observation) to all gateways."""
+    from controller.ctl.parameters import check_parameters  # noqa: PLC0415 - as above
+
     try:
         sections = read_yaml(file).mapping()
         check_parameters(file, sections)
@@ -214,6 +214,8 @@ def prices() -> None:
 @changing
 def set_prices(give: SubmitCommand, *, file: Path) -> None:
     """Apply the price list of FILE to all gateways, instead of those that their region files name."""
+    from gateway.features.prices.file import read_prices_file  # noqa: PLC0415 - as above
+
     try:
         told = read_prices_file(file).as_document()
     except FileError as error:
@@ -286,6 +288,8 @@ def _short(order: dict[str, object]) -> str:
 
 def _replica_in(file: Path) -> str:
     """Read and check a replica's file. Secrets are named by where gateways read them, and are not looked for here."""
+    from controller.ctl.replicas import check_replica  # noqa: PLC0415 - as above
+
     try:
         document = read_yaml(file).mapping()
         return check_replica(file, document)

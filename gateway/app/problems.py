@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.core.vocabulary import Standing
-from gateway.features.catalogue import KINDS
+from gateway.features.shown import VIEWS
 from gateway.features.status import StatusView, because
 from mesh.problems import Problem, Runbook
 
@@ -110,8 +110,8 @@ def read_status(state: bytes) -> Status:
     """Read a gateway's state, with the parts of its features. Raises msgspec.DecodeError."""
     seen = msgspec.json.decode(state, type=Status)
     parts = msgspec.json.decode(state, type=dict[str, msgspec.Raw])
-    kinds = {key: view for kind in KINDS for key, view in kind.views.items() if parts.get(key) not in (None, b"null")}
-    views = [msgspec.json.decode(parts[key], type=view) for key, view in kinds.items()]
+    shown = {key: view for key, view in VIEWS.items() if parts.get(key) not in (None, b"null")}
+    views = [msgspec.json.decode(parts[key], type=view) for key, view in shown.items()]
     return msgspec.structs.replace(seen, views=tuple(views))
 
 

@@ -20,7 +20,6 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
-from gateway.features.status import StatusView
 from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
@@ -60,16 +59,12 @@ class Extension:
     """Meaning of labels of the feature's series, by series, which may be EVERY_SERIES, and label."""
     is_live: ClassVar[bool] = False
     """The feature's key of the region file can change while the gateway runs."""
-    commands: ClassVar[Sequence[click.Command]] = ()
-    """Commands under `nightside gateway`."""
     audit_commands: ClassVar[Sequence[click.Command]] = ()
     """Commands under `nightside audit`."""
     state_key: ClassVar[str] = ""
     """Key of the feature's part in the gateway's state; empty: the feature's name."""
     words: ClassVar[Words] = Words()
     """Words in explanations of decisions."""
-    views: ClassVar[Mapping[str, type[StatusView]]] = {}
-    """Rows in `nightside gateway status`, by the key of the gateway's state that they are read from."""
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError

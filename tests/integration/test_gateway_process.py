@@ -229,7 +229,7 @@ NOT_AT_THE_START = {
 SERVE = """
 import sys, uvloop
 from pathlib import Path
-from gateway.app.commands import read_region_file
+from gateway.config.reading import read_region_file
 from gateway.app.gateway import serve_gateway
 
 async def serve(region):

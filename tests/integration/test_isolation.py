@@ -1,7 +1,8 @@
-"""The guard of isolated tests fails a test: a run of pytest of its own, as a process, with the guard and two tests."""
+"""The guard of isolated tests fails tests, in a run of pytest of its own: a process with the guard and a few tests."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,16 +13,40 @@ GUARD = ("conftest.py", "support/__init__.py", "support/isolation.py", "support/
 SMALL = """
 import socket
 
-def test_binds():
+import pytest
+
+def bind():
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
 
+@pytest.fixture(scope="module")
+def bound():
+    bind()
+
+@pytest.fixture(scope="module")
+def bound_at_last():
+    yield
+    bind()
+
+def test_binds():
+    bind()
+
+def test_has_it_bound(bound):
+    pass
+
+def test_finds_it_bound(bound):
+    pass
+
 def test_computes():
     assert 1 + 1 == 2
+
+def test_has_it_bound_at_last(bound_at_last):
+    pass
 """
+TAKERS = ["test_binds", "test_has_it_bound", "test_has_it_bound_at_last"]
 
 
-def test_a_unit_test_that_binds_a_socket_fails(tmp_path: Path) -> None:
+def test_a_unit_test_that_binds_a_socket_fails_as_does_the_first_of_a_fixture_that_does(tmp_path: Path) -> None:
     tests = tmp_path / "tests"
     for folder in ("support", "unit"):
         (tests / folder).mkdir(parents=True)
@@ -33,5 +58,5 @@ def test_a_unit_test_that_binds_a_socket_fails(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "it takes sockets (socket.bind)" in done.stdout, done.stdout + done.stderr
-    assert "2 passed, 1 error" in done.stdout
-    assert "python -m pytest tests/unit/test_small.py::test_binds" in done.stdout
+    assert "5 passed, 3 errors" in done.stdout
+    assert re.findall(r"python -m pytest tests/unit/test_small.py::(\w+)", done.stdout) == TAKERS

@@ -129,23 +129,34 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
     await in_thread(look)
 
 
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_what_others_write_stays_text(
-    up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page, session: aiohttp.ClientSession, half: int
 ) -> None:
-    """Pages of a gateway and of a controller with each hostile name in every place that takes a name from outside."""
+    """Pages of a gateway and of a controller with each hostile name in every place that takes a name from outside: half
+    of the names on the one and the others on the other, and by night the other way round.
+    """
     wrong: list[str] = []
+    async with served(tmp_path, unused_tcp_port_factory, across=True) as up:
+        states = await shown_by_both(up, tmp_path, session)
+    for number, told in enumerate(states):
+        for case in NAME_CASES[(number + half) % 2 :: 2]:
+            async with pretending(hostile(told, case.text), case.text) as pretended:
+                wrong += await asyncio.to_thread(look_for_markup, page, pretended, case)
+    assert not wrong, "\n".join(wrong)
+
+
+async def shown_by_both(up: Served, folder: Path, session: aiohttp.ClientSession) -> list[Any]:
+    """States that the pages of a gateway and of a controller show."""
     await asked(up.gateway, session)
-    async with serve_controller(read_file(tmp_path)) as controller:
-        link = plain_gateway(controller.grpc_address, hello("us-1", US))
-        async with link as us:
+    shown = []
+    async with serve_controller(read_file(folder)) as controller:
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
             await us.until(lambda us: len(us.replica_ids) == 2)
             for url in (up.gateway.admin_url, controller.admin_url):
                 async with session.get(f"{url}/admin/overview") as response:
-                    told = await response.json()
-                for case in NAME_CASES:
-                    async with pretending(hostile(told, case.text), case.text) as pretended:
-                        wrong += await asyncio.to_thread(look_for_markup, page, pretended, case)
-    assert not wrong, "\n".join(wrong)
+                    shown.append(await response.json())
+    return shown
 
 
 def hostile(shown: Any, text: str, name: str = "") -> Any:

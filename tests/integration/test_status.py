@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mesh.logs import make_logger
 from tests.fakes.engine import GOOD_STREAM, answer, stream_until
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, nightside, region_config, until, write_policy
+from tests.support.processes import ROOT
 from tests.support.regions import Mesh, Region
 
 
@@ -142,3 +144,12 @@ async def test_it_waits_until_all_is_well_and_no_longer_than_it_may(mesh: Mesh) 
 async def test_a_token_file_that_is_not_there_is_a_command_used_wrongly(tmp_path: Path) -> None:
     code, _, err = await nightside("gateway", "status", "--token-file", tmp_path / "none")
     assert (code, "none cannot be read" in err) == (2, True)
+
+
+async def test_the_command_loads_nothing_that_serves() -> None:
+    script = "import sys, gateway.app.commands, gateway.app.status_cli; print(*sys.modules)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=-1, cwd=ROOT)
+    loaded = set((await process.communicate())[0].decode().split())
+    assert "gateway.features.shown" in loaded
+    serving = {"gateway.app.gateway", "gateway.core.gateway_core", "gateway.features.catalogue"}
+    assert loaded & {*serving, "cryptography", "grpc", "numpy", "prometheus_client", "pydantic", "structlog"} == set()

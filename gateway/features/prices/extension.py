@@ -17,7 +17,6 @@ from gateway.features.prices.audit_cli import price
 from gateway.features.prices.file import parse_prices, read_prices
 from gateway.features.prices.list_in_force import ListInForce
 from gateway.features.prices.metrics import SOURCES, MoneyTally, PriceLevels
-from gateway.features.prices.status import PricesView
 from gateway.features.prices.words import PriceWords
 from mesh.faults import ConfigError
 from mesh.reloader import Reloader
@@ -39,7 +38,6 @@ class PricesExtension(Extension):
     is_live = True
     audit_commands: ClassVar[Sequence[click.Command]] = (price,)
     words = PriceWords()
-    views: ClassVar = {"prices": PricesView}
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         """Raises ConfigError, so that an unreadable list is found at the start."""

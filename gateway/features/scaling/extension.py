@@ -24,7 +24,6 @@ from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
 from gateway.features.extension import Extension, Host
 from gateway.features.scaling.codec import add_scaling, read_scaling
 from gateway.features.scaling.metrics import ScalingMetrics
-from gateway.features.scaling.status import ScalingView
 from gateway.features.scaling.webhook import Result, Webhook
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.request.legs import RequestSummary
@@ -48,7 +47,6 @@ class ScalingExtension(Extension):
         ("nightside_replicas_wanted_changes_total", "reason"): Label("Cause of the change.", tuple(Reason)),
         ("nightside_scaling_messages_total", "result"): Label("Result of applying the snapshot.", tuple(Result)),
     }
-    views: ClassVar = {"scaling": ScalingView}
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config.scaling

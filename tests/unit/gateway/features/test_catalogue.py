@@ -1,4 +1,4 @@
-"""Features outside the core, by their two lists."""
+"""Features outside the core, by their lists."""
 
 from __future__ import annotations
 

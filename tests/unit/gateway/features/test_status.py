@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.features.catalogue import KINDS
 from gateway.features.prices.status import PricesView
 from gateway.features.scaling.status import ScaledPoolView, ScalingView
 from gateway.features.status import StatusView
-
-
-def test_no_part_of_the_state_is_read_by_two_features() -> None:
-    keys = [key for kind in KINDS for key in kind.views]
-    assert set(keys) == {"lockdown_order", "prices", "scaling"}
-    assert len(set(keys)) == len(keys)
 
 
 def test_a_view_adds_nothing_by_itself() -> None:
