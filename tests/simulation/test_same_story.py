@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
-scenario = load_scenario(Path(sys.argv[1]), {"duration": "40s", "drain": "120s", "seed": int(sys.argv[2])})
+scenario = load_scenario(Path(sys.argv[1]), {"duration": "25s", "drain": "120s", "seed": int(sys.argv[2])})
 print([World(scenario, run).play().digest for run in scenario.runs])
 """
 
