@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -10,17 +9,20 @@ import aiohttp
 import pytest
 
 from tests.fakes.engine import FakeEngine
+from tests.support.certificates import new_ca
 from tests.support.regions import Mesh
 from tests.support.served import SLOW, Served, served
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_authorities() -> Iterator[None]:
-    """Let processes believe no certificate authority of this machine: aiohttp has OpenSSL read them all when it is
-    imported, which takes a tenth of a gateway's start.
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let processes trust one certificate authority instead of all of this machine: aiohttp has OpenSSL read them all
+    when it is imported, which takes a tenth of a gateway's start.
     """
+    file = tmp_path_factory.mktemp("authority") / "authority.pem"
+    file.write_bytes(new_ca().pem().certificate_pem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", os.devnull)
+        patch.setenv("SSL_CERT_FILE", str(file))
         yield
 
 
