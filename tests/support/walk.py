@@ -73,7 +73,6 @@ async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_M
         "PATH": f"{bin_folder}:{os.defpath}",
         "PYTHONPATH": str(ROOT),
         "HOME": str(folder),
-        "SSL_CERT_FILE": os.environ["SSL_CERT_FILE"],
     }
     log = folder / "walk.log"
     with log.open("wb") as output:
