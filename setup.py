@@ -91,7 +91,6 @@ COMPILED = (
     "gateway/core/kernel/judging.py",
     "gateway/core/kernel/kernel.py",
     "gateway/core/kernel/legs.py",
-    "gateway/core/kernel/load_levels.py",
     "gateway/core/kernel/peers.py",
     "gateway/core/kernel/placing.py",
     "gateway/core/kernel/pools.py",

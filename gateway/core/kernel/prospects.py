@@ -42,9 +42,8 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     """Reason why no target could ever serve a client's new request; None while one could, if only later. Not for a
     request that refers to a stored response."""
     model = request_class.model
-    if not (
-        core.replicas.groups.serves(model) or core.peers.serves(model)
-    ):  # a client may send any name: none is remembered
+    is_known = model in core.replicas.groups.models or core.peers.serves(model)
+    if not is_known:  # a client may send any name: none is remembered
         return None if core.is_awaited(model) else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None

@@ -9,9 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.bits import next_slot_from, slots_of
+from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
 from gateway.core.kernel.config import CoreConfig, PushingMode
-from gateway.core.kernel.load_levels import LoadLevels
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.kernel.bits import lowest_slot, next_slot_from, select_slot, slots_of
+from gateway.core.kernel.bits import LoadLevels, lowest_slot, next_slot_from, select_slot, slots_of
 
 SLOTS = st.sets(st.integers(0, 5000), min_size=1, max_size=40).map(sorted)
 
@@ -44,3 +44,16 @@ def test_an_empty_mask_has_no_slots() -> None:
         next_slot_from(0, 3)
     with pytest.raises(AssertionError):
         select_slot(0b101, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1), st.integers(1, 2**21 - 1))
+def test_the_least_loaded_of_a_mask_are_found_without_looking_at_each(
+    changes: list[tuple[int, int]], mask: int
+) -> None:
+    levels, plain = LoadLevels(), dict[int, int]()
+    for slot, load in changes:
+        levels.put(slot, load)
+        plain[slot] = load
+    known = [slot for slot in slots_of(mask) if slot in plain]
+    lowest = min((plain[slot] for slot in known), default=None)
+    assert list(slots_of(levels.least(mask))) == [slot for slot in known if plain[slot] == lowest]
