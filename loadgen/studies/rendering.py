@@ -33,7 +33,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"f": _formatted, "row": _row, "listed": listed, "bullets": bullets, "title": _title}
+    made.filters |= {
+        "f": _formatted,
+        "percent": percent,
+        "row": _row,
+        "listed": listed,
+        "bullets": bullets,
+        "title": _title,
+    }
     made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule}
     return made
 
@@ -41,6 +48,11 @@ def _environment() -> Environment:
 def _formatted(value: object, form: str, sign: str = "") -> str:
     """Value by a format specification, behind a sign; a dash for a missing one."""
     return NOTHING if value is None else f"{sign}{value:{form}}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Share in percent, with the space that the pages have; a dash for a missing one."""
+    return NOTHING if value is None else f"{100 * value:.{digits}f} %"
 
 
 def _row(cells: Iterable[object]) -> str:

@@ -64,7 +64,6 @@ from loadgen.studies.token_budget.live import Seen as Waited
 from loadgen.studies.token_budget.live_command import section as live_section
 from loadgen.studies.token_budget.plan import Setting as TokenBudgetSetting
 from loadgen.studies.token_budget.plan import cells as token_budget_cells
-from loadgen.studies.token_budget.tables import Reader as TokenBudgetReader
 from loadgen.studies.token_budget.workloads import WORKLOADS
 from tests.support.traces import published
 
@@ -377,7 +376,7 @@ def token_budget_small(folder: Path) -> Pages:
 
 def _token_budget(names: list[str], *, is_small: bool) -> Pages:
     found = {each: _token_budget_figures(each) for each in token_budget_cells(names, quick=is_small)}
-    reader = TokenBudgetReader(found, names, quick=is_small)
+    reader = token_budget_page.Reader(found, names, quick=is_small)
     elsewhere = {} if is_small else {"Live: a burst of long prompts beside short chat": "Measured.\n"}
     return token_budget_page.page_of(reader, elsewhere)
 

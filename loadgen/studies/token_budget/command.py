@@ -10,9 +10,8 @@ import click
 
 from loadgen.studies.commands import FOLDER, options, refuse_over_the_whole, write
 from loadgen.studies.progress import played_whole
-from loadgen.studies.token_budget.page import page_of
+from loadgen.studies.token_budget.page import Reader, page_of
 from loadgen.studies.token_budget.plan import cells
-from loadgen.studies.token_budget.tables import Reader
 from loadgen.studies.token_budget.workloads import present
 
 ELSEWHERE = {
