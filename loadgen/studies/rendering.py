@@ -36,10 +36,11 @@ def _environment() -> Environment:
     made.filters |= {
         "f": _formatted,
         "percent": percent,
+        "signed": signed,
         "row": _row,
         "listed": listed,
         "bullets": bullets,
-        "title": _title,
+        "capital": _capital,
     }
     made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule}
     return made
@@ -55,6 +56,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     return NOTHING if value is None else f"{100 * value:.{digits}f} %"
 
 
+def signed(share: float) -> str:
+    """Change in percent, with its sign."""
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
 def _row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -64,6 +70,6 @@ def _rule(columns: int) -> str:
     return _row([":--", *["--:"] * (columns - 1)])
 
 
-def _title(words: str) -> str:
+def _capital(words: str) -> str:
     """Words with a capital letter first."""
     return words[:1].upper() + words[1:]
