@@ -51,6 +51,11 @@ def _formatted(value: object, form: str, sign: str = "") -> str:
     return NOTHING if value is None else f"{sign}{value:{form}}"
 
 
+def shortened(text: str, most: int = 160) -> str:
+    """An error's text on one line, for a place between backquotes."""
+    return " ".join(text.replace("`", "'").split())[:most]
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Share in percent, with the space that the pages have; a dash for a missing one."""
     return NOTHING if value is None else f"{100 * value:.{digits}f} %"

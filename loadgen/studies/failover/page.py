@@ -6,13 +6,14 @@ Every figure is measured elsewhere. It must never leave out a failed request, no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
-from loadgen.pages.markdown import NOTHING, bullets, table
+from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies.failover.cases import Outcome
+from loadgen.studies.rendering import render, shortened
 
 REASSIGNED_MAX_S = 3.0
 RENAMED_MAX_S = 5.0
@@ -24,77 +25,18 @@ _COSTS = (
     ("largest snapshot, KiB", "snapshot_bytes"),
     ("making one to push, ms", "push_ms"),
 )
-_STEPS: tuple[tuple[str, Callable[[Outcome], float | None]], ...] = (
-    ("peers stop forwarding, s", lambda each: each.unforwarded_s),
-    ("DNS answer changed, s", lambda each: each.renamed_s),
-    ("replicas reassigned, s", lambda each: each.reassigned_s),
-    ("first request served by an adopter, s", lambda each: each.served_s),
-)
 
 
 def page_of(outcomes: Sequence[Outcome], bench: Mapping[str, object], machine: Mapping[str, object]) -> str:
-    killed = [each for each in outcomes if not each.is_silent]
-    parts = [
-        _head(outcomes, machine),
-        "## From the kill\n",
-        _steps(outcomes),
-        _SEEN,
-        "## What clients saw\n",
-        _clients(outcomes),
-        _EXPLAINED,
-        _faults(outcomes),
-        "## Aims\n",
-        bullets(_judged(killed, outcomes)),
-        "## What the controller costs\n",
-        _costs(bench),
-    ]
-    return "\n".join(filter(None, parts))
-
-
-def _head(outcomes: Sequence[Outcome], machine: Mapping[str, object]) -> str:
-    rounds = max(Counter(each.case for each in outcomes).values(), default=0)
-    return f"""# When a gateway dies
-
-Written by `make results NAME=failover`; do not edit. Gateways, a controller and emulated engines as processes on one
-machine, {rounds} times each: {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB,
-Linux {machine["kernel"]}, {machine["python"]}; the core is {machine["core"]}.
-{float(str(machine["busy"])):.0%} of its CPU was in use meanwhile, by all that ran there.
-
-All decisions have their default settings. Every region has one gateway with two replicas (beside a sibling: two
-regions with four replicas each, in one of them between two gateways) and three clients, each of which asks again as
-soon as it was answered, through the OpenAI SDK with its own two retries. It knows one name and no address: the
-resolver, which keeps answers for their TTL (five seconds), is handed in through the SDK's own HTTP client.
-What it takes where records are published at a provider is in [failover_records.md](failover_records.md).
-How long it takes until another controller leads, by store, is in [succession.md](succession.md).
-"""
-
-
-_SEEN = """Median, and the lowest and highest in brackets; of several deaths, the last. The first three steps are looked
-for up to twenty times a second, at the gateways that are left and at the controller's name server; the fourth is seen
-by clients, and so may be seen before the third. A dash: it did not come within 45 s each time, or cannot be told
-(beside a sibling, who serves the region's requests anyway).
-"""
-_EXPLAINED = """*In flight*: sent before the process had ended, and failed after the kill. *Old answer*: nobody listened
-at the address that the name had named until then, for longer than the SDK tries again. An error that a gateway itself
-answers with is unclassified, whenever it comes: it lives. A failed request whose answer had not begun is one that a
-client could send again unharmed. *Hung*: without an end when the case was over, at a host that says nothing; the SDK
-waits ten minutes for it. Where no host is silent it has no class.
-"""
-
-
-def _by_case(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
+    cases: dict[str, list[Outcome]] = {}
     for each in outcomes:
-        found.setdefault(each.case, []).append(each)
-    return found
-
-
-def _steps(outcomes: Sequence[Outcome]) -> str:
-    rows = [
-        [case, *(_spread([value(each) for each in played]) for _, value in _STEPS)]
-        for case, played in _by_case(outcomes).items()
-    ]
-    return table(["case", *(title for title, _ in _STEPS)], rows)
+        cases.setdefault(each.case, []).append(each)
+    killed = [each for each in outcomes if not each.is_silent]
+    return render(
+        "failover/page.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
+        causes=list(Cause), spread=_spread, failures_of=_failures, faults=_faults(outcomes),
+        judged=_judged(killed, outcomes), costs=_costs(bench),
+    )  # fmt: skip
 
 
 def _spread(values: Sequence[float | None]) -> str:
@@ -104,39 +46,14 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{median(known):.2f} ({min(known):.2f}–{max(known):.2f})"
 
 
-def _clients(outcomes: Sequence[Outcome]) -> str:
-    rows = []
-    for case, played in _by_case(outcomes).items():
-        failures = [each for outcome in played for each in outcome.failures]
-        causes = Counter(cause for cause, _, _ in failures)
-        unbegun = sum(not has_begun for _, has_begun, _ in failures)
-        figures = [sum(each.requests for each in played), len(failures), *(causes[cause] for cause in Cause), unbegun]
-        rows.append([case, *(f"{each:,}" for each in (*figures, sum(each.hung for each in played)))])
-    head = [
-        "case",
-        "requests",
-        "failed",
-        "in flight",
-        "old answer",
-        "unclassified",
-        "failed before the answer began",
-        "hung",
-    ]
-    return table(head, rows)
+def _failures(outcomes: Sequence[Outcome]) -> list[tuple[Cause, bool, str]]:
+    return [each for outcome in outcomes for each in outcome.failures]
 
 
-def _faults(outcomes: Sequence[Outcome]) -> str:
+def _faults(outcomes: Sequence[Outcome]) -> list[str]:
     """Failures in the client's own words, so that readers can check the classes."""
-    said = Counter((cause, _shortened(fault)) for each in outcomes for cause, _, fault in each.failures)
-    if not said:
-        return ""
-    return "As the SDK says it:\n\n" + bullets(
-        [f"{count} × {cause}: `{fault}`" for (cause, fault), count in said.most_common(12)]
-    )
-
-
-def _shortened(text: str) -> str:
-    return " ".join(text.replace("`", "'").split())[:160]
+    said = Counter((cause, shortened(fault)) for cause, _, fault in _failures(outcomes))
+    return [f"{count} × {cause}: `{fault}`" for (cause, fault), count in said.most_common(12)]
 
 
 def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]:
@@ -171,11 +88,7 @@ def _word(is_met: bool) -> str:
 def _costs(bench: Mapping[str, object]) -> str:
     rows = [[title, *(_cost(bench, figure, *size) for size in SIZES)] for title, figure in _COSTS]
     head = ["of the controller's core", *(f"{replicas:,} replicas, {regions} regions" for replicas, regions in SIZES)]
-    return table(head, rows) + (
-        "\nFrom `nightside bench controller`: simulated gateways that all hear each other, medians of several rounds.\n"
-        "The snapshot is that of the gateway that has most once a neighbour has died, and pushing it is making its\n"
-        "bytes; recovery goes from an empty core to everybody told.\n"
-    )
+    return table(head, rows)
 
 
 def _cost(bench: Mapping[str, object], figure: str, replicas: int, regions: int) -> str:
