@@ -38,6 +38,7 @@ def _environment() -> Environment:
         "percent": percent,
         "signed": signed,
         "row": _row,
+        "shortened": shortened,
         "listed": listed,
         "bullets": bullets,
         "capital": _capital,

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from loadgen.demo.reading import BUSY_MACHINE_SHARE
 from loadgen.figures import Figures
-from loadgen.pages.markdown import NOTHING, bullets, listed, table
+from loadgen.pages.markdown import NOTHING
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, Middle, measured, ratio
 from loadgen.studies.placement.judgement import THROUGHPUT_MIN, WAIT_MAX
 from loadgen.studies.placement.live.systems import NIGHTSIDE
+from loadgen.studies.rendering import render, shortened
 
 _FAILURES_MAX = 8
-_TEXT_MAX = 160
 
 
 def _cpu(key: str) -> Measure:
@@ -45,15 +44,11 @@ _COUNTS = ("requests", "failed", "unfinished")
 
 def page_of(document: Figures) -> str:
     """The page as Markdown."""
-    parts = [_head(document)]
-    for case in document["cases"]:
-        what = case["what"][:1].upper() + case["what"][1:]
-        parts += [f"## {case['name'].capitalize()}\n", f"{what}. {case['about']}\n"]
-        parts += _sections(document, case["name"])
-        parts.append(_beside(document, case))
-    parts.append("## What this machine can tell\n")
-    parts.append(_machine(document))
-    return "\n".join(filter(None, parts))
+    return render(
+        "placement/live/page.j2", document=document, case_table=case_table, compared=_compared, runs=_runs,
+        of=of, ratio=ratio, nightside=NIGHTSIDE,
+        failures=_failures, machine=_machine, throughput_min=THROUGHPUT_MIN, wait_max=WAIT_MAX,
+    )  # fmt: skip
 
 
 def case_table(document: Figures, case: str) -> tuple[list[str], list[list[str]]]:
@@ -75,52 +70,6 @@ def _runs(document: Figures, case: str, system: str) -> list[Figures]:
     return [found.get(number + 1, {}) for number in range(document["rounds"])]
 
 
-def _head(document: Figures) -> str:
-    names = [system["name"] for system in document["systems"]]
-    systems = bullets([f"`{each['name']}`: {each['what']}" for each in document["systems"]])
-    missing = bullets([f"`{name}`: {why}" for name, why in document["not_measured"].items()])
-    faults = bullets([_shortened(each) for each in document["faults"]])
-    lacking = f"\nNot here:\n\n{missing}" if document["not_measured"] else ""
-    failed = f"\n**Went wrong**, and counts nowhere:\n\n{faults}" if document["faults"] else ""
-    return f"""# Our default placement, live
-
-Measured on {document["date"]} with `{document["command"]}`, which makes this page.
-[placement.md](../placement.md) says how we place; [skywalker.md](skywalker.md) and the simulator compare rules in
-virtual time, and this page compares programs, {listed(names)}, as processes on one machine, asked
-the same by the same users, before the same engines.
-
-Rounds: {document["rounds"]}, each with another seed; in each everything is started anew, and who comes first turns.
-
-{systems}{lacking}{failed}
-Engines are emulated, where nothing else is said: they answer OpenAI's API with made-up words, at the pace and with the
-KV cache of Llama-3.1-8B on an NVIDIA L4, in real time. The distance between regions is a delay of every byte between
-them. A router for all stands in the first region: clients of the others come to it from afar, and it goes afar to their
-engines; our clients ask the gateway of their own region, and gateways forward. That is what either is made for, and it
-is part of what is compared. Every request carries `x-session-id`, for whoever heeds it.
-
-Medians of the rounds, and the lowest and highest in brackets; what was asked in the warm-up is left out. *Hit rate*:
-cached tokens of all prompt tokens, as engines tell with each answer. *Forwarded*: answered by another region than that
-of its client; routers do not say. *CPU*: of all cores, what the run's own processes used, and all that ran.
-"""
-
-
-def _sections(document: Figures, case: str) -> Iterator[str]:
-    head, rows = case_table(document, case)
-    if not rows:
-        yield "Not played.\n"
-        return
-    yield table(head, rows)
-    compared = list(_compared(document, case))
-    if compared:
-        yield table(["nightside beside", "requests/s", "TTFT mean", "TTFT p50", "TTFT p90", "both aims"], compared)
-        yield (
-            f"Ratios within a round. The aims: at least {THROUGHPUT_MIN} of the throughput, and at most {WAIT_MAX:.1f}"
-            " of the mean TTFT.\n"
-        )
-    if failures := _failures(document, case):
-        yield bullets(failures)
-
-
 def _compared(document: Figures, case: str) -> Iterator[list[str]]:
     ours = _runs(document, case, NIGHTSIDE)
     for system in document["systems"]:
@@ -131,15 +80,6 @@ def _compared(document: Figures, case: str) -> Iterator[list[str]]:
         others = [ratio(ours, theirs, measure) for measure in (of.TTFT_P50, of.TTFT_P90)]
         told = [of.spread_times(each) for each in (throughput, wait, *others)]
         yield [system["name"], *told, _verdict(throughput, wait)]
-
-
-def _beside(document: Figures, case: Figures) -> str:
-    """Sentence on the throughput of the mesh, compared with its throughput on a part of the engines; empty for cases
-    without such a comparison."""
-    if not case["beside"]:
-        return ""
-    both, part = (_runs(document, name, NIGHTSIDE) for name in (case["name"], case["beside"]))
-    return f"`nightside` serves {of.spread_times(ratio(both, part, of.THROUGHPUT))} of what *{case['beside']}* does.\n"
 
 
 def _verdict(throughput: Middle | None, wait: Middle | None) -> str:
@@ -153,20 +93,14 @@ def _failures(document: Figures, case: str) -> list[str]:
     for run in document["runs"]:
         if run["case"] == case:
             for detail, count in run["total"]["failures"].items():
-                said[run["system"], _shortened(detail)] += count
+                said[run["system"], shortened(detail)] += count
     return [f"{system}: {count} × `{detail}`" for (system, detail), count in said.most_common(_FAILURES_MAX)]
 
 
-def _shortened(text: str) -> str:
-    return " ".join(text.replace("`", "'").split())[:_TEXT_MAX]
-
-
 def _machine(document: Figures) -> str:
-    machine: dict[str, Any] = document["machine"]
-    lines = [f"{key}: {value}" for key, value in machine.items()]
     told = [run["machine_cpu"] for run in document["runs"] if run["machine_cpu"] is not None]
     lags = [run["lag_ms"]["p99"] for run in document["runs"] if run["lag_ms"] is not None]
-    text = bullets(lines)
+    text = ""
     if told:
         own, busiest = max(each["own_share"] for each in told), max(each["mean_share"] for each in told)
         text += f"\nThe processes of a run used {own:.0%} of all cores at most. {_busy(own, busiest)}\n"
