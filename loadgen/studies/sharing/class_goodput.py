@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from loadgen.figures import Figures, asked_in
-from loadgen.pages.markdown import NOTHING, table
+from loadgen.pages.markdown import NOTHING
 from loadgen.simulator.results import goodput_of
 from loadgen.simulator.world import Story
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import Size, client, play, world
 
 _SLO: Final = "2s"
@@ -49,27 +50,8 @@ def _figures(story: Story, seconds: int) -> dict[str, object]:
 
 
 def section(measured: Figures) -> str:
-    rows = measured["rows"]
-    head = ("case", "seed", "chats in time", "late", "refused or failed", "first token p50", "p99", "backlog, tokens/s")
-    lines = []
-    for row in rows:
-        chat = row["chat"]
-        first = chat["ttft_ms"]
-        lines.append(
-            (
-                row["case"],
-                str(row["seed"]),
-                NOTHING if chat["goodput"] is None else f"{chat['goodput']:.1%}",
-                str(chat["late"]),
-                str(sum(chat["failures"].values())),
-                *(NOTHING if first is None else f"{first[key] / 1000:.2f} s" for key in ("p50", "p99")),
-                f"{row['backlog_tokens_per_s']:.0f}",
-            )
-        )
-    return f"""## Goodput by class
+    return render("sharing/class_goodput.j2", measured=measured, slo=_SLO, seconds=_seconds)
 
-People chat (1.5 a second) beside a backlog that asks for two bursts of 60 at once, again and again,
-for {measured["seconds"]} s. Of the chats: a whole answer with its first token within {_SLO} is in time.
-*No classes*: both are interactive, of two tenants that share fairly. *Classes*: the backlog is `batch`.
 
-{table(head, lines)}"""
+def _seconds(ms: float | None) -> str:
+    return NOTHING if ms is None else f"{ms / 1000:.2f} s"

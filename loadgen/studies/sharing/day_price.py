@@ -15,6 +15,7 @@ from loadgen.report import RequestRecord
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import Size
 
 EXPECTED: Final = """\
@@ -148,78 +149,11 @@ def _in_time(asked: Sequence[RequestRecord], service_class: ServiceClass) -> flo
     return share(sum(good), len(own))
 
 
-# The page
-
-_HEADS: Final = (
-    *("workload", "policy", "EUR a day", "reserved", "by use", "egress", "kg CO2", "people in time", "jobs in time"),
-    *("TTFT p50, p90", "forwarded", "cache hits", "failed"),
-)
-
-
 def section(measured: Figures) -> str:
-    """Markdown of the section."""
-    return "\n".join(_lines(measured)) + "\n"
-
-
-def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
-    yield "## A day by price"
-    yield ""
-    people_s, jobs_s = SLO_S[ServiceClass.INTERACTIVE], SLO_S[ServiceClass.BATCH]
-    yield (
-        f"Three regions with {_REPLICAS} replicas each, a day of {measured['day_s']} s in the simulator: two are"
-        " reserved, one is paid by use. Prices are invented. People chat by the hours of their region, and jobs of"
-        f" class batch come all the time; first tokens are due in {people_s:g} s and {jobs_s:g} s."
-        " The same requests are placed by `cost` and by `price`."
-    )
-    if measured["is_quick"]:
-        yield ""
-        yield "**Played for a minute only, to see that it can be: these figures say nothing.**"
-    yield ""
-    yield from str(measured["expected"]).splitlines()
-    yield ""
-    yield f"| {' | '.join(_HEADS)} |"
-    yield "|---" * len(_HEADS) + "|"
-    for workload, policies in measured["workloads"].items():
-        for policy, runs in policies.items():
-            aside = " (kept aside)" if workload == ASIDE else ""
-            yield _row(f"{workload}{aside}", policy, runs)
-    yield ""
-    for workload, policies in measured["workloads"].items():
-        yield _verdict(workload, policies)
-    yield ""
-    yield LOOKED_AT
-
-
-def _row(workload: str, policy: str, runs: Sequence[Mapping[str, Any]]) -> str:
-    by_use = _mean(runs, "money", "regions", "ap-northeast-1", "replicas")
-    reserved = _mean(runs, "money", "replicas") - by_use
-    cells = (
-        workload,
-        f"`{policy}`",
-        f"{_mean(runs, 'money', 'total'):.2f}",
-        f"{reserved:.2f}",
-        f"{by_use:.2f}",
-        f"{_mean(runs, 'money', 'egress'):.2f}",
-        f"{_mean(runs, 'money', 'carbon_kg'):.1f}",
-        f"{_mean(runs, 'in_time', 'interactive'):.1%}",
-        f"{_mean(runs, 'in_time', 'batch'):.1%}",
-        f"{_mean(runs, 'ttft_ms', 'p50') / 1000:.2f} s, {_mean(runs, 'ttft_ms', 'p90') / 1000:.2f} s",
-        f"{_mean(runs, 'forwarded_share'):.1%}",
-        f"{_mean(runs, 'prefix_hit_rate'):.1%}",
-        f"{_mean(runs, 'failed'):g}",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def _verdict(workload: str, policies: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    before, after = policies["cost"], policies["price"]
-    by_use = _change(before, after, "money", "regions", "ap-northeast-1", "replicas")
-    late = 100 * (_mean(before, "in_time", "interactive") - _mean(after, "in_time", "interactive"))
-    return (
-        f"- {workload}: by `price` a day costs {_change(before, after, 'money', 'total'):+.1%}, of it what is paid by "
-        f"use {by_use:+.1%}, and emits {_change(before, after, 'money', 'carbon_kg'):+.1%}; of a hundred people's "
-        f"requests {late:+.1f} more are late."
-    )
+    return render(
+        "sharing/day_price.j2", measured=measured, replicas=_REPLICAS, aside=ASIDE, looked_at=LOOKED_AT, mean=_mean,
+        change=_change, slo_s={str(each): objective_s for each, objective_s in SLO_S.items()},
+    )  # fmt: skip
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], *way: str) -> float:
@@ -231,6 +165,7 @@ def _mean(runs: Sequence[Mapping[str, Any]], *way: str) -> float:
     return sum(map(at, runs)) / len(runs)
 
 
-def _change(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], *way: str) -> float:
-    base = _mean(before, *way)
-    return _mean(after, *way) / base - 1 if base else 0.0
+def _change(policies: Mapping[str, Sequence[Mapping[str, Any]]], *way: str) -> float:
+    """Change from `cost` to `price`, as a share."""
+    base = _mean(policies["cost"], *way)
+    return _mean(policies["price"], *way) / base - 1 if base else 0.0

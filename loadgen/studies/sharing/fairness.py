@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gateway.core.kernel.sharing_config import SharingConfig
 from loadgen.figures import Figures
-from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, Size, client, play, world
 from loadgen.vocabulary import RequestEnd
 
@@ -84,30 +84,9 @@ def bound(records: Sequence[RequestRecord], weights: tuple[float, float]) -> flo
 
 
 def section(measured: Figures) -> str:
-    rows = measured["rows"]
-    head = ("weights", "queues", "seed", "served (thousands of weighed tokens)", "ever apart", "bound")
-    lines = [
-        (
-            " : ".join(f"{weight:g}" for weight in row["weights"]),
-            "shared" if row["fair"] else "first come",
-            str(row["seed"]),
-            " and ".join(f"{served / 1000:.0f}" for served in row["served"]),
-            f"{row['apart']:,.0f}",
-            f"{row['bound']:,.0f}" if row["fair"] else "none",
-        )
-        for row in rows
-    ]
-    fair = [row for row in rows if row["fair"]]
-    broken = [row for row in fair if row["apart"] > row["bound"]]
-    worst = max(row["apart"] / row["bound"] for row in fair)
-    verdict = f"{len(broken)} of {len(fair)} runs broke it" if broken else "No run broke it"
-    return f"""## The bound, and what was measured
-
-Two tenants ask for more than the region's engines can do, for {measured["seconds"]} s, the second one twice as hard, so
-that both always have somebody waiting. *Apart*: by how much the difference of what either was served, divided by its
-weight, ever moved. *Bound*: 2 × (slack + one request + what runs at once), from the longest request that was seen; it
-does not grow with time, as the difference does where whoever comes first is served first.
-
-{table(head, lines)}
-{verdict}; the nearest came to {worst:.0%} of it.
-"""
+    fair = [row for row in measured["rows"] if row["fair"]]
+    broken = sum(row["apart"] > row["bound"] for row in fair)
+    return render(
+        "sharing/fairness.j2", measured=measured, worst=max(row["apart"] / row["bound"] for row in fair),
+        verdict=f"{broken} of {len(fair)} runs broke it" if broken else "No run broke it",
+    )  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from gateway.core.vocabulary import TenantName
 from loadgen.figures import Figures
-from loadgen.pages.markdown import NOTHING, table
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.tenant_watch import TenantFigures, bound_of
 from loadgen.simulator.world import World
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import Size
 
 SCENARIO: Final = Path(__file__).parents[2] / "scenarios/tenant_limits.yaml"
@@ -126,57 +126,8 @@ def _median(numbers: list[int]) -> int:
 
 
 def section(measured: Figures) -> str:
-    places = measured["places"]
-    rates = measured["rates"]
-    bound = bound_of(_LIMIT, _GATEWAYS, 0.2)
-    places_head = (
-        "case",
-        "seed",
-        "most at once",
-        "stated",
-        "usual most of a second",
-        "full after",
-        "let in",
-        "refused",
-    )
-    places_rows = [
-        (
-            row["case"],
-            str(row["seed"]),
-            str(row["peak"]),
-            str(row["sides"] * bound) if row["holds"] else "none",
-            str(row["usual"]),
-            NOTHING if row["full_after_s"] is None else f"{row['full_after_s']:.1f} s",
-            f"{row['let_in']:,}",
-            f"{row['refused']:,}",
-        )
-        for row in places
-    ]
-    rates_head = ("limit is kept by", "seed", "most in any minute", "let in", "in", "one bucket would let in")
-    rates_rows = [
-        (
-            "all together" if row["scope"] == "mesh" else "each gateway",
-            str(row["seed"]),
-            str(row["most_in_a_minute"]),
-            f"{row['let_in']:,}",
-            f"{row['span_s']:.0f} s",
-            f"{_PER_MINUTE * (1 + row['span_s'] / 60):.0f}",
-        )
-        for row in rates
-    ]
-    heard = [row for row in places if row["holds"] and row["sides"] == 1]
-    over = max(row["peak"] for row in heard) / _LIMIT - 1
-    return f"""## Limits of tenants across gateways
-
-One tenant asks {_GATEWAYS} gateways of three regions for far more than it may have, for {measured["seconds"]} s: bursts
-of twelve, again and again. *Stated*: the limit of {_LIMIT} requests at once and the floors of those who come while
-others have all of it, for each side of a mesh that is cut for longer than `shares.reserved`
-([tenant_limits.md](../tenant_limits.md#what-holds-and-what-does-not)). While all are heard the limit was exceeded by
-{max(over, 0.0):.0%} at most. *Full after*: from the first request until all of the limit was under way.
-
-{table(places_head, places_rows)}
-A limit of {_PER_MINUTE} requests a minute lets through what full buckets hold and what they refill: {2 * _PER_MINUTE}
-in the worst minute; where each gateway keeps it for itself, that for each. Together they let in less than one bucket
-would: what a bucket holds beyond its share is lost when the share moves on.
-
-{table(rates_head, rates_rows)}"""
+    heard = [row for row in measured["places"] if row["holds"] and row["sides"] == 1]
+    return render(
+        "sharing/limits.j2", measured=measured, gateways=_GATEWAYS, limit=_LIMIT, per_minute=_PER_MINUTE,
+        bound=bound_of(_LIMIT, _GATEWAYS, 0.2), over=max(0.0, max(row["peak"] for row in heard) / _LIMIT - 1),
+    )  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadgen.figures import Figures
-from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord
 from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import LONG, SHORT, Size, client, play, world
 from loadgen.vocabulary import RequestEnd
 
@@ -87,43 +87,12 @@ def _answered(records: Sequence[RequestRecord]) -> int:
 
 
 def section(measured: Figures) -> str:
-    rows = measured["rows"]
-    head = ("flood", "seed", "tenant", "alone", "first come", "fair shares", "is left", "leaving room", "is left",
-            "flood is `batch`")  # fmt: skip
-    lines = [
-        (
-            _FLOODS[row["flood"]],
-            str(row["seed"]),
-            str(row["tenant"]),
-            *(f"{row[key]:.2f} s" for key in ("quiet_s", "first_come_s", "fair_s")),
-            f"{row['moved_share']:.0%}",
-            f"{row['room_s']:.2f} s",
-            f"{row['moved_share_with_room']:.0%}",
-            f"{row['batch_s']:.2f} s",
-        )
-        for row in rows
-    ]
-    lost = sum(row["lost"] for row in rows)
-    kept = sorted({row["flood_kept_share"] for row in rows})
-    return f"""## A noisy neighbour
+    def verdict(key: str, at_most: float) -> str:
+        worst = max(row[key] for row in measured["rows"])
+        return f"That {'holds' if worst <= at_most else 'does **not** hold'}: {worst:.0%} at most."
 
-Two tenants chat while a third asks for three bursts at once, again and again, for {measured["seconds"]} s: several
-times what the two engines can take. The 99th percentile of the two's first tokens, and what is left of what the flood
-does to it where whoever comes first is served first. *Leaving room*: `sharing.yields_above: {YIELDS_ABOVE}`.
-
-{table(head, lines)}
-Stated of fair shares: no more than {MOVED_MAX_SHARE:.0%} is left. {_verdict(rows, "moved_share", MOVED_MAX_SHARE)}
-What they leave is that nothing is preempted: while nobody else waits a burst fills the engines, and then all its
-prompts are read, and one of its answers has to end, before anybody's turn is worth anything.
-
-Stated where who runs more than its share leaves room, before it was first played: no more than
-{MOVED_MAX_SHARE_WITH_ROOM:.0%}. Its first form left no room as soon as anybody waited, missed that by as much again,
-and was changed; the short prompts were kept aside until then.
-{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost. Whoever
-floods pays for it: of what it is answered with fair shares alone, {kept[0]:.0%} to {kept[-1]:.0%} is answered then.
-"""
-
-
-def _verdict(rows: Sequence[Mapping[str, Any]], key: str, at_most: float) -> str:
-    worst = max(row[key] for row in rows)
-    return f"That {'holds' if worst <= at_most else 'does **not** hold'}: {worst:.0%} at most."
+    return render(
+        "sharing/noisy_neighbour.j2", measured=measured, floods=_FLOODS, verdict=verdict, yields_above=YIELDS_ABOVE,
+        kept=[row["flood_kept_share"] for row in measured["rows"]], at_most=MOVED_MAX_SHARE,
+        at_most_with_room=MOVED_MAX_SHARE_WITH_ROOM,
+    )  # fmt: skip

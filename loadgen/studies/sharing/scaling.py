@@ -17,6 +17,7 @@ from loadgen.simulator.results import figures_of
 from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import Size
 from loadgen.traces.rates import Points
 from loadgen.vocabulary import RequestEnd
@@ -93,11 +94,6 @@ def measure(size: Size) -> Figures:
             for curve, what, change in AFTERWARDS
         ],
     }
-
-
-def section(measured: Figures) -> str:
-    """Markdown of the section."""
-    return "\n".join(_lines(measured)) + "\n"
 
 
 def scenario(
@@ -185,66 +181,12 @@ def _p99_s(asked: list[RequestRecord]) -> float:
     return 0.0 if found is None else round(found.p99_ns / _SECOND_NS, 3)
 
 
-# The page
-
-
-def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Replicas over a day: scaled by region, and by the mesh"
-    yield ""
-    yield (
-        f"Three regions, up to {_REPLICAS} replicas each of eight requests at once, one recorded day's curve moved by "
-        f"each region's clock and squeezed into {measured['day_s'] // 60} minutes. Only the curve is squeezed: load "
-        f"rises {86_400 // measured['day_s']} times as fast as in a real day, against the scaler; a replica takes "
-        f"{_START_S} s to start, and is paid for meanwhile. Requests are forwarded in all three; what differs is who "
-        "says how many replicas there are. Replica-hours are of a day of 24 hours. In time: a first token within "
-        f"{SLO_S:g} s of being asked for, and an answer that ended well."
-    )
-    yield ""
-    yield measured["expected"]
-    for curve, modes in measured["curves"].items():
-        yield ""
-        aside = ", kept aside" if curve == ASIDE else ""
-        yield f"### The {curve} curve{aside}"
-        yield ""
-        yield from _table(modes)
-    yield ""
-    yield "### Asked after the look"
-    for each in measured["afterwards"]:
-        yield ""
-        yield f"The {each['curve']} curve with {each['what']}:"
-        yield ""
-        yield from _table(each["modes"])
-    yield ""
-    yield _NOTES
-
-
-def _table(modes: Mapping[str, Any]) -> Iterator[str]:
-    yield "| scaled | replica-hours | starts and stops | TTFT p99 | in time | forwarded | failed of requests |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    for mode, runs in modes.items():
-        yield _row(mode, runs)
-    yield ""
-    yield _in_words(modes)
-
-
-_NOTES: Final = """\
-What was expected and what came of it are both above. Where they differ: the mesh saves more than was expected, on the
-flat curve too, since these fleets are small, one to three replicas a region: a good part of what is saved is the rest
-of a replica that each region for itself has to round up to, and which larger fleets have less of. What is saved is
-paid for in first tokens, and on the flat curve with more of them than was expected: no region sleeps there, so that a
-neighbour's idle slots are few and soon gone. `headroom: 2` buys them back with replicas. Replicas that run all the
-time stand for no team's real provisioning: the second figure beside them, each region's own peak all day, is nearer to
-it. A simulated autoscaler hears other regions without delay, and always gets what it asks for."""
 _NAMES: Final = {"none": "not at all", "region": "each region for itself", "mesh": "the mesh together"}
 
 
-def _row(mode: str, runs: list[Mapping[str, Any]]) -> str:
-    failed, requests = (sum(run[name] for run in runs) for name in ("failed", "requests"))
-    return (
-        f"| {_NAMES[mode]} | {_mean(runs, 'replica_hours'):.1f} | {_mean(runs, 'actions'):.0f} | "
-        f"{_mean(runs, 'ttft_p99_s'):.2f} s | {_mean(runs, 'within_slo_share'):.2%} | "
-        f"{_mean(runs, 'forwarded_share'):.1%} | {failed} of {requests} |"
-    )
+def section(measured: Figures) -> str:
+    return render("sharing/scaling.j2", measured=measured, replicas=_REPLICAS, start_s=_START_S, slo_s=SLO_S,
+                  aside=ASIDE, names=_NAMES, mean=_mean, in_words=_in_words)  # fmt: skip
 
 
 def _in_words(modes: Mapping[str, list[Mapping[str, Any]]]) -> str:
