@@ -92,7 +92,7 @@ class Made(dict[str, Any]):
 
 def simulated(cell: ScenarioCell) -> Figures:
     """Figures of a simulated run; the later points of a cell's experiment have more throughput."""
-    names = cell.point.name, cell.run_name, cell.seed
+    names = cell.experiment, cell.point.name, cell.run_name, cell.seed
 
     def total(*more: object) -> Figures:
         waits = {
