@@ -65,8 +65,8 @@ def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> str:
 
 
 def exactness(series: Sequence[Series], runs_of: RunsOf) -> str:
-    """Where it is worth it to know the engines' caches exactly, and a table of systems that do, beside systems that
-    remember the requests that they sent."""
+    """Workloads on which it is worth it to know the engines' caches exactly, and a table of systems that do, beside
+    systems that remember the requests that they sent."""
     rows, worth = [], []
     for each in series:
         (point,) = each.experiment.points
