@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 
 
 def render(template: str, **values: object) -> str:
-    """Text of a template beneath this folder, such as `resume/page.md.j2`."""
+    """Text of a template beneath this folder, such as `resume/page.j2`."""
     return _environment().get_template(template).render(**values)
 
 

@@ -46,7 +46,7 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert [(path, match.group()) for path, text in text_files() if (match := banned.search(text))] == []
 
 
-NAMED_FILE = re.compile(r"(?<![\w./{}*-])((?:[a-z_][\w.-]*/)*[\w-]+\.(?:py|md))\b(?!\.j2)")
+NAMED_FILE = re.compile(r"(?<![\w./{}*-])((?:[a-z_][\w.-]*/)*[\w-]+\.(?:py|md))\b")
 NAMED_MODULE = re.compile(r"`((?:gateway|controller|loadgen|mesh(?!\.example)|protos)(?:\.[a-z_]\w*)+)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 

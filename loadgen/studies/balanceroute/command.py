@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from loadgen.studies.balanceroute.aside import EXPECTED
-from loadgen.studies.balanceroute.loads import LOADS, find_file, present
+from loadgen.studies.balanceroute.loads import LOADS, present
 from loadgen.studies.balanceroute.page import page_of, rows_of
 from loadgen.studies.balanceroute.plan import settings
 from loadgen.studies.balanceroute.tables import Reader
@@ -19,6 +19,7 @@ from loadgen.studies.cells import Cell
 from loadgen.studies.commands import FOLDER, options, read_json, refuse_over_the_whole, write
 from loadgen.studies.predictors.command import table_of_recorded
 from loadgen.studies.progress import played_whole
+from loadgen.studies.recordings import find_file
 from loadgen.traces.files import TraceError
 
 _TABLE_3 = "Table 3"

@@ -16,13 +16,13 @@ from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PRO
 from gateway.core.features.disaggregated.predictors.history import Ended
 from loadgen.fit.sources import TOKEN_S, passage_key
 from loadgen.studies.predictors.workloads import kept_aside
-from loadgen.traces.files import Draw, TraceError, read_trace
+from loadgen.studies.recordings import AZURE_CHATS, MOONCAKE, SERVEGEN, SERVEGEN_SCALE, all_files, find_file
+from loadgen.traces.files import Draw, read_trace
 from loadgen.traces.rows import Trace
 
 LONG_TOKENS = 400
 """Minimum answer length of the Azure load. The paper leaves out short answers as well; its bound is not published. The
 same as in the table of predictors."""
-_SERVEGEN_SCALE = 0.0135
 _MADE_UP = 8_000
 _KNOWN_MAX = 6_000
 """Maximum number of earlier requests that predictors are fitted to."""
@@ -64,14 +64,6 @@ class Named:
     """Files that it reads, beneath the folder of traces."""
 
 
-def find_file(folder: Path | None, pattern: str) -> Path:
-    """First file that matches the pattern. Raises TraceError."""
-    found = None if folder is None else next(iter(sorted(folder.glob(pattern))), None)
-    if found is None:
-        raise TraceError(f"there is no {pattern} in {folder or 'any folder of traces: name one with --traces'}")
-    return found
-
-
 def asked(named: Named, folder: Path | None, share_known: float = 0.4) -> Asked:
     """Requests of a load, split into earlier and later ones. Raises TraceError."""
     rows = _rows_of(named.name, folder)
@@ -86,22 +78,18 @@ def _rows_of(name: str, folder: Path | None) -> list[Ask]:
 
 # Recorded
 
-_SERVEGEN = ("servegen/servegen_datasets_reason_deepseek-r1*", "servegen/reason_deepseek-r1_client_hod.csv")
-_AZURE = ("azure2023/AzureLLMInferenceTrace_conv.csv*",)
-_MOONCAKE = ("mooncake/conversation_trace.jsonl*",)
-
 
 def _reasoning(folder: Path | None) -> list[Ask]:
-    service, rates = (find_file(folder, pattern) for pattern in _SERVEGEN)
-    return _asks_of(read_trace(service, draw=Draw(rates, rate_scale=_SERVEGEN_SCALE)))
+    service, rates = (find_file(folder, pattern) for pattern in SERVEGEN)
+    return _asks_of(read_trace(service, draw=Draw(rates, rate_scale=SERVEGEN_SCALE)))
 
 
 def _azure(folder: Path | None) -> list[Ask]:
-    return [each for each in _asks_of(read_trace(find_file(folder, _AZURE[0]))) if each.output_tokens >= LONG_TOKENS]
+    return [each for each in _asks_of(read_trace(find_file(folder, AZURE_CHATS))) if each.output_tokens >= LONG_TOKENS]
 
 
 def _mooncake(folder: Path | None) -> list[Ask]:
-    return _asks_of(read_trace(find_file(folder, _MOONCAKE[0])))
+    return _asks_of(read_trace(find_file(folder, MOONCAKE)))
 
 
 def _asks_of(trace: Trace) -> list[Ask]:
@@ -151,12 +139,12 @@ def _prompts(_: Path | None) -> list[Ask]:
 LOADS = {
     each.name: each
     for each in (
-        Named("reasoning", "ServeGen, reasoning: a heavy tail", _reasoning, _SERVEGEN),
-        Named("capped", f"Azure 2023, answers of at least {LONG_TOKENS} tokens: capped", _azure, _AZURE),
+        Named("reasoning", "ServeGen, reasoning: a heavy tail", _reasoning, SERVEGEN),
+        Named("capped", f"Azure 2023, answers of at least {LONG_TOKENS} tokens: capped", _azure, (AZURE_CHATS,)),
         Named("prompts", "made up: heavy-tailed prompts, shorter answers", _prompts),
         Named("recurring", "made up: prompts that recur, a heavy tail", _made_up(0)),
         Named("limited", "made up: chats with a limit", _made_up(1)),
-        Named("mooncake", "Mooncake, conversations", _mooncake, _MOONCAKE),
+        Named("mooncake", "Mooncake, conversations", _mooncake, (MOONCAKE,)),
         Named("agents", "made up: agents, long prompts", _agents),
     )
 }
@@ -167,8 +155,4 @@ ASIDE = ("mooncake", "agents")
 
 def present(folder: Path | None) -> list[str]:
     """Names of the loads whose files are present."""
-    return [
-        each.name
-        for each in LOADS.values()
-        if all(folder is not None and any(folder.glob(pattern)) for pattern in each.patterns)
-    ]
+    return [each.name for each in LOADS.values() if all_files(folder, each.patterns) is not None]

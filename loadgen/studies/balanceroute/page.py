@@ -32,7 +32,7 @@ def page_of(
     rows, met = tables.aims(reader, several)
     plots: dict[str, str] = {}
     text = render(
-        "balanceroute/page.md.j2", reader=reader, look=look, table_3=table_3, ticks=ticks, several=several,
+        "balanceroute/page.j2", reader=reader, look=look, table_3=table_3, ticks=ticks, several=several,
         aims=rows, met=met, scaled=list(_scaled(reader, several, plots)),
         pictured=list(_pictured(reader, several, plots)), swept=tables.swept(reader),
         bounds=tables.bounds(reader, [each for each in several if each.workers <= 16]),

@@ -32,10 +32,11 @@ from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
 from loadgen.engine.model import Finished, FirstToken
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.bound import Ran, gap_at_least
-from loadgen.studies.balanceroute.loads import LOADS, Ask, Asked, asked, find_file
-from loadgen.studies.balanceroute.oracle import Oracle
+from loadgen.studies.balanceroute.loads import LOADS, Ask, Asked, asked
 from loadgen.studies.balanceroute.tally import Tally
 from loadgen.studies.cells import Cell
+from loadgen.studies.oracle import Oracle
+from loadgen.studies.recordings import find_file
 
 BACKLOG = 0.0
 """Value of `offered` for a standing backlog: as much load as fits at any time."""

@@ -34,7 +34,7 @@ def page_of(results: Results, *, quick: bool) -> str:
         if each["all"]["p50_ms"] <= paper.ROUTE_MS
     ]
     return render(
-        "eldr/page.md.j2", results=results, sizes=results.sizes, quick=quick, paper=paper, spreads=spreads,
+        "eldr/page.j2", results=results, sizes=results.sizes, quick=quick, paper=paper, spreads=spreads,
         has_recording=any(each.name == "recorded" for each in results.workloads), balancers=BALANCERS,
         policies=_POLICIES, batches=BATCHES, change=_change, union=_union, rates=_rates, rows=rows,
         within=", ".join(within) or "none",

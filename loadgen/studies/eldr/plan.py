@@ -11,7 +11,6 @@ from msgspec import to_builtins
 
 from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
 from loadgen.figures import Figures
-from loadgen.studies.balanceroute.loads import find_file
 from loadgen.studies.cells import Cell
 from loadgen.studies.eldr.decision_costs import costs_by_core, journal_bytes
 from loadgen.studies.eldr.recorded import PATTERN
@@ -24,6 +23,7 @@ from loadgen.studies.eldr.workloads import (
     has_recording,
 )
 from loadgen.studies.eldr.world import Drawn, Fleet, Play, play
+from loadgen.studies.recordings import find_file
 from mesh.clock import Clock
 
 BALANCERS = ("random", "round_robin", "power_of_two", "join_shortest_queue")

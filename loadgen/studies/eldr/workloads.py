@@ -15,13 +15,13 @@ from gateway.core.features.expert_locality.artifact import EldrArtifact
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.fit.eldr import EldrFit, EldrRules, EldrScores, fit_eldr, score_eldr
 from gateway.fit.expert_placement import place_by_cluster
-from loadgen.studies.balanceroute.loads import find_file
 from loadgen.studies.eldr.generator import QWEN3_30B, Generator, ModelShape, Spread
 from loadgen.studies.eldr.paper import intercept_in_experts
 from loadgen.studies.eldr.recorded import PATTERN, read_recorded
 from loadgen.studies.eldr.requests import Requests, split
 from loadgen.studies.eldr.spreads import AS_PUBLISHED, AS_RECORDED, LANGUAGES, TASKS
 from loadgen.studies.eldr.world import Costs, Drawn, compared, drawn_from
+from loadgen.studies.recordings import find_file, first_file
 
 _SEED = 21
 _BANDWIDTH = 5.3e12
@@ -131,7 +131,7 @@ def drawn_workloads(traces: Path | None, sizes: Sizes) -> tuple[Workload, ...]:
 
 
 def has_recording(traces: Path) -> bool:
-    return any(traces.glob(PATTERN))
+    return first_file(traces, PATTERN) is not None
 
 
 def recorded(traces: Path) -> Workload:

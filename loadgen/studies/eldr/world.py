@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.features.expert_locality.signature import Comparer
@@ -38,6 +38,7 @@ from loadgen.engine.model import Finished, FirstToken
 from loadgen.figures import Figures
 from loadgen.studies.eldr.baselines import ByDomain, ScoredLocal
 from loadgen.studies.eldr.requests import Requests
+from loadgen.studies.oracle import Oracle
 
 _NS = 1_000_000_000
 _LEASE_NS = 480 * _NS
@@ -153,17 +154,6 @@ class _Asked:
     group: int = -1
 
 
-class _Oracle(Predictor):
-    def __init__(self, outputs: dict[str, int]) -> None:
-        self._outputs = outputs
-
-    def estimate(
-        self, ages: npt.NDArray[np.int64], facts: list[Facts], horizon: int
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        left = np.array([self._outputs[each.request_id] for each in facts], np.float64) - ages
-        return (left <= horizon).astype(np.float64), np.clip(left, 1.0, horizon)
-
-
 class _Cache:
     """Prompts that a prefill worker has processed lately."""
 
@@ -228,7 +218,7 @@ class _World:
             room_margin=fleet.decode,
         )
         spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, fleet.batch)
-        oracle = _Oracle({str(at): each.output_tokens for at, each in enumerate(self._asked)})
+        oracle = Oracle({str(at): each.output_tokens for at, each in enumerate(self._asked)})
         predictor = oracle if setting.ages_known else None
         self._tier = DecodeTier(config, spec, random.Random(setting.seed), predictor, policies=BUILT_IN | BY_EXPERTS)
         self._place_of: dict[ReplicaId, tuple[int, int]] = {}

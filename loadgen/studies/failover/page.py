@@ -33,7 +33,7 @@ def page_of(outcomes: Sequence[Outcome], bench: Mapping[str, object], machine: M
         cases.setdefault(each.case, []).append(each)
     killed = [each for each in outcomes if not each.is_silent]
     return render(
-        "failover/page.md.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
+        "failover/page.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
         causes=list(Cause), spread=_spread, failures_of=_failures, faults=_faults(outcomes),
         judged=_judged(killed, outcomes), costs=_costs(bench),
     )  # fmt: skip

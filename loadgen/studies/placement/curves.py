@@ -7,34 +7,25 @@ from math import log10
 
 from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, lines
-from loadgen.pages.markdown import NOTHING, bullets, table
+from loadgen.pages.markdown import NOTHING, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, ratio, seconds_of, spread_times, times
-from loadgen.studies.placement.judgement import BENDS, BOUNDS_S, RunsOf, all_goodputs, bends, curve
+from loadgen.studies.placement.judgement import RunsOf, all_goodputs, bends, curve
 from loadgen.studies.placement.plan import Series, Spike
 from loadgen.studies.placement.systems import BASELINES, OURS
-from loadgen.studies.skywalker.reader import Section
 
 
-def sweeps(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    parts = [
-        "## Load sweeps\n",
-        f"A curve bends down where more load gives less than {BENDS} of the throughput that less load gave.\n",
-        bullets([_bent(each, runs_of) for each in series]),
-    ]
-    plots = {}
-    for number, each in enumerate(series):
-        parts.append(f"### {each.title}\n")
-        for kind, y_name, measure in (("rate", "requests/s", of.THROUGHPUT), ("ttft", "mean TTFT, s", of.TTFT_MEAN)):
-            name = f"placement-sweep-{number}-{kind}.svg"
-            plots[name] = _plot(each, y_name, measure, runs_of)
-            parts.append(f"![{each.title}: {y_name}]({name})\n")
-        parts.append(_loads(each, runs_of))
-    return Section("\n".join(parts), plots)
+def sweep_plots(sweeps: Sequence[Series], runs_of: RunsOf) -> dict[str, str]:
+    """Two plots of each sweep, by file name."""
+    return {
+        f"placement-sweep-{number}-{kind}.svg": _plot(each, y_name, measure, runs_of)
+        for number, each in enumerate(sweeps)
+        for kind, y_name, measure in (("rate", "requests/s", of.THROUGHPUT), ("ttft", "mean TTFT, s", of.TTFT_MEAN))
+    }
 
 
-def _bent(series: Series, runs_of: RunsOf) -> str:
+def bent(series: Series, runs_of: RunsOf) -> str:
     found = {
         name: bends(curve(series.experiment, name, of.THROUGHPUT, runs_of)) for name in series.experiment.run_names
     }
@@ -52,7 +43,7 @@ def _plot(series: Series, y_name: str, measure: Measure, runs_of: RunsOf) -> str
     return picture_file(lines(series.title, drawn, series.axis, y_name))
 
 
-def _loads(series: Series, runs_of: RunsOf) -> str:
+def loads(series: Series, runs_of: RunsOf) -> str:
     head = (series.axis, *(cell for name in series.experiment.run_names for cell in (f"{name}: /s", "TTFT", "p90")))
     rows = []
     for load, point in zip(series.loads, series.experiment.points, strict=True):
@@ -70,15 +61,10 @@ def _plain(runs: Sequence[Figures], measure: Measure) -> str:
     return NOTHING if found is None else f"{found:.{max(0, 2 - int(log10(max(found, 1))))}f}"
 
 
-def goodputs(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """Section of goodput: the most requests per second of each sweep that are served in time."""
-    told = "over all loads of a sweep, at which nine in ten first tokens come within the bound"
-    parts = ["## Goodput\n", f"The most requests a second, {told}.\n"]
-    for bound_s in BOUNDS_S:
-        rows = [_goodput(each, bound_s, runs_of) for each in series]
-        names = series[0].experiment.run_names
-        parts += [f"TTFT p90 of at most {bound_s:g} s:\n", table(("sweep", *names, "ours, of the best other"), rows)]
-    return Section("\n".join(parts))
+def goodputs(series: Sequence[Series], bound_s: float, runs_of: RunsOf) -> str:
+    """Table of the most requests per second of each sweep that are served in time."""
+    head = ("sweep", *series[0].experiment.run_names, "ours, of the best other")
+    return table(head, [_goodput(each, bound_s, runs_of) for each in series])
 
 
 def _goodput(series: Series, bound_s: float, runs_of: RunsOf) -> tuple[str, ...]:
@@ -89,7 +75,7 @@ def _goodput(series: Series, bound_s: float, runs_of: RunsOf) -> tuple[str, ...]
     return series.title, *(NOTHING if each is None else f"{each:.2f}" for each in found.values()), share
 
 
-def spikes(several: Sequence[Spike], runs_of: RunsOf) -> Section:
+def spike_table(several: Sequence[Spike], runs_of: RunsOf) -> str:
     """Table of the time after a spike, beside the same time without one."""
     rows = []
     for spike in several:
@@ -106,13 +92,4 @@ def spikes(several: Sequence[Spike], runs_of: RunsOf) -> Section:
                 )
             )
     head = ("workload", "system", "requests/s without it", "after it", "mean TTFT after it")
-    text = "\n".join(
-        [
-            "## After a spike\n",
-            "For a minute each region sends bursts about documents on top of what it had. What is measured begins half"
-            " a minute after the end of that: the ratio to the same time of the same run without it. Who returns to its"
-            " level has × 1.\n",
-            table(head, rows),
-        ]
-    )
-    return Section(text)
+    return table(head, rows)

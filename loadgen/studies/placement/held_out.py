@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loadgen.studies.experiments import Changes, Point
 from loadgen.studies.placement.workloads import H100, REGIONS, Workload
+from loadgen.studies.recordings import AZURE_CHATS, first_file
 from loadgen.studies.skywalker.plan import spread_out
 
 EXPECTED = """On Azure's conversations nothing is shared, so that a rule can only choose whom to make wait: all systems
@@ -40,11 +41,9 @@ def held_out(folder: Path | None) -> dict[str, Workload]:
     """Held-out workloads: Azure's conversations of 2023 in recorded order, eight times as fast (44 requests per second,
     without shared prefixes), and MT-Bench's two-turn questions, whose users arrive as Azure's code requests did over
     two days of 2024, with an hour in five seconds. Empty without their files."""
-    if folder is None:
-        return {}
-    chat = _only(folder, "azure2023/AzureLLMInferenceTrace_conv.csv*")
-    questions = _only(folder, "mtbench/question.jsonl*")
-    rates = _only(folder, "azure2024_digitised/code_invocations_per_min_10min.csv")
+    chat = first_file(folder, AZURE_CHATS)
+    questions = first_file(folder, "mtbench/question.jsonl*")
+    rates = first_file(folder, "azure2024_digitised/code_invocations_per_min_10min.csv")
     found = {}
     if chat is not None:
         found["azure"] = _azure(chat)
@@ -82,7 +81,3 @@ def _mtbench(questions: Path, rates: Path) -> Workload:
     return Workload(
         Point("MT-Bench at the rates of Azure's code, 2/2/2", "paper_conversations.yaml", changes), seeds_from=201
     )
-
-
-def _only(folder: Path, pattern: str) -> Path | None:
-    return next(iter(sorted(file.resolve() for file in folder.glob(pattern))), None)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, bullets, listed, table
 from loadgen.studies import numbers as of
+from loadgen.studies.experiments import Experiment
 from loadgen.studies.numbers import measured, number, percent, ratio, seconds_of, spread_times, times
-from loadgen.studies.placement.held_out import EXPECTED, FOUND
-from loadgen.studies.placement.judgement import ALIKE, RunsOf, Verdict, verdicts
-from loadgen.studies.placement.plan import Evaluation, Series
+from loadgen.studies.placement.constants import Constant
+from loadgen.studies.placement.judgement import ALIKE, RunsOf, Verdict
+from loadgen.studies.placement.plan import Series
 from loadgen.studies.placement.systems import BEFORE, LLM_D, LLM_D_EXACT, OURS, OURS_EXACT, SKYWALKER
-from loadgen.studies.skywalker.reader import Section
 
 EXACT_GAIN_MIN = 0.03
 """Minimum throughput gain that a live feed of engines' caches would have to give."""
@@ -21,11 +21,10 @@ _VERDICT_HEAD = ("point", "ours: requests/s", "TTFT mean", "p90", "hits", "best 
                  "quickest of the best", "mean TTFT, of its", "aims")  # fmt: skip
 
 
-def verdict_table(title: str, several: Sequence[tuple[Series, Sequence[Verdict]]], runs_of: RunsOf) -> Section:
-    rows = [_verdict(series, each, runs_of) for series, told in several for each in told]
+def verdict_table(several: Sequence[tuple[Series, Sequence[Verdict]]], runs_of: RunsOf) -> str:
     notes = [f"{series.title}: {series.note}" for series, _ in several if series.note]
-    parts = [f"## {title}\n", table(_VERDICT_HEAD, rows), *([bullets(notes)] if notes else [])]
-    return Section("\n".join(parts))
+    found = table(_VERDICT_HEAD, [_verdict(series, each, runs_of) for series, told in several for each in told])
+    return f"{found}\n{bullets(notes)}" if notes else found
 
 
 def _verdict(series: Series, each: Verdict, runs_of: RunsOf) -> tuple[str, ...]:
@@ -44,8 +43,8 @@ def _said(each: Verdict) -> str:
     return "met, far better" if each.is_far_better else "met"
 
 
-def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """Table of the default beside SkyWalker's rules, as published and as the earlier default."""
+def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> str:
+    """Sentence and table of the default beside SkyWalker's rules, as published and as the earlier default."""
     rows, better, worse = [], 0, []
     for each in series:
         (point,) = each.experiment.points
@@ -62,13 +61,12 @@ def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> Section:
     told = f"It has as much throughput and no longer a mean TTFT on {better} of {len(rows)} workloads"
     told += f", and less throughput on {listed(worse)}." if worse else ", and less throughput on none."
     head = ("workload", f"of {SKYWALKER}: throughput", "mean TTFT", f"of {BEFORE}: throughput", "mean TTFT")
-    text = "## Beside the paper's own rules\n\nOurs, as ratios to SkyWalker's published rule and to our default before"
-    return Section(f"{text}. {told}\n\n{table(head, rows)}")
+    return f"{told}\n\n{table(head, rows)}"
 
 
-def exactness(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """Table of systems that know the engines' caches exactly, beside systems that remember the requests that they
-    sent."""
+def exactness(series: Sequence[Series], runs_of: RunsOf) -> str:
+    """Workloads on which it is worth it to know the engines' caches exactly, and a table of systems that do, beside
+    systems that remember the requests that they sent."""
     rows, worth = [], []
     for each in series:
         (point,) = each.experiment.points
@@ -82,63 +80,34 @@ def exactness(series: Sequence[Series], runs_of: RunsOf) -> Section:
             cells += [spread_times(ratio(one, other, of.THROUGHPUT), 3), times(ratio(one, other, of.TTFT_MEAN))]
         rows.append((each.title, *cells))
     head = ("workload", "ours: throughput", "mean TTFT", "llm-d: throughput", "mean TTFT")
-    text = "\n".join(
-        [
-            "## What exactness is worth\n",
-            "The same rule in gateways that know what each engine has cached, or is about to, instead of remembering"
-            " what they sent where; as ratios to those that remember. No live feed can be more exact than that, and"
-            f" one is built only for a gain above {EXACT_GAIN_MIN:.0%}: ours has it on {listed(worth) or 'none'}.\n",
-            table(head, rows),
-        ]
-    )
-    return Section(text)
+    return f"ours has it on {listed(worth) or 'none'}.\n\n{table(head, rows)}"
 
 
-def sensitivity(plan: Evaluation, runs_of: RunsOf, played: Collection[str] | None) -> Section:
-    parts = ["## Constants\n", "Each alone, over a decade: throughput and mean TTFT as ratios to the default's.\n"]
-    for constant in plan.constants:
-        tried = [each for each in plan.sensitivity[constant.key] if played is None or each.name in played]
-        if not tried:
-            continue
-        machines = [f"{name}: {value}" for name, value in (("H100", constant.on_h100), ("L4", constant.on_l4)) if value]
-        rows = []
-        for value in constant.values:
-            cells = []
-            for experiment in tried:
-                (point,) = experiment.points
-                runs, base = (runs_of(experiment, point.name, each) for each in (value, constant.default))
-                cells += [times(ratio(runs, base, of.THROUGHPUT), 3), times(ratio(runs, base, of.TTFT_MEAN))]
-            rows.append((f"{value} (default)" if value == constant.default else value, *cells))
-        head = [cell for each in tried for cell in (f"{each.points[0].name}: throughput", "mean TTFT")]
-        parts += [f"### `placement.{constant.key}`\n", f"{constant.what} {'; '.join(machines)}".rstrip() + "\n"]
-        parts.append(table((constant.key, *head), rows))
-    if not plan.constants:
-        parts.append("None are named.\n")
-    return Section("\n".join(parts))
+def about(constant: Constant) -> str:
+    machines = [f"{name}: {value}" for name, value in (("H100", constant.on_h100), ("L4", constant.on_l4)) if value]
+    return f"{constant.what} {'; '.join(machines)}".rstrip()
 
 
-def unseen(plan: Evaluation, runs_of: RunsOf) -> Section:
-    """Section of held-out workloads, with the results that were expected before."""
-    if not plan.held_out:
-        return Section("## Held out\n\nTwo workloads are kept aside, and were not played for this page.\n")
-    several = [(each, verdicts(each.experiment, runs_of)) for each in plan.held_out]
-    section = verdict_table("Held out", several, runs_of)
-    return Section(
-        f"{section.text}\nExpected before they were played: {EXPECTED or 'nothing was written down.'}\n\n{FOUND}\n"
-    )
+def constant_table(constant: Constant, tried: Sequence[Experiment], runs_of: RunsOf) -> str:
+    rows = []
+    for value in constant.values:
+        cells = []
+        for experiment in tried:
+            (point,) = experiment.points
+            runs, base = (runs_of(experiment, point.name, each) for each in (value, constant.default))
+            cells += [times(ratio(runs, base, of.THROUGHPUT), 3), times(ratio(runs, base, of.TTFT_MEAN))]
+        rows.append((f"{value} (default)" if value == constant.default else value, *cells))
+    head = [cell for each in tried for cell in (f"{each.points[0].name}: throughput", "mean TTFT")]
+    return table((constant.key, *head), rows)
 
 
 _HEAD = ("system", "requests/s", "of ours", "TTFT mean, s", "of ours", "p50", "p90", "whole p50, s", "hits",
          "prefilled tokens a request", "away", "busiest / mean", "failed")  # fmt: skip
 
 
-def everything(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    parts = ["## Every figure\n"]
-    for each in series:
-        (point,) = each.experiment.points
-        rows = [_row(each, point.name, name, runs_of) for name in each.experiment.run_names]
-        parts += [f"### {each.title}\n", table(_HEAD, rows)]
-    return Section("\n".join(parts))
+def everything(series: Series, runs_of: RunsOf) -> str:
+    (point,) = series.experiment.points
+    return table(_HEAD, [_row(series, point.name, name, runs_of) for name in series.experiment.run_names])
 
 
 def _row(series: Series, point: str, name: str, runs_of: RunsOf) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.core.features.disaggregated.predictors.history import Snapshot
 from loadgen.fit.sources import Request, history_of, history_of_trace
+from loadgen.studies.recordings import AZURE_CHATS, MOONCAKE, SERVEGEN, SERVEGEN_SCALE, all_files, first_file
 from loadgen.traces.files import Draw, read_trace
 from loadgen.traces.rows import Trace
 
@@ -22,8 +23,6 @@ CAPPED = "Azure 2023, conversation"
 CAPPED_LONG = "Azure 2023, at least 400 tokens"
 RECURRING = "Mooncake, conversation"
 _LONG_TOKENS = 400
-_SERVEGEN_SCALE = 0.0135
-"""Share of a day's requests, so that not many more are read than are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +35,20 @@ class PredictorWorkload:
 
 def recorded(folder: Path | None) -> list[PredictorWorkload]:
     """Loads whose files are in the folder, under the names that they are published with."""
-    if folder is None:
-        return []
     found: list[PredictorWorkload] = []
-    service = _first(folder, "servegen/servegen_datasets_reason_deepseek-r1*")
-    rates = _first(folder, "servegen/reason_deepseek-r1_client_hod.csv")
-    if service and rates:
-        draw = Draw(rates, rate_scale=_SERVEGEN_SCALE)
-        found.append(_workload(REASONING, lambda: read_trace(service, draw=draw)))
-    azure = _first(folder, "azure2023/AzureLLMInferenceTrace_conv.csv*")
-    if azure:
+    if servegen := all_files(folder, SERVEGEN):
+        draw = Draw(servegen[1], rate_scale=SERVEGEN_SCALE)
+        found.append(_workload(REASONING, lambda: read_trace(servegen[0], draw=draw)))
+    if azure := first_file(folder, AZURE_CHATS):
         found.append(_workload(CAPPED, lambda: read_trace(azure)))
         found.append(_workload(CAPPED_LONG, lambda: _long_ones(read_trace(azure))))
-    mooncake = _first(folder, "mooncake/conversation_trace.jsonl*")
-    if mooncake:
+    if mooncake := first_file(folder, MOONCAKE):
         found.append(_workload(RECURRING, lambda: read_trace(mooncake)))
     return found
 
 
 def _workload(name: str, read: Callable[[], Trace]) -> PredictorWorkload:
     return PredictorWorkload(name, lambda: history_of_trace(read(), requests_max=REQUESTS_MAX))
-
-
-def _first(folder: Path, pattern: str) -> Path | None:
-    return next(iter(sorted(folder.glob(pattern))), None)
 
 
 def _long_ones(trace: Trace) -> Trace:

@@ -45,7 +45,7 @@ def page_of(measured: Measured) -> str:
         return f"{sum(each.taken_for.get(category, 0) for each in seen) / whole:.1%}" if whole else NOTHING
 
     return render(
-        "prompts/page.md.j2", measured=measured, documents=documents, order=_ORDER, right=right,
+        "prompts/page.j2", measured=measured, documents=documents, order=_ORDER, right=right,
         chosen=len(documents) - len(aside), tokenizers=tokenizers, languages=sorted(languages.items()), ratio=_ratio,
         people=len({each.language for each in aside if each.category is not Category.CODE}),
         programs=len({each.language for each in aside if each.category is Category.CODE}),

@@ -24,7 +24,7 @@ def page_of(
     machine: Mapping[str, object],
 ) -> str:
     added, whole = costs
-    return render("resume/page.md.j2", outcomes=outcomes, added=added, costs=whole, measured=measured, machine=machine,
+    return render("resume/page.j2", outcomes=outcomes, added=added, costs=whole, measured=measured, machine=machine,
                   playing=playing, relay_chunk_us=RELAY_CHUNK_US, two=_two)  # fmt: skip
 
 

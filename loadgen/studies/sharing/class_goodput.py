@@ -50,7 +50,7 @@ def _figures(story: Story, seconds: int) -> dict[str, object]:
 
 
 def section(measured: Figures) -> str:
-    return render("sharing/class_goodput.md.j2", measured=measured, slo=_SLO, seconds=_seconds)
+    return render("sharing/class_goodput.j2", measured=measured, slo=_SLO, seconds=_seconds)
 
 
 def _seconds(ms: float | None) -> str:

@@ -151,7 +151,7 @@ def _in_time(asked: Sequence[RequestRecord], service_class: ServiceClass) -> flo
 
 def section(measured: Figures) -> str:
     return render(
-        "sharing/day_price.md.j2", measured=measured, replicas=_REPLICAS, aside=ASIDE, looked_at=LOOKED_AT, mean=_mean,
+        "sharing/day_price.j2", measured=measured, replicas=_REPLICAS, aside=ASIDE, looked_at=LOOKED_AT, mean=_mean,
         change=_change, slo_s={str(each): objective_s for each, objective_s in SLO_S.items()},
     )  # fmt: skip
 

@@ -87,6 +87,6 @@ def section(measured: Figures) -> str:
     fair = [row for row in measured["rows"] if row["fair"]]
     broken = sum(row["apart"] > row["bound"] for row in fair)
     return render(
-        "sharing/fairness.md.j2", measured=measured, worst=max(row["apart"] / row["bound"] for row in fair),
+        "sharing/fairness.j2", measured=measured, worst=max(row["apart"] / row["bound"] for row in fair),
         verdict=f"{broken} of {len(fair)} runs broke it" if broken else "No run broke it",
     )  # fmt: skip

@@ -128,6 +128,6 @@ def _median(numbers: list[int]) -> int:
 def section(measured: Figures) -> str:
     heard = [row for row in measured["places"] if row["holds"] and row["sides"] == 1]
     return render(
-        "sharing/limits.md.j2", measured=measured, gateways=_GATEWAYS, limit=_LIMIT, per_minute=_PER_MINUTE,
+        "sharing/limits.j2", measured=measured, gateways=_GATEWAYS, limit=_LIMIT, per_minute=_PER_MINUTE,
         bound=bound_of(_LIMIT, _GATEWAYS, 0.2), over=max(0.0, max(row["peak"] for row in heard) / _LIMIT - 1),
     )  # fmt: skip

@@ -92,7 +92,7 @@ def section(measured: Figures) -> str:
         return f"That {'holds' if worst <= at_most else 'does **not** hold'}: {worst:.0%} at most."
 
     return render(
-        "sharing/noisy_neighbour.md.j2", measured=measured, floods=_FLOODS, verdict=verdict, yields_above=YIELDS_ABOVE,
+        "sharing/noisy_neighbour.j2", measured=measured, floods=_FLOODS, verdict=verdict, yields_above=YIELDS_ABOVE,
         kept=[row["flood_kept_share"] for row in measured["rows"]], at_most=MOVED_MAX_SHARE,
         at_most_with_room=MOVED_MAX_SHARE_WITH_ROOM,
     )  # fmt: skip

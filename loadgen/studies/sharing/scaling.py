@@ -185,7 +185,7 @@ _NAMES: Final = {"none": "not at all", "region": "each region for itself", "mesh
 
 
 def section(measured: Figures) -> str:
-    return render("sharing/scaling.md.j2", measured=measured, replicas=_REPLICAS, start_s=_START_S, slo_s=SLO_S,
+    return render("sharing/scaling.j2", measured=measured, replicas=_REPLICAS, start_s=_START_S, slo_s=SLO_S,
                   aside=ASIDE, names=_NAMES, mean=_mean, in_words=_in_words)  # fmt: skip
 
 

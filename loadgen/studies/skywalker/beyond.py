@@ -3,46 +3,21 @@ default."""
 
 from __future__ import annotations
 
-from loadgen.pages.markdown import NOTHING, bullets, listed, table
+from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies import numbers as of
 from loadgen.studies.experiments import Experiment
 from loadgen.studies.numbers import mean_ratio, quotient, ratio, spread_times, times
-from loadgen.studies.skywalker.judgement import MAY_LOSE, SAME, Judgement, judgement
+from loadgen.studies.skywalker.judgement import SAME, Judgement, judgement
 from loadgen.studies.skywalker.plan import (
     ALL_OF_THEM,
-    CREDIT_ALONE,
     FIRST_TOKEN,
     SKYWALKER,
-    VARIANT_WORDS,
     WORTH,
-    worth_trials,
 )
-from loadgen.studies.skywalker.reader import Reader, Section
+from loadgen.studies.skywalker.reader import Reader
 
 
-def beyond(reader: Reader) -> Section:
-    experiment = reader.plan.improvement
-    names = [name for name in experiment.run_names if name != SKYWALKER]
-    text = "\n".join(
-        [
-            "## Beyond the paper\n",
-            "Ratios to the paper's algorithm, with nothing changed but what is said:\n",
-            bullets([f"`{name}`: {words}" for name, words in VARIANT_WORDS.items()]),
-            _table(reader, experiment),
-            bullets([_judged(reader, name) for name in names]),
-            f"Fit to be a default is what loses no more than {MAY_LOSE:.0%} on any workload, by the median of the"
-            f" seeds, and wins more than {SAME:.0%} on the whole; single seeds may lose more. What was also played on"
-            " the workloads of [What nothing was fitted to](#what-nothing-was-fitted-to) is judged by those too."
-            f" {_together(reader)}\n",
-            f"The 128 bytes of `{WORTH}` come from {worth_trials('these workloads')}, seeing these figures: on those it"
-            " is fitted. The others were not used for it, but since nobody can tell which they are, only what follows"
-            " is known to test it.\n",
-        ]
-    )
-    return Section(text)
-
-
-def _judged(reader: Reader, name: str) -> str:
+def judged_rule(reader: Reader, name: str) -> str:
     found = judgement(reader, name)
     if not found.throughputs:
         return f"`{name}`: not played."
@@ -63,7 +38,7 @@ def _wait(found: Judgement) -> str:
     return f"× {mean_ratio(found.waits):.2f}" if len(found.waits) == len(found.gains) else NOTHING
 
 
-def _together(reader: Reader) -> str:
+def together(reader: Reader) -> str:
     """Sentence on whether all rules together gain more than `worth` alone."""
     alone, together = (judgement(reader, name, unseen=False) for name in (WORTH, ALL_OF_THEM))
     if not (alone.is_whole and together.is_whole):
@@ -79,25 +54,7 @@ def _together(reader: Reader) -> str:
     )
 
 
-# Workloads to which no setting was fitted
-
-
-def unseen(reader: Reader) -> Section:
-    experiment = reader.plan.unseen
-    seeds = listed(list(map(str, experiment.seeds)))
-    text = "\n".join(
-        [
-            "## What nothing was fitted to\n",
-            f"`{WORTH}`, `{CREDIT_ALONE}` and both on workloads and seeds ({seeds}) to which nothing was fitted:"
-            " written down first, played then, and neither changed nor left out since. The first is also a scenario of"
-            " our tests, where it is played with other seeds. Ratios to the paper's algorithm, as above.\n",
-            _table(reader, experiment),
-        ]
-    )
-    return Section(text)
-
-
-def _table(reader: Reader, experiment: Experiment) -> str:
+def variants(reader: Reader, experiment: Experiment) -> str:
     names = [name for name in experiment.run_names if name != SKYWALKER]
     rows = []
     for point in experiment.points:

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from loadgen.studies.commands import FOLDER, options, play_chosen, read_json, write
-from loadgen.studies.skywalker.page import page_of
+from loadgen.studies.skywalker.page import SLOTS, page_of
 from loadgen.studies.skywalker.plan import evaluation, find_traces
-from loadgen.studies.skywalker.slots import SLOTS
 
 
 @click.command()

@@ -3,39 +3,27 @@ figures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadgen.pages.drawing import Boxes, rows
 from loadgen.pages.markdown import bullets, listed, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, measured, middle_box, number, percent, seconds_of, times
 from loadgen.studies.skywalker.plan import SKYWALKER
-from loadgen.studies.skywalker.reader import Reader, Section
+from loadgen.studies.skywalker.reader import Reader
 
 _SAME = 0.01
 _HEAD = ("system", "requests/s", "", "TTFT p50, s", "", "mean", "", "p90", "", "whole p50, s", "", "hits", "away",
          "outstanding", "busiest / mean")  # fmt: skip
 
 
-def comparison(reader: Reader) -> Section:
-    parts = [
-        "## Fig. 8: throughput, time to first token, end to end\n",
-        _where_behind(reader, of.THROUGHPUT, "throughput", more_is_better=True),
-        _where_behind(reader, of.TTFT_P90, "P90 of TTFT", more_is_better=False),
-        "Ratios are to SkyWalker's. `hits`: of the prompts' tokens, those found in an engine's cache; `away`: of the"
-        " requests, those answered outside the client's region; `outstanding`: requests at one engine on average, and"
-        " `busiest / mean`: at the busiest engine, as a multiple of that. Boxes:"
-        " 25 to 75 %, whiskers 10 and 90 %, line: median, triangle: mean; medians of the seeds.\n",
-    ]
-    plots = {}
+def compared(reader: Reader, plots: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Title, plot and table of each workload; plots are added."""
     for place, workload in enumerate(reader.workloads()):
         name = f"skywalker-fig8-{place}.svg"
         plots[name] = _plot(reader, workload)
-        parts += [
-            f"### {workload}\n",
-            _table(reader, workload),
-            f"![{workload}: first tokens and whole answers]({name})\n",
-        ]
-    return Section("\n".join(parts), plots)
+        yield workload, name, _table(reader, workload)
 
 
 def _table(reader: Reader, workload: str) -> str:
@@ -65,7 +53,7 @@ def _plot(reader: Reader, workload: str) -> str:
     return picture_file(rows(f"{workload}: first tokens and whole answers", systems, panels))
 
 
-def _where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:
+def where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:
     """Sentence naming the systems that are better than SkyWalker."""
     rivals = [name for name in reader.plan.fig8.run_names if name != SKYWALKER]
     workloads = reader.workloads()

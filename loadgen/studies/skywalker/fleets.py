@@ -9,7 +9,7 @@ from statistics import median
 
 from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, lines
-from loadgen.pages.markdown import NOTHING, bullets, table
+from loadgen.pages.markdown import NOTHING, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Middle, measured, median_of, number, percent, ratio, seconds_of, spread_times
@@ -23,13 +23,11 @@ from loadgen.studies.skywalker.plan import (
     SKYWALKER,
     WORTH,
 )
-from loadgen.studies.skywalker.reader import Reader, Section
+from loadgen.studies.skywalker.reader import Reader
 
-_SKEWED_PLOT = "skywalker-fig10.svg"
-_DAY_PLOT = "skywalker-day.svg"
 _SKEWED_HEAD = ("replicas", SKYWALKER, REGION_LOCAL, "mesh over region-local", f"`{WORTH}` over region-local",
                 "TTFT p90, s", f"`{WORTH}`'s", "region-local's", "away")  # fmt: skip
-_PAPER_OF_DAY = 0.405
+PAPER_OF_DAY = 0.405
 _P90_HEAD = tuple(f"P90 of TTFT, {region}, s" for region in REGIONS)
 
 
@@ -37,20 +35,17 @@ def skewed_gain(reader: Reader, replicas: int, run: str = SKYWALKER) -> Middle |
     return ratio(reader.skewed(replicas, run), reader.skewed(replicas, REGION_LOCAL), of.THROUGHPUT)
 
 
-def skewed(reader: Reader) -> Section:
+def skewed_plot(reader: Reader) -> str:
     curves = [Line(name, points) for name in (SKYWALKER, WORTH, REGION_LOCAL) if (points := _throughputs(reader, name))]
-    plot = picture_file(lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second"))
-    text = "\n".join(
-        [
-            "## Fig. 10: regions unequally busy\n",
-            "120, 40 and 40 clients. Paper: × 1.07 to 1.18 at 6, 9 and 12 replicas; 9 replicas in a mesh do what 12 do"
-            " apart.\n",
-            table(_SKEWED_HEAD, [_skewed_row(reader, count) for count in SKEWED_FLEETS]),
-            bullets([_smallest(reader, goal, run) for goal in (9, 12) for run in (SKYWALKER, WORTH)]),
-            f"![Throughput by replicas]({_SKEWED_PLOT})\n",
-        ]
-    )
-    return Section(text, {_SKEWED_PLOT: plot})
+    return picture_file(lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second"))
+
+
+def skewed_table(reader: Reader) -> str:
+    return table(_SKEWED_HEAD, [_skewed_row(reader, count) for count in SKEWED_FLEETS])
+
+
+def smallest(reader: Reader) -> list[str]:
+    return [_smallest(reader, goal, run) for goal in (9, 12) for run in (SKYWALKER, WORTH)]
 
 
 def _skewed_row(reader: Reader, count: int) -> tuple[str, ...]:
@@ -93,29 +88,25 @@ def _throughputs(reader: Reader, run: str) -> list[tuple[int, float]]:
 # A day
 
 
-def day(reader: Reader) -> Section:
+def _days(reader: Reader) -> tuple[dict[int, list[Figures]], dict[int, list[Figures]]]:
+    """Runs by replicas, pooled and apart."""
     plan = reader.plan
-    pooled = _whole({count: reader.of(plan.day_pooled, str(count), SKYWALKER) for count in DAY_FLEETS})
-    apart = _whole({count: reader.of(plan.day_alone, str(count), REGION_LOCAL) for count in DAY_ALONE_FLEETS})
-    text = "\n".join(
+    return (
+        _whole({count: reader.of(plan.day_pooled, str(count), SKYWALKER) for count in DAY_FLEETS}),
+        _whole({count: reader.of(plan.day_alone, str(count), REGION_LOCAL) for count in DAY_ALONE_FLEETS}),
+    )
+
+
+def day_tables(reader: Reader) -> str:
+    pooled, apart = _days(reader)
+    alone = [(str(count // len(REGIONS)), *_row(runs)) for count, runs in apart.items()]
+    return "\n".join(
         [
-            "## Fig. 3: a day around the world\n",
-            "One curve (lowest at 4 h, highest at 16 h), shifted by −5, 0 and +9 hours, a day in 16 minutes. Nobody"
-            " measured these curves: they are one shape, shifted. SLO: nine in ten first tokens of each region's day"
-            " within so many seconds, at the median of the seeds. What the SLO is measured by was changed once after"
-            " results were seen; all levels that were tried since are shown. The paper counts requests at the peak,"
-            f" names no SLO, and saves {_PAPER_OF_DAY:.1%} of the cost over five regions of WildChat, whose peaks are"
-            " less alike.\n",
             table(("SLO", "pooled", "each region for its own peak", "saved"), _savings(pooled, apart)),
             table(("replicas, pooled", *_P90_HEAD), [(str(count), *_row(runs)) for count, runs in pooled.items()]),
-            table(
-                ("replicas a region, apart", *_P90_HEAD),
-                [(str(count // len(REGIONS)), *_row(runs)) for count, runs in apart.items()],
-            ),
-            f"![P90 of TTFT in the worst region]({_DAY_PLOT})\n",
+            table(("replicas a region, apart", *_P90_HEAD), alone),
         ]
     )
-    return Section(text, {_DAY_PLOT: _day_plot(pooled, apart)})
 
 
 def _whole(fleets: Mapping[int, list[Figures]]) -> dict[int, list[Figures]]:
@@ -159,7 +150,8 @@ def _fewest(fleets: Mapping[int, Sequence[Figures]], regions: Sequence[str], slo
     return fewest
 
 
-def _day_plot(pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Sequence[Figures]]) -> str:
+def day_plot(reader: Reader) -> str:
+    pooled, apart = _days(reader)
     curves = [
         Line("pooled", [(count, _worst_s(runs, REGIONS)) for count, runs in pooled.items()]),
         Line("apart", [(count, _worst_s(runs, REGIONS)) for count, runs in apart.items()]),

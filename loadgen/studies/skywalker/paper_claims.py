@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.pages.markdown import bullets, listed, table
+from loadgen.pages.markdown import listed
 from loadgen.studies import numbers as of
-from loadgen.studies.claims import CLOSE, Claim
+from loadgen.studies.claims import Claim
 from loadgen.studies.numbers import Measure, Middle, inverse, measured, median_of, percent, ratio, times
 from loadgen.studies.skywalker.fleets import skewed_gain
 from loadgen.studies.skywalker.plan import (
@@ -22,7 +22,6 @@ from loadgen.studies.skywalker.plan import (
     LEAST_LOAD,
     MIXED,
     OUTSTANDING_LIMITS,
-    PAPER_FLEETS,
     PENDING,
     ROUND_ROBIN,
     SELECTIONS,
@@ -33,55 +32,16 @@ from loadgen.studies.skywalker.plan import (
     WILDCHAT,
     outstanding,
 )
-from loadgen.studies.skywalker.reader import Reader, Section
+from loadgen.studies.skywalker.reader import Reader
 
 _SINGLE = (ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG_04)
 _NAMED_MAX = 4
-_SKEWED_FLEETS = (6, 9, 12)
+FLEETS_OF_CLAIM = (6, 9, 12)
 """Numbers of replicas for which the paper reports a gain."""
 _Pairs = list[Middle | None]
-_RULE = (
-    "Figures of Fig. 8 are held against every pair of workload and baseline that they speak of, on the fleets that fit"
-    f" the paper's clients: {listed(PAPER_FLEETS)}. Those of Fig. 9, in its one region with 4 replicas, are held"
-    " against both sets of thresholds of SGLang's router, and over SP-O against each N as well; that of Fig. 10 against"
-    f" its fleets of {listed([str(count) for count in _SKEWED_FLEETS])} replicas. These are its pairs, and what"
-    f" stands under *here* is the range of their medians. *Reached* says that every pair is at most {CLOSE:.0%} worse"
-    " than the weakest end of the paper's range; while a pair has no figures, nothing is called so. That is all that is"
-    " checked: its strongest end is held against nothing, so that *reached* does not say that our range is as good as"
-    " the paper's. *Reached in* counts the pairs that are, and *short by* tells how far even the best is from that"
-    " weakest end. Hit rates are not judged: they tell how like the paper's our load is, *alike* where the ranges"
-    " overlap, and else how far apart they are."
-)
 
 
-def claims(reader: Reader) -> Section:
-    made = _made(reader)
-    short = [claim for claim in made if claim.is_short]
-    reached, judged = sum(claim.is_reached for claim in made), sum(not claim.is_input for claim in made)
-    text = "\n".join(
-        [
-            "## The paper's figures beside ours\n",
-            table(("figure", "paper", "here", "verdict"), [claim.cells() for claim in made]),
-            f"{reached} of {judged} are reached{_untold(judged - reached - len(short))}. {_RULE}\n",
-            _shortfalls(short),
-        ]
-    )
-    return Section(text)
-
-
-def _untold(count: int) -> str:
-    return f", and of {count} it cannot be told, since pairs have no figures" if count else ""
-
-
-def _shortfalls(short: Sequence[Claim]) -> str:
-    if not short:
-        return ""
-    return "Where we fall short, by how much, and what we suspect; no cause was tested by itself:\n\n" + bullets(
-        [f"{claim.what}: {claim.verdict}. {claim.why}".rstrip() for claim in short]
-    )
-
-
-def _made(reader: Reader) -> list[Claim]:
+def claims(reader: Reader) -> list[Claim]:
     return [*_throughputs(reader), *_latencies(reader), *_hit_rates(reader), *_pushing(reader), _skewed(reader)]
 
 
@@ -276,7 +236,7 @@ def _why_pushing(reader: Reader) -> str:
 
 
 def _skewed(reader: Reader) -> Claim:
-    gains = {count: skewed_gain(reader, count) for count in _SKEWED_FLEETS}
+    gains = {count: skewed_gain(reader, count) for count in FLEETS_OF_CLAIM}
     shown = listed([f"{times(gain)} at {count}" for count, gain in gains.items()])
     why = (
         f"{shown[0].upper()}{shown[1:]} replicas. We suspect that a mesh gains only while one region has too few and"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.studies.experiments import Changes, Experiment, Point
+from loadgen.studies.recordings import MOONCAKE, first_file
 
 SKYWALKER = "SkyWalker"
 SKYWALKER_CH = "SkyWalker-CH"
@@ -123,17 +124,8 @@ class Traces:
 
 def find_traces(folder: Path | None) -> Traces:
     """Files found in a folder, under the names that they are published with."""
-    if folder is None:
-        return Traces()
-
-    def found(pattern: str) -> Path | None:
-        return next(iter(sorted(file.resolve() for file in folder.glob(pattern))), None)
-
-    return Traces(
-        found("mooncake/conversation_trace.jsonl*"),
-        found("claude_code_sessions/requests.jsonl*"),
-        found("gsm8k/train.jsonl*"),
-    )
+    patterns = (MOONCAKE, "claude_code_sessions/requests.jsonl*", "gsm8k/train.jsonl*")
+    return Traces(*(first_file(folder, pattern) for pattern in patterns))
 
 
 def workloads(traces: Traces) -> tuple[Point, ...]:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from loadgen.figures import Figures
 from loadgen.studies.cells import Results
 from loadgen.studies.experiments import Experiment, runs_of
 from loadgen.studies.numbers import Measure, Middle, ratio
 from loadgen.studies.skywalker.plan import PAPER_FLEETS, PUSHING_POINT, Axis, Evaluation, pushing_name
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Part of the page, and its plots by file name."""
-
-    text: str
-    plots: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reader:

@@ -4,45 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.kernel.config import CoreConfig
-from loadgen.pages.markdown import NOTHING, listed, table
+from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, mean_ratio, quotient, ratio, times
 from loadgen.studies.skywalker.judgement import SAME, judgement
 from loadgen.studies.skywalker.plan import AXES, CREDIT_ALONE, SKYWALKER, WORTH, WORTH_AND_CREDIT, Axis, worth_trials
-from loadgen.studies.skywalker.reader import Reader, Section
-
-_DEFAULTS = CoreConfig()
+from loadgen.studies.skywalker.reader import Reader
 
 
-def sensitivity(reader: Reader) -> Section:
-    parts = [
-        "## Sensitivity\n",
-        "Each setting alone, the rest as in the paper and not as by our defaults: throughput and mean TTFT as ratios to"
-        " the base.\n",
-    ]
-    for axis in AXES:
-        parts += [f"### {axis.name[0].upper()}{axis.name[1:]}\n", _table(reader, axis), _choice(reader, axis)]
-    return Section("\n".join(parts))
-
-
-def defaults(reader: Reader) -> Section:
+def defaults(reader: Reader) -> str:
     """Table of each setting's default, and whether these runs support it."""
     rows = [_default(reader, axis) for axis in AXES if axis.default is not None]
-    text = "\n".join(
-        [
-            "## Defaults chosen\n",
-            f"What a region file has if it says `policy: prefix` and nothing else (`gateway/core/kernel/config.py`;"
-            f" probes: `gateway/config/sections.py`), beside the best of what was tried above: the geometric mean of"
-            f" throughput, and of mean TTFT, over {listed(_workloads(reader, AXES[0]))}. These runs are for a default"
-            f" when no other value has {SAME:.0%} more throughput; who has more is the judgement of few seeds.\n",
-            table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
-                   "default's mean TTFT, of the least", "these runs"), rows),
-            f"`placement.explore_rule` is `{_DEFAULTS.placement.explore_rule}`, ours, and not `share`, the paper's."
-            f" {_rule(reader)}\n",
-        ]
-    )  # fmt: skip
-    return Section(text)
+    return table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
+                  "default's mean TTFT, of the least", "these runs"), rows)  # fmt: skip
 
 
 def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
@@ -65,7 +39,7 @@ def _times(share: float | None, digits: int) -> str:
     return NOTHING if share is None else f"× {share:.{digits}f}"
 
 
-def _rule(reader: Reader) -> str:
+def rule_gain(reader: Reader) -> str:
     """Sentence on the gain of Nightside's rule on all workloads, beside the other defaults, for which a default is
     chosen."""
     found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
@@ -83,12 +57,12 @@ def _rule(reader: Reader) -> str:
     )
 
 
-def _workloads(reader: Reader, axis: Axis) -> list[str]:
+def tried_workloads(reader: Reader, axis: Axis) -> list[str]:
     return [point.name for point in reader.plan.sensitivity[axis.name, axis.base].points]
 
 
-def _table(reader: Reader, axis: Axis) -> str:
-    workloads = _workloads(reader, axis)
+def axis_table(reader: Reader, axis: Axis) -> str:
+    workloads = tried_workloads(reader, axis)
     rows = []
     for value, _, _ in axis.values:
         cells = []
@@ -101,11 +75,11 @@ def _table(reader: Reader, axis: Axis) -> str:
     return table((axis.name, *head), rows)
 
 
-def _choice(reader: Reader, axis: Axis) -> str:
+def choice(reader: Reader, axis: Axis) -> str:
     """Sentence on the best value over all workloads, and on the default."""
     scores = _scores(reader, axis, of.THROUGHPUT)
     if not scores:
-        return "Not played.\n"
+        return "Not played."
     best = _best(scores, axis)
     spread = max(scores.values()) - min(scores.values())
     said = (
@@ -115,7 +89,7 @@ def _choice(reader: Reader, axis: Axis) -> str:
     if axis.default is not None and axis.default in scores:
         share = quotient(scores[axis.default], scores[best])
         said += f" Our default is {axis.default}" + ("." if share is None else f", {share - 1:+.1%} from the best.")
-    return f"{said} {axis.chosen}".rstrip() + "\n"
+    return f"{said} {axis.chosen}".rstrip()
 
 
 def _best(scores: Mapping[str, float], axis: Axis) -> str:
@@ -132,6 +106,6 @@ def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:
 def _ratios(reader: Reader, axis: Axis, value: str, measure: Measure) -> list[float]:
     found = [
         ratio(reader.axis(axis, value, workload, SKYWALKER), reader.axis(axis, axis.base, workload, SKYWALKER), measure)
-        for workload in _workloads(reader, axis)
+        for workload in tried_workloads(reader, axis)
     ]
     return [each.median for each in found if each] if all(found) else []

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
+from loadgen.engine.model import EngineConfig, EngineModel
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
@@ -24,6 +24,7 @@ from loadgen.planner.fleet import Seats, Sizing
 from loadgen.planner.lengths import Lengths, Shape
 from loadgen.planner.regions import region_load
 from loadgen.planner.verified import Slo
+from loadgen.studies.token_budget.engines import Engines, Running
 from loadgen.studies.token_budget.paper import AZURE, THRESHOLD
 from loadgen.traces.files import opened
 from loadgen.traces.rates import Points
@@ -66,77 +67,46 @@ class _Pool:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Asked(Running):
     at_ns: int
     travelled_ns: int
     output_tokens: int
-    first_ns: int = 0
 
 
-class _Fleet:
+class _Fleet(Engines[_Asked]):
     """Engines by region, and the latencies of their requests."""
 
     def __init__(self, engine: EngineConfig, counts: Sequence[int], slo: Slo) -> None:
+        super().__init__([[EngineModel(engine) for _ in range(count)] for count in counts])
         self._slots = engine.sequences_max
-        self._engines = [[EngineModel(engine) for _ in range(count)] for count in counts]
-        self._asked: list[list[dict[str, _Asked]]] = [[{} for _ in region] for region in self._engines]
         self._slo = slo
         self.requests = self.missed = self.preempted = self.forwarded = 0
 
     def ask(self, number: int, ask: _Ask) -> None:
         self.run_until(ask.at_ns)
         region = self._region_for(ask.region)
-        loads = self._asked[region]
-        place = min(range(len(loads)), key=lambda each: len(loads[each]))
         travelled_ns = 0 if region == ask.region else round(round_trip_s(ask.region, region) * _SECOND_NS)
         self.forwarded += region != ask.region
-        name, shape = f"{number}", ask.shape
-        request = EngineRequest(name, shape.prompt_tokens, shape.output_tokens)
-        rejection = self._engines[region][place].submit(request, ask.at_ns)
-        assert rejection is None, "everybody fits into the pool's window"
-        loads[place][name] = _Asked(ask.at_ns, travelled_ns, shape.output_tokens)
-
-    def run_until(self, now_ns: int) -> None:
-        for region, engines in enumerate(self._engines):
-            for place, engine in enumerate(engines):
-                self._take(engine, self._asked[region][place], now_ns)
-
-    def run_out(self) -> None:
-        for region, engines in enumerate(self._engines):
-            for place, engine in enumerate(engines):
-                while self._asked[region][place]:
-                    next_ns = engine.next_change_ns()
-                    assert next_ns is not None, "whoever is there comes to an end"
-                    self._take(engine, self._asked[region][place], next_ns)
+        request = EngineRequest(f"{number}", ask.shape.prompt_tokens, ask.shape.output_tokens)
+        self.submit(region, _Asked(ask.at_ns, travelled_ns, ask.shape.output_tokens), request, ask.at_ns)
 
     def _region_for(self, home: int) -> int:
         if self._has_slot(home):
             return home
         others = sorted(
-            (each for each in range(len(self._engines)) if each != home), key=lambda each: round_trip_s(home, each)
+            (each for each in range(len(self.groups)) if each != home), key=lambda each: round_trip_s(home, each)
         )
         found = next((each for each in others if self._has_slot(each)), home)
-        return found if self._engines[found] else next(each for each in others if self._engines[each])
+        return found if self.groups[found] else next(each for each in others if self.groups[each])
 
     def _has_slot(self, region: int) -> bool:
-        return any(len(asked) < self._slots for asked in self._asked[region])
+        return any(len(running) < self._slots for _, running in self.groups[region])
 
-    def _take(self, engine: EngineModel, asked: dict[str, _Asked], now_ns: int) -> None:
-        for output in engine.advance(now_ns):
-            match output:
-                case FirstToken():
-                    asked[output.request_id].first_ns = asked[output.request_id].first_ns or output.at_ns
-                case Preempted():
-                    self.preempted += 1
-                case Finished():
-                    self._finished(asked.pop(output.request_id), output.at_ns)
-                case _:
-                    pass
-
-    def _finished(self, asked: _Asked, ended_ns: int) -> None:
+    def ended(self, request: _Asked, ended_ns: int) -> None:
         self.requests += 1
-        ttft_ns = asked.first_ns - asked.at_ns + asked.travelled_ns
-        tpot_ns = (ended_ns - asked.first_ns) / max(1, asked.output_tokens - 1)
+        self.preempted += request.preempted
+        ttft_ns = request.first_ns - request.at_ns + request.travelled_ns
+        tpot_ns = (ended_ns - request.first_ns) / max(1, request.output_tokens - 1)
         self.missed += ttft_ns > self._slo.ttft_s * _SECOND_NS or tpot_ns > self._slo.tpot_ms * _MS_NS
 
     def meets(self) -> bool:

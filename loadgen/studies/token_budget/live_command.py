@@ -13,8 +13,9 @@ import click
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
 from loadgen.interrupts import leaves
-from loadgen.pages.markdown import NOTHING, table
+from loadgen.pages.markdown import NOTHING
 from loadgen.studies.commands import Machine, options, rounds, tell, write
+from loadgen.studies.rendering import render
 from loadgen.studies.token_budget import live
 from loadgen.studies.token_budget.live import Seen, at, middle
 from mesh.faults import ConfigError
@@ -49,32 +50,11 @@ def token_budget_live(*, rounds: int, out: Path | None) -> None:
 
 
 def section(found: Mapping[str, Sequence[Seen]], machine: Mapping[str, object], busy: float) -> str:
-    rows = [
-        (
-            design,
-            _shown([at(each.chat_calm_s, 0.99) for each in rounds]),
-            _shown([at(each.chat_burst_s, 0.5) for each in rounds]),
-            _shown([at(each.chat_burst_s, 0.99) for each in rounds]),
-            _shown([at(each.long_s, 0.5) for each in rounds]),
-            _shown([at(each.long_s, 0.99) for each in rounds]),
-            f"{sum(len(each.failures) for each in rounds)}",
-        )
-        for design, rounds in found.items()
-    ]
-    head = ("TTFT, s", "chat p99 before", "chat p50 from the burst on", "p99", "long p50", "p99", "failed")
-    rounds = max(len(each) for each in found.values())
-    return f"""{live.BURST} prompts of {live.BURST_TOKENS:,} tokens and answers of {live.BURST_ANSWER}, all at once,
-beside {live.CHAT_PER_S:g} chats a second ({live.CHAT_TOKENS} tokens, answers of {live.CHAT_ANSWER}), one gateway and
-{live.ENGINES} emulated engines with the paper's timing. *Pushed blindly*: each request goes to the next engine at once,
-as plain balancers do it; else it waits in the gateway until an engine has nobody waiting. *One pool*: windows of
-{live.LONG_WINDOW:,}, {live.LONG_SLOTS} slots each. *Split*: half of them with windows of {live.SHORT_WINDOW:,} and
-{live.SHORT_SLOTS} slots, threshold {live.THRESHOLD:,}. Written by `make results NAME=token-budget-live`: medians of
-{rounds} rounds, in brackets the lowest and the highest; on {machine["cpu"]}, {machine["cores"]} cores, of which
-{busy:.0%} were busy, with whatever else ran there.
-
-{table(head, rows)}"""
+    return render("token_budget/live.j2", live=live, found=found, machine=machine, busy=busy, shown=_shown)
 
 
-def _shown(values: Sequence[float | None]) -> str:
+def _shown(rounds: Sequence[Seen], times: str, share: float) -> str:
+    """Median over the rounds of a quantile of the named times, with its range."""
+    values = [at(getattr(each, times), share) for each in rounds]
     found, present = middle(values), [value for value in values if value is not None]
     return NOTHING if found is None else f"{found:.2f} ({min(present):.2f}–{max(present):.2f})"

@@ -46,7 +46,7 @@ def page_of(reader: Reader, elsewhere: Mapping[str, str]) -> dict[str, str]:
     headings."""
     missing = [each.title for name, each in WORKLOADS.items() if name not in reader.present]
     text = render(
-        "token_budget/page.md.j2", reader=reader, elsewhere=elsewhere, paper=paper, days=days, tuning=tuning,
+        "token_budget/page.j2", reader=reader, elsewhere=elsewhere, paper=paper, days=days, tuning=tuning,
         lacking=f" Not found, and left out: {listed(missing)}." if missing else "", workloads=WORKLOADS,
         plot=_PLOT, grid=[in_k(math.log2(each)) for each in paper.GRID], table_5=_table_5(),
         split_of=_split_of, parts=_parts, limits=_limits, throughputs=_throughputs, musd=_musd,

@@ -18,12 +18,13 @@ from gateway.core.features.lengths.threshold import Move, Threshold, Trouble
 from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.kernel.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
-from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
+from loadgen.engine.model import EngineConfig, EngineModel
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
 from loadgen.planner.fleet import Seats, Sizing
 from loadgen.planner.lengths import Shape, recorded
+from loadgen.studies.token_budget.engines import Engines, Running
 from loadgen.studies.token_budget.paper import LOADS
 from loadgen.studies.token_budget.workloads import EARLIER_SHARE, WORKLOADS
 
@@ -67,15 +68,13 @@ class Ask:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Asked(Running):
     ask: Ask
     profile: RequestProfile
     pool: int
     is_counted: bool
     is_cut: bool = False
     was_refused: bool = False
-    first_ns: int = 0
-    preempted: bool = False
 
 
 @dataclass(slots=True)
@@ -101,15 +100,14 @@ class _Score:
         self.good += not (is_late or asked.is_cut)
 
 
-class World:
+class World(Engines[_Asked]):
     """Two pools, and a gateway's estimates of lengths."""
 
     def __init__(self, engines: tuple[EngineConfig, EngineConfig], counts: tuple[int, int], setting: Setting) -> None:
+        super().__init__(
+            [[EngineModel(engine) for _ in range(count)] for engine, count in zip(engines, counts, strict=True)]
+        )
         self._windows = tuple(each.context_tokens_max for each in engines)
-        self._pools = [
-            [EngineModel(engine) for _ in range(count)] for engine, count in zip(engines, counts, strict=True)
-        ]
-        self._asked: list[list[dict[str, _Asked]]] = [[{} for _ in pool] for pool in self._pools]
         home = setting.threshold or min(HOME, self._windows[_SHORT])
         self.threshold = Threshold(CONFIG, home, self._windows[_SHORT], 0)
         self._is_tuned = setting.threshold == 0
@@ -129,19 +127,9 @@ class World:
         self._submit(asked, number)
 
     def run_until(self, now_ns: int) -> None:
-        for pool, engines in enumerate(self._pools):
-            for place, engine in enumerate(engines):
-                self._take(engine, pool, place, now_ns)
+        super().run_until(now_ns)
         if self._is_tuned:
             self.threshold.adjust(now_ns)
-
-    def run_out(self) -> None:
-        for pool, engines in enumerate(self._pools):
-            for place, engine in enumerate(engines):
-                while self._asked[pool][place]:
-                    next_ns = engine.next_change_ns()
-                    assert next_ns is not None, "whoever is there comes to an end"
-                    self._take(engine, pool, place, next_ns)
 
     # Parts
 
@@ -161,12 +149,12 @@ class World:
         return other if fits and self._is_overloaded(wanted) and self._has_room(other) else wanted
 
     def _is_overloaded(self, pool: int) -> bool:
-        return all(engine.occupancy()[1] for engine in self._pools[pool])
+        return all(engine.occupancy()[1] for engine, _ in self.groups[pool])
 
     def _has_room(self, pool: int) -> bool:
         return any(
             running < engine.config.sequences_max and not waiting
-            for engine in self._pools[pool]
+            for engine, _ in self.groups[pool]
             for running, waiting, _ in (engine.occupancy(),)
         )
 
@@ -181,29 +169,11 @@ class World:
         shape, window = asked.ask.shape, self._windows[asked.pool]
         answer = min(shape.output_tokens, window - shape.prompt_tokens)
         asked.is_cut = answer < shape.output_tokens
-        loads = self._asked[asked.pool]
-        place = min(range(len(loads)), key=lambda each: len(loads[each]))
-        name = f"{number}"
-        rejection = self._pools[asked.pool][place].submit(
-            EngineRequest(name, shape.prompt_tokens, max(1, answer)), asked.ask.at_ns
-        )
-        assert rejection is None, "windows have been looked at"
-        loads[place][name] = asked
+        request = EngineRequest(f"{number}", shape.prompt_tokens, max(1, answer))
+        self.submit(asked.pool, asked, request, asked.ask.at_ns)
 
-    def _take(self, engine: EngineModel, pool: int, place: int, now_ns: int) -> None:
-        asked = self._asked[pool][place]
-        for output in engine.advance(now_ns):
-            match output:
-                case FirstToken():
-                    asked[output.request_id].first_ns = asked[output.request_id].first_ns or output.at_ns
-                case Preempted():
-                    asked[output.request_id].preempted = True
-                case Finished():
-                    self._finished(asked.pop(output.request_id), output.at_ns)
-                case _:
-                    pass
-
-    def _finished(self, asked: _Asked, ended_ns: int) -> None:
+    def ended(self, request: _Asked, ended_ns: int) -> None:
+        asked = request
         self.score.add(asked, ended_ns)
         shape = asked.ask.shape
         self._budget.observe(asked.profile, shape.prompt_tokens, shape.output_tokens, asked.is_cut)

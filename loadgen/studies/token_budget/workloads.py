@@ -13,9 +13,9 @@ from pathlib import Path
 
 from loadgen.planner.lengths import Shape, paired, quantiles_of, recorded
 from loadgen.planner.sources import DRAWS, Source, cumulative
+from loadgen.studies.recordings import MOONCAKE, SERVEGEN, SERVEGEN_SCALE, all_files
 from loadgen.traces.files import Draw, TraceError, read_trace
 
-_SERVEGEN_SCALE = 0.0135
 _SEED = 1
 EARLIER_SHARE = 0.4
 """Share of a load, in recorded order, by which a fleet is sized; the rest is held out."""
@@ -36,10 +36,7 @@ class Workload:
 
     def files(self, folder: Path | None) -> list[Path] | None:
         """Files of the load; None where one is missing."""
-        if folder is None:
-            return None
-        found = [next(iter(sorted(folder.glob(pattern))), None) for pattern in self.patterns]
-        return None if None in found else [each for each in found if each is not None]
+        return all_files(folder, self.patterns)
 
     def shapes(self, folder: Path) -> list[Shape]:
         """Lengths in recorded order. Raises TraceError."""
@@ -71,7 +68,7 @@ def _from_curves(files: Sequence[Path]) -> list[Shape]:
 
 
 def _servegen(files: Sequence[Path]) -> list[Shape]:
-    rows = read_trace(files[0], draw=Draw(files[1], _SEED, rate_scale=_SERVEGEN_SCALE)).rows
+    rows = read_trace(files[0], draw=Draw(files[1], _SEED, rate_scale=SERVEGEN_SCALE)).rows
     return [Shape(row.passage.tokens, row.output_tokens) for row in rows]
 
 
@@ -88,10 +85,9 @@ WORKLOADS = {
                  "azure2024_digitised/conv_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
         Workload("azure_code", "Azure 2024, code", ("azure2024_digitised/code_input_cdf.csv",
                  "azure2024_digitised/code_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
-        Workload("reasoning", "ServeGen, reasoning", ("servegen/servegen_datasets_reason_deepseek-r1*",
-                 "servegen/reason_deepseek-r1_client_hod.csv"), 65_536, _servegen,
+        Workload("reasoning", "ServeGen, reasoning", SERVEGEN, 65_536, _servegen,
                  "prompts and answers are drawn independently within a client"),
-        Workload("mooncake", "Mooncake, conversations", ("mooncake/conversation_trace.jsonl*",), 131_072, _mooncake,
+        Workload("mooncake", "Mooncake, conversations", (MOONCAKE,), 131_072, _mooncake,
                  "prompts are read whole; 37 % of their tokens would be in a prefix cache", 10.0),
     )
 }  # fmt: skip

@@ -45,7 +45,7 @@ _COUNTS = ("requests", "failed", "unfinished")
 def page_of(document: Figures) -> str:
     """The page as Markdown."""
     return render(
-        "placement/live/page.md.j2", document=document, case_table=case_table, compared=_compared, runs=_runs,
+        "placement/live/page.j2", document=document, case_table=case_table, compared=_compared, runs=_runs,
         of=of, ratio=ratio, nightside=NIGHTSIDE,
         failures=_failures, machine=_machine, throughput_min=THROUGHPUT_MIN, wait_max=WAIT_MAX,
     )  # fmt: skip

@@ -50,24 +50,6 @@ def test_a_small_one_has_every_section(tmp_path: Path) -> None:
     assert {"load", "policy", "gap", "tokens_per_s"} <= set(rows[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"), [(["--quick"], "say with -o where to"), (["--jobs", "0"], "range")]
-)
-def test_wrong_use_ends_with_2_and_writes_nothing(
-    arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = called(*arguments)
-    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert complaint in " ".join(done.output.split())
-
-
-def test_nobody_looks_before_something_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.studies.balanceroute.command.EXPECTED", "")
-    done = called("--look")
-    assert (done.exit_code, "write down first" in " ".join(done.output.split())) == (2, True)
-
-
 def test_ticks_that_are_no_json_are_told(tmp_path: Path) -> None:
     (tmp_path / "decode.json").write_text("{")
     done = called("--quick", "-o", tmp_path, "--cache", tmp_path / "cache", "--jobs", "1")

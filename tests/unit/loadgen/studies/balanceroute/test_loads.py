@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.studies.balanceroute.loads import ASIDE, CHOOSING, LOADS, TABLES, asked, find_file, present
+from loadgen.studies.balanceroute.loads import ASIDE, CHOOSING, LOADS, TABLES, asked, present
+from loadgen.studies.recordings import find_file
 from loadgen.traces.files import TraceError
 from tests.support.traces import published
 

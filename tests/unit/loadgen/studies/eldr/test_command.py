@@ -18,10 +18,3 @@ def test_a_small_page_has_every_section(tmp_path: Path) -> None:
     assert "from the paper" in page
     told = json.loads(done.stdout)
     assert set(told["main"]["published, eldr, 40/s"]["signatures"]) == {"used"}
-
-
-def test_small_figures_are_not_written_over_real_ones(tmp_path: Path) -> None:
-    done = CliRunner().invoke(eldr, ["--quick"])
-    assert (done.exit_code, "say with -o where to" in done.output) == (2, True)
-    done = CliRunner().invoke(eldr, ["--fit", "-o", str(tmp_path)])
-    assert (done.exit_code, "holds the recording" in done.output) == (2, True)

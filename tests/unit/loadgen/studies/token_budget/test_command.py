@@ -41,9 +41,3 @@ def test_a_small_page_is_written_whole_and_resumed(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.json")} == kept, (
         "nothing is played again"
     )
-
-
-def test_a_small_page_never_replaces_the_real_one() -> None:
-    done = CliRunner().invoke(token_budget, ["--quick"])
-    assert done.exit_code == 2
-    assert "say with -o where to" in " ".join(done.output.split())

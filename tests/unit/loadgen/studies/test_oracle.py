@@ -6,7 +6,7 @@ import numpy as np
 
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.vocabulary import RequestId
-from loadgen.studies.balanceroute.oracle import Oracle
+from loadgen.studies.oracle import Oracle
 
 
 def test_who_leaves_within_the_horizon_leaves_when_it_does() -> None:
