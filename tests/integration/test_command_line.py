@@ -29,6 +29,7 @@ class TestPorts:
             path.write_text(yaml.safe_dump({**region_document(tmp_path, "us-1", US), "listen": listen}))
             status, _, said = await nightside("gateway", "run", path)
         assert status == 1
+        assert "Traceback" not in said
         told = said.splitlines()[-1]
         port = address.rpartition(":")[2]
         assert told.startswith(

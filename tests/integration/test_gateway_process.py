@@ -16,12 +16,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from gateway.app.commands import cli
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import EU, US
-from tests.support.gateways import ask, write_policy
-from tests.support.processes import ROOT, Process, command, gateway_process, region_file
+from tests.support.gateways import ask, nightside, write_policy
+from tests.support.processes import ROOT, Process, gateway_process, region_file
 
 
 async def test_it_serves_says_so_and_logs_a_line_per_request(
@@ -169,50 +171,36 @@ async def test_a_region_without_a_readable_policy_runs_closed_and_says_so(
             assert await response.read() == b"".join(GOOD_STREAM)
 
 
-async def finished(*arguments: str | Path) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+def checked(file: Path, *options: str) -> Result:
+    """Outcome of `nightside gateway check`, which needs no process of its own."""
+    return CliRunner().invoke(cli, ["check", str(file), *options])
 
 
 async def test_check_prints_the_effective_file(tmp_path: Path, engine: FakeEngine) -> None:
-    file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": "5s"})
-    status, out, _ = await finished("check", file)
-    assert status == 0
-    assert yaml.safe_load(out)["queue"]["wait_max"] == "5s"
-    assert yaml.safe_load(out)["queue"]["length_max"] == 10_000
-    (tmp_path / "effective.yaml").write_text(out)
-    status, again, told = await finished("check", tmp_path / "effective.yaml", "--json")
-    assert (status, again) == (0, json.dumps(yaml.safe_load(out), indent=2) + "\n")
-    assert re.fullmatch(r"effective\.yaml: memory: at most \S+ of \S+ with every limit reached: .+\n", told)
+    first = checked(region_file(tmp_path, "us-1", US, engine, queue={"wait_max": "5s"}))
+    assert first.exit_code == 0
+    document = yaml.safe_load(first.stdout)
+    assert (document["queue"]["wait_max"], document["queue"]["length_max"]) == ("5s", 10_000)
+    (tmp_path / "effective.yaml").write_text(first.stdout)
+    again = checked(tmp_path / "effective.yaml", "--json")
+    assert (again.exit_code, again.stdout) == (0, json.dumps(document, indent=2) + "\n")
+    assert re.fullmatch(r"effective\.yaml: memory: at most \S+ of \S+ with every limit reached: .+\n", again.stderr)
 
 
-@pytest.mark.parametrize("subcommand", ["check", "run"])
-async def test_a_bad_file_is_told_in_words_and_status(tmp_path: Path, engine: FakeEngine, subcommand: str) -> None:
+async def test_a_bad_file_is_told_in_words_and_status(tmp_path: Path, engine: FakeEngine) -> None:
     file = region_file(tmp_path, "us-1", US, engine, queue={"wait_max": 5})
-    status, out, err = await finished(subcommand, file)
-    assert (status, out) == (1, "")
-    assert err == "Error: us-1.yaml: line 13: queue.wait_max: 5 is not a duration such as 100ms or 2s\n"
+    told = (1, "", "Error: us-1.yaml: line 13: queue.wait_max: 5 is not a duration such as 100ms or 2s\n")
+    found = checked(file)
+    assert (found.exit_code, found.stdout, found.stderr) == told
+    assert await nightside("gateway", "run", file) == told
 
 
 async def test_check_reads_the_policy_too(tmp_path: Path, engine: FakeEngine) -> None:
     file = region_file(tmp_path, "us-1", US, engine)
     write_policy(tmp_path, US).write_text("version: 1\n")
-    status, _, err = await finished("check", file)
-    assert status == 1
-    assert err.startswith("Error: us-1.yaml: policy: ")
-
-
-async def test_a_taken_address_is_told_in_words(tmp_path: Path, engine: FakeEngine) -> None:
-    taken = engine.url.removeprefix("http://")
-    for name in ("http", "admin", "peers"):
-        listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": "127.0.0.1:0", name: taken}
-        status, _, err = await finished("run", region_file(tmp_path, "us-1", US, engine, listen=listen))
-        assert status == 1
-        assert err.splitlines()[-1].startswith("Error: ")
-        assert "Traceback" not in err
+    found = checked(file)
+    assert found.exit_code == 1
+    assert found.stderr.startswith("Error: us-1.yaml: policy: ")
 
 
 NOT_AT_THE_START = {
