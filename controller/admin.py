@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from controller.history import SHOWN_MAX, Entry
+from controller.history import SHOWN_MAX, AuditEntry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
 from controller.questions import TooManyQuestions
@@ -23,7 +23,7 @@ BODY_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSources:
+class ControllerAdminSources:
     """Sources of the admin pages' content, all JSON-able, and the receiver of orders."""
 
     metrics: Callable[[], bytes]
@@ -32,7 +32,7 @@ class AdminSources:
     readiness: Callable[[], str]
     """Reason why the controller is not ready; empty when it is."""
     order: Callable[[OrderBody, str, Operator], Awaitable[OrderAnswer]]
-    history: Callable[[int], list[Entry]]
+    history: Callable[[int], list[AuditEntry]]
     export: Callable[[], dict[str, str]]
     overview: Sections
     explain: Callable[[str], Awaitable[object | None]]
@@ -41,7 +41,7 @@ class AdminSources:
 
 
 def make_admin_app(
-    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
+    sources: ControllerAdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

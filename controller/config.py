@@ -42,7 +42,7 @@ _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 
 
 @dataclass(frozen=True, slots=True)
-class ListenConfig:
+class ControllerListenConfig:
     """Addresses that the controller listens on."""
 
     grpc: Address = _GATEWAYS
@@ -93,7 +93,7 @@ class HistoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeConfig:
+class GatewayProbeConfig:
     """Health probes of gateways."""
 
     interval_ns: int = 500 * MILLISECOND_NS
@@ -152,7 +152,7 @@ class RecoveryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalConfig:
+class ControllerJournalConfig:
     """Journal of every event and effect, for replay; off unless a folder is named."""
 
     folder: Path | None = None
@@ -164,7 +164,7 @@ class JournalConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadConfig:
+class ControllerReloadConfig:
     """Automatic reloading of changed files; SIGHUP reloads all files."""
 
     watch_ns: int | None = 2 * SECOND_NS
@@ -174,20 +174,20 @@ class ReloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Sections:
+class ControllerSections:
     """Sections of the file that are used as written."""
 
     store: StoreConfig
-    listen: ListenConfig = ListenConfig()
+    listen: ControllerListenConfig = ControllerListenConfig()
     link: LinkConfig = LinkConfig()
     decisions: ControllerConfig = field(default_factory=ControllerConfig)
-    probes: ProbeConfig = ProbeConfig()
+    probes: GatewayProbeConfig = GatewayProbeConfig()
     dns: DnsConfig = field(default_factory=DnsConfig)
     records: RecordsConfig = field(default_factory=RecordsConfig)
     recovery: RecoveryConfig = RecoveryConfig()
     history: HistoryConfig = HistoryConfig()
-    journal: JournalConfig = JournalConfig()
-    reload: ReloadConfig = ReloadConfig()
+    journal: ControllerJournalConfig = ControllerJournalConfig()
+    reload: ControllerReloadConfig = ControllerReloadConfig()
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     operators: OperatorsConfig = field(default_factory=OperatorsConfig)
 
@@ -257,7 +257,7 @@ class NamingFile(FileModel):
         return {RegionName(region): cidrs for region, cidrs in self.networks.items()}
 
 
-class ControllerFile(SectionsFile[Sections]):
+class ControllerFile(SectionsFile[ControllerSections]):
     """The file as written, with every default filled in."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
@@ -319,8 +319,8 @@ class ControllerFile(SectionsFile[Sections]):
         return self._records_key
 
     @property
-    def sections(self) -> Sections:
-        return self.take(Sections)
+    def sections(self) -> ControllerSections:
+        return self.take(ControllerSections)
 
     def as_document(self) -> dict[str, Any]:
         """Return the effective file, JSON-able; secrets are named by their source, never by value."""

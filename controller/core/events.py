@@ -10,7 +10,7 @@ from gateway.core.vocabulary import GatewayId, ReplicaId
 
 
 @value
-class ConfigApplied:
+class ControllerConfigApplied:
     config: ControllerConfig
 
 
@@ -98,12 +98,12 @@ class FreezeLifted:
 
 
 @value
-class TimePassed:
+class ControllerTimePassed:
     """A wake-up that the core asked for."""
 
 
 Event = (
-    ConfigApplied
+    ControllerConfigApplied
     | RegistryApplied
     | StateRestored
     | NarrowingApplied
@@ -114,5 +114,5 @@ Event = (
     | PeersHeard
     | FreezeOrdered
     | FreezeLifted
-    | TimePassed
+    | ControllerTimePassed
 )

@@ -31,7 +31,7 @@ class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSources:
+class GatewayAdminSources:
     """Sources of the admin API's answers, and receivers of operators' commands. What is shown is JSON-able."""
 
     metrics: Callable[[], bytes]
@@ -51,7 +51,7 @@ class AdminSources:
 
 
 def make_admin_app(
-    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
+    sources: GatewayAdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
     """Admin app. A caller who is none of the `operators` is only shown health; without `operators`, every caller counts
     as one. With `hosts`, requests for any host other than these and this machine are refused."""

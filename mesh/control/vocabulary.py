@@ -53,7 +53,7 @@ class PeerHeard:
 
 
 @value
-class Wanted:
+class WantedReplicas:
     """Number of replicas that a pool in a gateway's region should have, as the gateway reports it."""
 
     model: str
@@ -99,20 +99,20 @@ class Report:
     load: GatewayLoad | None = None
     """Load of the gateway; None from a gateway that does not report it."""
     forwards: tuple[ForwardsTo, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[WantedReplicas, ...] = ()
     totals: Totals | None = None
     """Counts since the process started; None from a gateway that does not report them. `waiting` is that of `load`."""
 
 
 @value
-class Taken:
+class SnapshotTaken:
     """The gateway serves by this snapshot."""
 
     version: ControlVersion
 
 
 @value
-class Rejected:
+class SnapshotRejected:
     """The gateway refuses this snapshot, and keeps the one before."""
 
     version: ControlVersion
@@ -120,7 +120,7 @@ class Rejected:
 
 
 @value
-class Answer:
+class QuestionAnswer:
     """Answer to the question with this number."""
 
     number: int
@@ -128,7 +128,7 @@ class Answer:
     """JSON; empty where the gateway knows nothing of it."""
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer
 
 
 @value
@@ -172,7 +172,7 @@ FEATURE_DOCUMENT_LENGTH_MAX = 256 * 1024
 
 
 @value
-class Snapshot:
+class ControlSnapshot:
     """Complete state that a gateway is to serve by."""
 
     version: ControlVersion
@@ -207,7 +207,7 @@ class Question:
     """Id of a request or of a decision; empty for the last decisions."""
 
 
-FromController = Snapshot | Alive | Question
+FromController = ControlSnapshot | Alive | Question
 
 
 @value

@@ -26,7 +26,7 @@ class PoolLocalityConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalityConfig(FeatureSection):
+class ExpertLocalityConfig(FeatureSection):
     """Expert locality of disaggregated pools. A pool that is not listed has none."""
 
     pools: tuple[PoolLocalityConfig, ...] = ()
@@ -50,7 +50,7 @@ class LocalityConfig(FeatureSection):
                 yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
 
 
-def check_locality(config: LocalityConfig) -> None:
+def check_locality(config: ExpertLocalityConfig) -> None:
     """Raise ValueError, in words, for settings that contradict each other."""
     names = [each.pool for each in config.pools]
     for index, name in enumerate(names):
