@@ -1,13 +1,13 @@
 """Messages between a gateway's process, the predecessor, and the successor that takes its place, in this order:
 
-successor                     predecessor
-Hello                     →
-                          ←   Offer, with its listening sockets, or Refused
-Ready, once all is loaded →
-                          ←   Released: the predecessor has stopped writing and accepting
-Serving                   →
-                          ←   Used, Audited, Left: about the requests that still run at the predecessor
-                          ←   Done
+successor                       predecessor
+TakeoverHello               →
+                            ←   TakeoverOffer, with its listening sockets, or TakeoverRefused
+TakeoverReady, once loaded →
+                            ←   Released: the predecessor has stopped writing and accepting
+Serving                     →
+                            ←   UsageMessage, Audited, Left: about the requests that still run at the predecessor
+                            ←   Done
 """
 
 from __future__ import annotations

@@ -437,15 +437,15 @@ def has_taken_all(controller: Any, gateway_id: GatewayId) -> bool:
 STAND_IN = """
 import sys
 from pathlib import Path
-from gateway.takeover.messages import VERSION, Hello, Ready
+from gateway.takeover.messages import VERSION, TakeoverHello, TakeoverReady
 from gateway.takeover.wire import connect_to
 
 wire = connect_to(Path(sys.argv[1]))
-wire.send(Hello(VERSION, "us-1"))
+wire.send(TakeoverHello(VERSION, "us-1"))
 wire.receive_sockets(60)
 print("offered", flush=True)
 if sys.argv[2] == "once it owns the gateway":
-    wire.send(Ready(sys.argv[3]))
+    wire.send(TakeoverReady(sys.argv[3]))
     print(type(wire.receive_sockets(60)[0]).__name__, flush=True)
 sys.exit(1)
 """

@@ -37,14 +37,14 @@ HELD = [AccountMessage("key", "a", 7)]
 OTHER_PROCESS = """
 import sys, time
 from pathlib import Path
-from gateway.takeover.messages import VERSION, Hello, Left, Ready, Serving
+from gateway.takeover.messages import VERSION, TakeoverHello, Left, TakeoverReady, Serving
 from gateway.takeover.wire import connect_to
 
 wire = connect_to(Path(sys.argv[1]))
-wire.send(Hello(VERSION, "us-1"))
+wire.send(TakeoverHello(VERSION, "us-1"))
 wire.receive_sockets(60)
 for step in sys.argv[2:]:
-    {"ready": lambda: wire.send(Ready("/audit")), "serving": lambda: wire.send(Serving()),
+    {"ready": lambda: wire.send(TakeoverReady("/audit")), "serving": lambda: wire.send(Serving()),
      "released": lambda: wire.receive_sockets(60), "nonsense": lambda: wire._socket.send(b"\\0\\0\\0\\1x"),
      "stall": lambda: time.sleep(600)}[step]()
 """
