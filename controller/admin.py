@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from controller.history import SHOWN_MAX, Entry
+from controller.history import SHOWN_MAX, AuditEntry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
 from controller.questions import TooManyQuestions
@@ -22,7 +22,7 @@ BODY_BYTES_MAX = 64 << 20
 """Largest request body: an import holds everything that every gateway announced."""
 
 
-class AdminSources(Struct, frozen=True):
+class ControllerAdminSources(Struct, frozen=True):
     """Sources of the admin pages' content, all JSON-able, and the receiver of orders."""
 
     metrics: Callable[[], bytes]
@@ -31,7 +31,7 @@ class AdminSources(Struct, frozen=True):
     readiness: Callable[[], str]
     """Reason why the controller is not ready; empty when it is."""
     order: Callable[[OrderBody, str, Operator], Awaitable[OrderAnswer]]
-    history: Callable[[int], list[Entry]]
+    history: Callable[[int], list[AuditEntry]]
     export: Callable[[], dict[str, str]]
     overview: Sections
     explain: Callable[[str], Awaitable[object | None]]
@@ -40,7 +40,7 @@ class AdminSources(Struct, frozen=True):
 
 
 def make_admin_app(
-    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
+    sources: ControllerAdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

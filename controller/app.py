@@ -16,24 +16,24 @@ from typing import Any
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
-from controller.admin import AdminSources, make_admin_app
-from controller.config import ControllerFile, Sections
+from controller.admin import ControllerAdminSources, make_admin_app
+from controller.config import ControllerFile, ControllerSections
 from controller.core.controller_core import ControllerCore
 from controller.dns.embedded import EmbeddedDns
-from controller.dns.publisher import Publisher
+from controller.dns.publisher import RecordPublisher
 from controller.dns.publishing import provider_of, publisher_of
-from controller.driver import ControllerCrash, ControllerObserver, Driver
-from controller.history import History
-from controller.journal import Journal, new_header
+from controller.driver import ControllerCrash, ControllerDriver, ControllerObserver
+from controller.history import OperatorAuditLog
+from controller.journal import ControllerJournal, new_header
 from controller.leading import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog, Recent
-from controller.metrics import CONTENT_TYPE, Metrics
+from controller.metrics import CONTENT_TYPE, ControllerMetrics
 from controller.operations import Operations, state_of
-from controller.overview import Overview
-from controller.prober import Prober
-from controller.questions import LatestDecisions, Questions
+from controller.overview import ControllerOverview
+from controller.prober import GatewayProber
+from controller.questions import GatewayQuestions, LatestDecisions
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService
@@ -54,7 +54,7 @@ from mesh.operators import Operators
 from mesh.reloader import Reloader
 from mesh.supervisor import Supervisor
 from mesh.task_group import TaskGroup
-from mesh.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
+from mesh.tls import CertificateHolder, ControllerTls, ExpiryWatch, HttpTls
 from mesh.tokens.issuer import IssuerDependencies
 from mesh.tokens.operators import make_operators
 from mesh.transport import Plaintext
@@ -73,7 +73,7 @@ class ControllerHandle:
         file: ControllerFile,
         manager: StateManager,
         links: Links,
-        metrics: Metrics,
+        metrics: ControllerMetrics,
         log: FilteringBoundLogger,
         *,
         lead: Lead,
@@ -82,7 +82,7 @@ class ControllerHandle:
         self.manager = manager
         self.lead = lead
         self.links = links
-        self.questions = Questions(links)
+        self.questions = GatewayQuestions(links)
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
@@ -93,7 +93,7 @@ class ControllerHandle:
         self.dns_addresses: tuple[Address, ...] = ()
         self.admin_app: web.Application | None = None
         """Operators' HTTP application, once it is up."""
-        self.publisher: Publisher | None = None
+        self.publisher: RecordPublisher | None = None
         """Publisher of the records beyond Nightside's own name servers."""
 
     @property
@@ -137,7 +137,7 @@ async def serve_controller(
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
     shown = _Shown(file, clock, log)
     async with AsyncExitStack() as stack:
-        history = History(_history_path(sections), sections.history.file_max_bytes)
+        history = OperatorAuditLog(_history_path(sections), sections.history.file_max_bytes)
         metrics = await _metrics_of_standby(stack, shown, lines_lost, clock=clock, log=log)
         waiting = StandbyView(
             file,
@@ -166,7 +166,7 @@ async def serve_controller(
         handle = ControllerHandle(file, manager, Links(), metrics, log, lead=lead)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
-        prober = Prober(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)
+        prober = GatewayProber(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)
         recovery = Recovery(
             sections.recovery,
             partial(_region_of, manager),
@@ -215,10 +215,10 @@ async def _metrics_of_standby(
     *,
     clock: Clock,
     log: FilteringBoundLogger,
-) -> Metrics:
+) -> ControllerMetrics:
     """Metrics with what a controller counts on standby as well: lost log lines, and what the issuers of operators'
     tokens answer, which are followed from here on."""
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     metrics.add(shown.token_counters.collectors())
     loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
     for each in shown.issuers:
@@ -281,7 +281,7 @@ class _Shown:
             self.operators_tls.role = "operators"
 
     @property
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[CertificateHolder]:
         return [each for each in (self.mesh, self.operators_tls) if each is not None]
 
 
@@ -304,7 +304,7 @@ async def _answer_names(
         return ()
     service = NameService(clock, log, DnsLimits.from_config(config))
     handle.metrics.add(service.counters.collectors())
-    publisher = Publisher(EmbeddedDns(service), log)
+    publisher = RecordPublisher(EmbeddedDns(service), log)
     handle.manager.on_records(publisher.take)
     loops.run("records", publisher.run)
     stack.push_async_callback(service.stop)
@@ -336,10 +336,10 @@ def _driver(
     clock: Clock,
     log: FilteringBoundLogger,
     *,
-    metrics: Metrics,
-    journal: Journal | None,
+    metrics: ControllerMetrics,
+    journal: ControllerJournal | None,
     recent: Recent,
-) -> Driver:
+) -> ControllerDriver:
     def on_crash(crash: ControllerCrash) -> None:
         log.critical("core_crashed", exc_info=crash.error)
         if journal is None:
@@ -352,23 +352,25 @@ def _driver(
     observers: list[ControllerObserver] = [metrics, CoreLog(log), recent]
     if journal is not None:
         observers.append(journal)
-    return Driver(core, clock, observers=observers, on_crash=on_crash)
+    return ControllerDriver(core, clock, observers=observers, on_crash=on_crash)
 
 
-def _run_loops(loops: Supervisor, prober: Prober, reloader: Reloader, journal: Journal | None) -> None:
+def _run_loops(loops: Supervisor, prober: GatewayProber, reloader: Reloader, journal: ControllerJournal | None) -> None:
     for name, loop in (("prober", prober.run), ("reloader", reloader.run)):
         loops.run(name, loop)
     if journal is not None:
         loops.run("journal", journal.run)
 
 
-def _close(driver: Driver, journal: Journal | None) -> None:
+def _close(driver: ControllerDriver, journal: ControllerJournal | None) -> None:
     driver.close()
     if journal is not None:
         journal.close()
 
 
-def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metrics: Metrics) -> Journal | None:
+def _journal(
+    file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metrics: ControllerMetrics
+) -> ControllerJournal | None:
     settings = file.sections.journal
     if settings.folder is None:
         return None
@@ -379,15 +381,17 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
 
     started = "".join(character for character in clock.wall_time() if character.isalnum())
     header = new_header(file.controller, f"{file.controller}-{started}")
-    return Journal(JournalSettings(settings.folder, settings.file_max_bytes, settings.files_max), header, on_stopped)
+    return ControllerJournal(
+        JournalSettings(settings.folder, settings.file_max_bytes, settings.files_max), header, on_stopped
+    )
 
 
-def _state_folder(sections: Sections) -> Path | None:
+def _state_folder(sections: ControllerSections) -> Path | None:
     """Folder of the store, where that is a file."""
     return None if sections.store.path is None else sections.store.path.parent
 
 
-def _history_path(sections: Sections) -> Path:
+def _history_path(sections: ControllerSections) -> Path:
     if sections.history.path is not None:
         return sections.history.path
     store = sections.store.path
@@ -401,9 +405,13 @@ def _region_of(manager: StateManager, gateway_id: GatewayId) -> RegionName:
 
 
 def _watch_certificates(
-    loops: Supervisor, holders: list[Holder], metrics: Metrics, clock: Clock, log: FilteringBoundLogger
+    loops: Supervisor,
+    holders: list[CertificateHolder],
+    metrics: ControllerMetrics,
+    clock: Clock,
+    log: FilteringBoundLogger,
 ) -> None:
-    def left_s(holder: Holder) -> float:
+    def left_s(holder: CertificateHolder) -> float:
         return (holder.pair.ends_ns - clock.wall_ns()) / _SECOND_NS
 
     for holder in holders:
@@ -418,7 +426,7 @@ def _add_parts(reloader: Reloader, part: FilePart, shown: _Shown) -> None:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
-def _apply(handle: ControllerHandle, prober: Prober, recovery: Recovery, file: ControllerFile) -> None:
+def _apply(handle: ControllerHandle, prober: GatewayProber, recovery: Recovery, file: ControllerFile) -> None:
     """Put a changed file in force. Raises OSError where a CA file cannot be read, and has then changed nothing."""
     prober.configure(file.sections.probes)
     recovery.configure(file.sections.recovery)
@@ -426,7 +434,7 @@ def _apply(handle: ControllerHandle, prober: Prober, recovery: Recovery, file: C
     handle.file = file
 
 
-def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: Exception) -> None:
+def _loop_failed(log: FilteringBoundLogger, metrics: ControllerMetrics, name: str, error: Exception) -> None:
     log.error("background_task_failed", loop=name, exc_info=error)
     metrics.restarted(name)
 
@@ -437,7 +445,7 @@ def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: 
 def _admin_app(
     handle: ControllerHandle,
     operations: Operations,
-    history: History,
+    history: OperatorAuditLog,
     clock: Clock,
     *,
     operators: Operators,
@@ -452,7 +460,7 @@ def _admin_app(
         published = {} if publisher is None else {"published_records": publisher.state()}
         return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
-    overview = Overview(
+    overview = ControllerOverview(
         handle.file.controller,
         manager,
         handle.links,
@@ -469,7 +477,7 @@ def _admin_app(
         manager.driver.tell_observers()
         return handle.metrics.render()
 
-    sources = AdminSources(
+    sources = ControllerAdminSources(
         metrics_page,
         CONTENT_TYPE,
         state,

@@ -41,7 +41,7 @@ from mesh.yaml_file import YamlFile, read_yaml
 _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 
 
-class ListenConfig(Struct, frozen=True):
+class ControllerListenConfig(Struct, frozen=True):
     """Addresses that the controller listens on."""
 
     grpc: Address = _GATEWAYS
@@ -89,7 +89,7 @@ class HistoryConfig(Struct, frozen=True):
     """Size at which the file is renamed to `.1`, which replaces the earlier one."""
 
 
-class ProbeConfig(Struct, frozen=True):
+class GatewayProbeConfig(Struct, frozen=True):
     """Health probes of gateways."""
 
     interval_ns: int = 500 * MILLISECOND_NS
@@ -145,7 +145,7 @@ class RecoveryConfig(Struct, frozen=True):
     """Most recoveries at once; others wait, and a gateway never has two."""
 
 
-class JournalConfig(Struct, frozen=True):
+class ControllerJournalConfig(Struct, frozen=True):
     """Journal of every event and effect, for replay; off unless a folder is named."""
 
     folder: Path | None = None
@@ -156,7 +156,7 @@ class JournalConfig(Struct, frozen=True):
     """Most files of the journal; beyond it, the oldest is deleted."""
 
 
-class ReloadConfig(Struct, frozen=True):
+class ControllerReloadConfig(Struct, frozen=True):
     """Automatic reloading of changed files; SIGHUP reloads all files."""
 
     watch_ns: int | None = 2 * SECOND_NS
@@ -165,20 +165,20 @@ class ReloadConfig(Struct, frozen=True):
     """Watch the controller file as well, and apply it when it changes."""
 
 
-class Sections(Struct, frozen=True):
+class ControllerSections(Struct, frozen=True):
     """Sections of the file that are used as written."""
 
     store: StoreConfig
-    listen: ListenConfig = ListenConfig()
+    listen: ControllerListenConfig = ControllerListenConfig()
     link: LinkConfig = LinkConfig()
     decisions: ControllerConfig = field(default_factory=ControllerConfig)
-    probes: ProbeConfig = ProbeConfig()
+    probes: GatewayProbeConfig = GatewayProbeConfig()
     dns: DnsConfig = field(default_factory=DnsConfig)
     records: RecordsConfig = field(default_factory=RecordsConfig)
     recovery: RecoveryConfig = RecoveryConfig()
     history: HistoryConfig = HistoryConfig()
-    journal: JournalConfig = JournalConfig()
-    reload: ReloadConfig = ReloadConfig()
+    journal: ControllerJournalConfig = ControllerJournalConfig()
+    reload: ControllerReloadConfig = ControllerReloadConfig()
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     operators: OperatorsConfig = field(default_factory=OperatorsConfig)
 
@@ -248,7 +248,7 @@ class NamingFile(FileModel):
         return {RegionName(region): cidrs for region, cidrs in self.networks.items()}
 
 
-class ControllerFile(SectionsFile[Sections]):
+class ControllerFile(SectionsFile[ControllerSections]):
     """The file as written, with every default filled in."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
@@ -310,8 +310,8 @@ class ControllerFile(SectionsFile[Sections]):
         return self._records_key
 
     @property
-    def sections(self) -> Sections:
-        return self.take(Sections)
+    def sections(self) -> ControllerSections:
+        return self.take(ControllerSections)
 
     def as_document(self) -> dict[str, Any]:
         """Return the effective file, JSON-able; secrets are named by their source, never by value."""

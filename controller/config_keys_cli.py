@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.config import ControllerFile, Sections
+from controller.config import ControllerFile, ControllerSections
 from mesh.config_keys_cli import config_keys_command
 from mesh.settings_reference import Key, keys_of
 
@@ -18,7 +18,7 @@ INTRODUCTION = (
 
 
 def controller_file_keys() -> Iterable[Key]:
-    return keys_of(ControllerFile, Sections)
+    return keys_of(ControllerFile, ControllerSections)
 
 
 config_keys = config_keys_command(INTRODUCTION, controller_file_keys, "controller file")

@@ -19,7 +19,7 @@ from controller.core.effects import (
     TellFrozen,
     TellOrphans,
 )
-from controller.core.events import Event, TimePassed
+from controller.core.events import ControllerTimePassed, Event
 from mesh.clock import Clock
 from mesh.naming.tree import RecordTree
 from mesh.pump import TAIL_STEPS_DEFAULT, Pump
@@ -31,7 +31,7 @@ ControllerObserver: TypeAlias = Observer[Event, Effect]
 ControllerSubscriptions: TypeAlias = Subscriptions[Event, Effect]
 
 
-class Driver(Pump[Event, Effect]):
+class ControllerDriver(Pump[Event, Effect]):
     """Pumps a `ControllerCore`. All calls come from one event loop's thread."""
 
     def __init__(
@@ -43,7 +43,9 @@ class Driver(Pump[Event, Effect]):
         on_crash: Callable[[ControllerCrash], None] | None = None,
         tail_steps: int = TAIL_STEPS_DEFAULT,
     ) -> None:
-        super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
+        super().__init__(
+            core, clock, ControllerTimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps
+        )
         self._keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None] = _nobody
         self._publish: list[Callable[[RecordTree], None]] = []
         self._recover: Callable[[StartRecovery], None] = _nobody

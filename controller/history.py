@@ -14,7 +14,7 @@ SHOWN_MAX = 1000
 _LINE_BYTES_MAX = 64 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     time: str
     by: str
     """Name that the operator gave, unproven."""
@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True):
     role: str = ""
 
 
-class History:
+class OperatorAuditLog:
     """Operator audit log. All calls come from one event loop's thread; the writing is done in another."""
 
     def __init__(self, path: Path, file_bytes_max: int) -> None:
@@ -43,17 +43,17 @@ class History:
         make_private_folder(path.parent)
         with open(path, "ab", opener=private_opener):
             pass
-        self._last: deque[Entry] = deque(_last_entries([self._aside, path]), maxlen=SHOWN_MAX)
+        self._last: deque[AuditEntry] = deque(_last_entries([self._aside, path]), maxlen=SHOWN_MAX)
 
     @property
     def _aside(self) -> Path:
         return self.path.with_name(f"{self.path.name}.1")
 
-    def last(self, count: int) -> list[Entry]:
+    def last(self, count: int) -> list[AuditEntry]:
         """Return the last entries, oldest first."""
         return list(self._last)[-count:] if count > 0 else []
 
-    async def add(self, entry: Entry) -> None:
+    async def add(self, entry: AuditEntry) -> None:
         """Add an entry. Where the disk refuses it, `fault` says so and the entry is still shown. A very long order is
         reduced to its name, here and in the file: any operator with the role `look` can have a refused order noted."""
         line = msgspec.json.encode(entry)
@@ -74,16 +74,16 @@ class History:
             file.write(line)
 
 
-def _last_entries(paths: list[Path]) -> list[Entry]:
+def _last_entries(paths: list[Path]) -> list[AuditEntry]:
     """Read the last entries; a line that was cut off, or cannot be parsed, is left out."""
-    found: deque[Entry] = deque(maxlen=SHOWN_MAX)
+    found: deque[AuditEntry] = deque(maxlen=SHOWN_MAX)
     for path in paths:
         if not path.exists():
             continue
         with path.open("rb") as file:
             for line in file:
                 try:
-                    found.append(msgspec.json.decode(line, type=Entry))
+                    found.append(msgspec.json.decode(line, type=AuditEntry))
                 except (msgspec.DecodeError, msgspec.ValidationError):
                     continue
     return list(found)

@@ -21,7 +21,7 @@ from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, te
 FORMAT = 1
 
 
-class Header(msgspec.Struct, frozen=True):
+class ControllerJournalHeader(msgspec.Struct, frozen=True):
     """First line of a file. A controller's core begins empty: all that it knows came in events."""
 
     format: int
@@ -35,10 +35,12 @@ class Header(msgspec.Struct, frozen=True):
     """The file holds the last steps before a crash, not a run from its beginning."""
 
 
-class Journal(JournalFiles):
+class ControllerJournal(JournalFiles):
     """Observer of the driver, which only encodes."""
 
-    def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: JournalSettings, header: ControllerJournalHeader, on_stopped: Callable[[str], None]
+    ) -> None:
         """Open the journal. Raises OSError when the folder cannot be written."""
         self.header = header
         self.subscriptions: ControllerSubscriptions = {Step: self._step_taken}
@@ -61,11 +63,13 @@ class Journal(JournalFiles):
         return encode_header(msgspec.structs.replace(self.header, part=part))
 
 
-def new_header(controller: str, story: str) -> Header:
-    return Header(FORMAT, code_version(), controller, story, part=0)
+def new_header(controller: str, story: str) -> ControllerJournalHeader:
+    return ControllerJournalHeader(FORMAT, code_version(), controller, story, part=0)
 
 
-_READER: StoryReader[Header, Event, Effect] = StoryReader(Header, FORMAT, Event, Effect)
+_READER: StoryReader[ControllerJournalHeader, Event, Effect] = StoryReader(
+    ControllerJournalHeader, FORMAT, Event, Effect
+)
 read_journal = _READER.read
 
 

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from controller.lease import Lease
 from controller.store.lease_watch import lease_end_ns
-from controller.store.store import Holding, Store, StoreError, StoreLost, StoreTaken, StoreUnavailable
+from controller.store.store import Store, StoreError, StoreHolding, StoreLost, StoreTaken, StoreUnavailable
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
@@ -33,7 +33,7 @@ async def lead(
     times: LeaseTimes,
     clock: Clock,
     wait: Callable[[StoreError], Awaitable[None]],
-) -> tuple[Holding, Lease]:
+) -> tuple[StoreHolding, Lease]:
     """Wait until this controller holds the store. Raises StoreTaken at once where another controller holds it without a
     time limit, and StoreError where the store is unusable. `wait` is called after each try with the reason why it
     failed, and returns when it is time for the next."""
@@ -60,7 +60,7 @@ class Renewals:
         self,
         store: Store,
         lease: Lease,
-        holding: Callable[[], Holding],
+        holding: Callable[[], StoreHolding],
         times: LeaseTimes,
         *,
         clock: Clock,

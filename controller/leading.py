@@ -14,13 +14,13 @@ from socket import gethostname
 from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
-from controller.config import ControllerFile, ListenConfig
+from controller.config import ControllerFile, ControllerListenConfig
 from controller.leadership import LeaseTimes, Renewals, lead
 from controller.lease import Lease
-from controller.metrics import CONTENT_TYPE, Metrics
+from controller.metrics import CONTENT_TYPE, ControllerMetrics
 from controller.standby import Standby, make_standby_app
 from controller.store.opening import open_store
-from controller.store.store import Holding, Store, StoreError
+from controller.store.store import Store, StoreError, StoreHolding
 from controller.store_writer import StoreWriter
 from mesh.admin_listening import listen_for_operators
 from mesh.clock import Clock
@@ -51,7 +51,7 @@ class StandbyView:
         self,
         file: ControllerFile,
         tls: HttpTls | None,
-        metrics: Metrics,
+        metrics: ControllerMetrics,
         log: FilteringBoundLogger,
         *,
         stop: asyncio.Event,
@@ -69,7 +69,7 @@ class StandbyView:
         self._page = AsyncExitStack()
         self._standby = Standby(file.sections.store.look_interval_ns, stop, log, self._show)
 
-    async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
+    async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[StoreHolding, Lease]:
         """Acquire the store while the standby page is up. Raises what `lead` does, and StandbyEnded."""
         async with self._page:
             return await lead(store, holder, times, clock, self._standby.wait)
@@ -126,17 +126,17 @@ async def _give_back(store: Store, store_writer: StoreWriter, lease: Lease, log:
     await _release(store, store_writer.holding, log)
 
 
-async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) -> None:
+async def _release(store: Store, holding: StoreHolding, log: FilteringBoundLogger) -> None:
     try:
         await store.release(holding)
     except StoreError as error:
         log.warning("store_release_failed", reason=str(error))
 
 
-def admin_hosts(listen: ListenConfig) -> tuple[str, ...] | None:
+def admin_hosts(listen: ControllerListenConfig) -> tuple[str, ...] | None:
     """Host names under which the admin address may be requested; None: any."""
     return (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
 
 
-def admin_url(address: Address, listen: ListenConfig) -> str:
+def admin_url(address: Address, listen: ControllerListenConfig) -> str:
     return f"http{'' if listen.admin_tls is None else 's'}://{address}"

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected, Wanted
+from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, SnapshotRejected, WantedReplicas
 from mesh.totals import Totals
 
 ASKED_MAX = 8
@@ -28,12 +28,12 @@ class Link:
         self.forwards: tuple[ForwardsTo, ...] = ()
         self.totals: Totals | None = None
         """Counts since the gateway's process started, as last reported; None: never reported."""
-        self.wanted: tuple[Wanted, ...] = ()
+        self.wanted: tuple[WantedReplicas, ...] = ()
         """Replicas wanted in its region, as last reported."""
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken
-        self.rejected: Rejected | None = None
+        self.rejected: SnapshotRejected | None = None
         """Rejection of the last snapshot, if that one was rejected."""
         self.asked: deque[Question] = deque(maxlen=ASKED_MAX)
         """Questions that are not sent yet; of too many, the newest."""

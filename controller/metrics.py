@@ -16,7 +16,7 @@ from controller.core.vocabulary import Condition
 from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.server import ServerWatch
 from controller.state_manager import StateManager
-from mesh.series import Described, Distribution, Level, Tally, described
+from mesh.series import CounterSeries, Described, Distribution, Level, described
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "nightside_controller_"
@@ -24,7 +24,7 @@ _WAITS = (1, 2, 5, 10, 20, 60, 120, 300)
 _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
-class Metrics(ServerWatch):
+class ControllerMetrics(ServerWatch):
     """An observer of the driver and of the gateways' streams."""
 
     def __init__(self) -> None:
@@ -192,8 +192,8 @@ class Metrics(ServerWatch):
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         self._expiry.follow(left_s, role)
 
-    def _tally(self, name: str, words: str, labels: tuple[str, ...] = ()) -> Tally:
-        tally = Tally(_PREFIX + name.removesuffix("_total"), words, labels)
+    def _tally(self, name: str, words: str, labels: tuple[str, ...] = ()) -> CounterSeries:
+        tally = CounterSeries(_PREFIX + name.removesuffix("_total"), words, labels)
         self.registry.register(tally)
         return tally
 

@@ -10,7 +10,7 @@ import msgspec
 
 from controller.core.vocabulary import Condition
 from controller.documents import Changes
-from controller.history import Entry, History
+from controller.history import AuditEntry, OperatorAuditLog
 from controller.links import Links
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.preview import Preview, preview
@@ -71,7 +71,7 @@ class Operations:
     def __init__(
         self,
         manager: StateManager,
-        history: History,
+        history: OperatorAuditLog,
         clock: Clock,
         on_order: Callable[[str, str], None] = lambda _order, _result: None,
     ) -> None:
@@ -124,7 +124,7 @@ class Operations:
         order: dict[str, object] = msgspec.to_builtins(body.order)
         self._on_order(str(order["order"]), result.partition(":")[0])
         operator, told_role = giver.operator, giver.operator.role if giver.operator.name else ""
-        entry = Entry(
+        entry = AuditEntry(
             self._clock.wall_time(),
             giver.by,
             giver.address,

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from controller.core.vocabulary import Condition
-from controller.history import History
+from controller.history import OperatorAuditLog
 from controller.lease import Lease
 from controller.links import Link, Links
 from controller.logs import Recent
@@ -45,7 +45,7 @@ _CONDITIONS = {
 }
 
 
-class Overview:
+class ControllerOverview:
     def __init__(
         self,
         name: str,
@@ -54,7 +54,7 @@ class Overview:
         *,
         lease: Lease,
         recent: Recent,
-        history: History,
+        history: OperatorAuditLog,
         decisions: LatestDecisions,
         clock: Clock,
         state: Callable[[], Mapping[str, object]],

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from controller.core.controller_core import ControllerCore
 from controller.core.events import (
-    ConfigApplied,
+    ControllerConfigApplied,
     FreezeLifted,
     FreezeOrdered,
     NarrowingApplied,
@@ -26,7 +26,7 @@ _MOVES_TOLD_MAX = 1000
 _NO_TENANT = TenantName("")
 
 
-class Move(Struct, frozen=True):
+class ReplicaMove(Struct, frozen=True):
     """A replica whose owner changes."""
 
     replica: ReplicaId
@@ -57,7 +57,7 @@ class Unreachable(Struct, frozen=True):
 
 
 class Preview(Struct, frozen=True):
-    moves: tuple[Move, ...]
+    moves: tuple[ReplicaMove, ...]
     """Moves; only the first of them, where there are very many."""
     moves_in_all: int
     stays: tuple[Stay, ...]
@@ -78,7 +78,7 @@ def preview(
     """Compute the preview. `policies` are those that gateways would announce anew. Moves that would take several steps
     are reported as one."""
     copy = _copy_of(core)
-    copy.handle(ConfigApplied(replace(core.config, step_share=1.0)), now_ns)
+    copy.handle(ControllerConfigApplied(replace(core.config, step_share=1.0)), now_ns)
     before, areas = dict(copy.owners), _areas(copy)
     if changed.freeze != registry.freeze:
         copy.handle(FreezeLifted() if changed.freeze is None else FreezeOrdered(changed.freeze.reason), now_ns)
@@ -116,9 +116,9 @@ def _areas(core: ControllerCore) -> dict[str, tuple[str, ...]]:
 
 def _move(
     replica_id: ReplicaId, before: Mapping[ReplicaId, GatewayId], core: ControllerCore, registry: Registry
-) -> Move:
+) -> ReplicaMove:
     after = core.owners.get(replica_id)
-    return Move(replica_id, before.get(replica_id), after, _why(replica_id, after, core, registry))
+    return ReplicaMove(replica_id, before.get(replica_id), after, _why(replica_id, after, core, registry))
 
 
 def _why(replica_id: ReplicaId, owner: GatewayId | None, core: ControllerCore, registry: Registry) -> str:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from msgspec import Struct
 
-from controller.config import ProbeConfig
+from controller.config import GatewayProbeConfig
 from controller.core.events import Event, GatewayProbed
 from controller.registry import Registry
 from gateway.core.vocabulary import GatewayId
@@ -42,7 +42,7 @@ class _Target:
         self.task: asyncio.Task[None] | None = None
 
 
-class Prober:
+class GatewayProber:
     """Probes each gateway in a task of its own: one that hangs delays no other."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Prober:
         registry: Callable[[], Registry],
         is_attached: Callable[[GatewayId], bool],
         submit: Callable[[Event], None],
-        config: ProbeConfig,
+        config: GatewayProbeConfig,
         *,
         resolver: AbstractResolver | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class Prober:
         self._targets: dict[GatewayId, _Target] = {}
         self._changed = asyncio.Event()
 
-    def configure(self, config: ProbeConfig) -> None:
+    def configure(self, config: GatewayProbeConfig) -> None:
         """Put a configuration in force. Raises OSError where the CA file cannot be read, and has then changed
         nothing."""
         self._tls = _context(config)
@@ -150,5 +150,5 @@ def _was_refused(error: Exception) -> bool:
     return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
 
 
-def _context(config: ProbeConfig) -> ssl.SSLContext | None:
+def _context(config: GatewayProbeConfig) -> ssl.SSLContext | None:
     return None if config.ca_file is None else ssl.create_default_context(cafile=config.ca_file)

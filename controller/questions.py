@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from controller.links import Links
 from gateway.core.vocabulary import GatewayId
 from mesh.clock import Clock
-from mesh.control.vocabulary import Answer, Question
+from mesh.control.vocabulary import Question, QuestionAnswer
 from mesh.page.shown import DecisionShown, SideShown, chosen, joined, shown_at
 from mesh.wire import TEXT_LENGTH_MAX
 
@@ -37,7 +37,7 @@ class _Open(Struct, eq=False):
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Questions:
+class GatewayQuestions:
     """Questions to gateways. All calls come from one event loop's thread."""
 
     def __init__(self, links: Links, answer_s: float = _ANSWER_S) -> None:
@@ -66,7 +66,7 @@ class Questions:
         rows = [row for gateway, text in found.items() for row in _rows(gateway, text)]
         return chosen(sorted(joined(rows), key=lambda each: each.age_ms))
 
-    def answered(self, gateway_id: GatewayId, answer: Answer) -> None:
+    def answered(self, gateway_id: GatewayId, answer: QuestionAnswer) -> None:
         """Take in an answer; one that comes too late, or to no open question, is ignored."""
         asked = self._open.get(answer.number)
         if asked is None or gateway_id not in asked.waiting:
@@ -101,7 +101,7 @@ class LatestDecisions:
     """Latest known decisions of the whole mesh: asked for anew while the page is watched, and never waited for."""
 
     def __init__(
-        self, questions: Questions, clock: Clock, start: Callable[[Coroutine[None, None, None]], object]
+        self, questions: GatewayQuestions, clock: Clock, start: Callable[[Coroutine[None, None, None]], object]
     ) -> None:
         self._questions = questions
         self._clock = clock

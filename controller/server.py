@@ -20,7 +20,7 @@ from controller.config import LinkConfig
 from controller.core.events import GatewayDisconnected, PeersHeard
 from controller.core.vocabulary import HeardPeer
 from controller.links import Link, Links
-from controller.questions import Questions
+from controller.questions import GatewayQuestions
 from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
 from controller.state_manager import StateManager
@@ -30,7 +30,16 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from mesh.channels import server_options, stop_at_once
 from mesh.clock import Clock
 from mesh.control.codec import read_from_gateway, said_by_controller
-from mesh.control.vocabulary import Alive, Announcement, Answer, FromGateway, Hello, Rejected, Report, Taken
+from mesh.control.vocabulary import (
+    Alive,
+    Announcement,
+    FromGateway,
+    Hello,
+    QuestionAnswer,
+    Report,
+    SnapshotRejected,
+    SnapshotTaken,
+)
 from mesh.listening import why_not
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
@@ -73,7 +82,7 @@ class ControlService:
         self,
         manager: StateManager,
         links: Links,
-        questions: Questions,
+        questions: GatewayQuestions,
         transport: ServerTransport,
         config: LinkConfig,
         *,
@@ -195,7 +204,11 @@ class ControlService:
             if said is not None:
                 self._heard(link, said)
 
-    def _heard(self, link: Link, said: Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer) -> None:
+    def _heard(
+        self,
+        link: Link,
+        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer,
+    ) -> None:
         match said:
             case Announcement():
                 link.hello = replace(link.hello, announcement=said)
@@ -205,11 +218,11 @@ class ControlService:
                 link.news.set()
             case Report():
                 self._reported(link, said)
-            case Taken():
+            case SnapshotTaken():
                 link.taken, link.rejected = said.version, None
-            case Answer():
+            case QuestionAnswer():
                 self._questions.answered(link.gateway_id, said)
-            case Rejected():
+            case SnapshotRejected():
                 link.rejected = said
                 self._watch.rejected()
                 self._log.warning(

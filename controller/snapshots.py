@@ -7,15 +7,15 @@ from controller.registry import RegisteredReplica
 from controller.views import View
 from gateway.core.kernel.residency import accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule
-from mesh.control.vocabulary import ReplicaGrant, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant
 
 
-def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
+def snapshot_for(gateway_id: GatewayId, view: View) -> ControlSnapshot:
     """Return the snapshot of a registered gateway."""
     registry = view.registry
     place = registry.gateways[gateway_id].place
     grants = (each.grant for each in registry.gateways.values() if each.gateway_id != gateway_id)
-    return Snapshot(
+    return ControlSnapshot(
         version=view.version,
         gateway_id=gateway_id,
         replicas=tuple(_grant(each, gateway_id, view) for each in view.owned.get(gateway_id, ())),

@@ -14,7 +14,7 @@ from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import KeepOwners, KeepPolicy, TellCondition
 from controller.core.events import (
-    ConfigApplied,
+    ControllerConfigApplied,
     FreezeLifted,
     FreezeOrdered,
     GatewayConnected,
@@ -25,7 +25,7 @@ from controller.core.events import (
 )
 from controller.core.vocabulary import Condition
 from controller.documents import Changes, decode, encode
-from controller.driver import Driver
+from controller.driver import ControllerDriver
 from controller.registry import AnnouncementRefused, PlaceRefused, Registry, registry_of
 from controller.store_writer import StoreWriter, Written
 from controller.views import View, ViewFeed
@@ -93,7 +93,7 @@ class StateManager:
     def __init__(
         self,
         core: ControllerCore,
-        driver: Driver,
+        driver: ControllerDriver,
         store_writer: StoreWriter,
         contents: Mapping[str, bytes],
         naming: Naming,
@@ -142,7 +142,7 @@ class StateManager:
             in_force(self._policies, self.registry),
             self._records,
         )
-        self.driver.submit(ConfigApplied(config))
+        self.driver.submit(ControllerConfigApplied(config))
         owners, policies = tuple(sorted(self._owners.items())), tuple(self._policies.values())
         restored = StateRestored(self._assignment, owners, policies, tuple(sorted(self._down)))
         self.driver.submit(restored)
@@ -156,7 +156,7 @@ class StateManager:
 
     def configure(self, config: ControllerConfig, naming: Naming) -> None:
         self.naming = naming
-        self.driver.submit(ConfigApplied(config))
+        self.driver.submit(ControllerConfigApplied(config))
         if self.core.tree is not None:
             self._name(self.core.tree)
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from controller.documents import Changes
-from controller.store.store import CHANGES_MAX, Holding, Store, StoreError, StoreLost, StoreUncertain, check_changes
+from controller.store.store import (
+    CHANGES_MAX,
+    Store,
+    StoreError,
+    StoreHolding,
+    StoreLost,
+    StoreUncertain,
+    check_changes,
+)
 from gateway.core.vocabulary import ControlVersion
 from mesh.supervisor import Backoff
 
@@ -41,7 +49,7 @@ class StoreWriter:
     def __init__(
         self,
         store: Store,
-        holding: Holding,
+        holding: StoreHolding,
         revision: int,
         log: FilteringBoundLogger,
         *,
@@ -90,7 +98,7 @@ class StoreWriter:
         self._wanted.set()
 
     @property
-    def holding(self) -> Holding:
+    def holding(self) -> StoreHolding:
         """Holding to be given back in the end."""
         return self._holding
 

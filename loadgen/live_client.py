@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.core.vocabulary import ModelName, RegionName
-from loadgen.vocabulary import Api
+from loadgen.vocabulary import ApiKind
 from loadgen.workload import Message
 
 REGION_HEADER = "x-nightside-region"
@@ -32,7 +32,7 @@ class Dialect:
     """Request format that an endpoint expects."""
 
     model: ModelName
-    api: Api = Api.CHAT
+    api: ApiKind = ApiKind.CHAT
     include_usage: bool = True
     """Ask for token counts at the end of the stream; an endpoint without that option may refuse the request."""
     ignore_eos: bool = False
@@ -40,7 +40,7 @@ class Dialect:
 
     def body(self, messages: Sequence[Message], output_tokens: int) -> bytes:
         document: dict[str, object] = {"model": self.model, "max_tokens": output_tokens, "stream": True}
-        if self.api is Api.CHAT:
+        if self.api is ApiKind.CHAT:
             document["messages"] = messages
         else:
             document["prompt"] = "\n".join(message["content"] for message in messages)

@@ -48,7 +48,7 @@ class OpenLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientGroup:
+class LiveClientGroup:
     """Users of one region, and the endpoints to which they send their requests."""
 
     region: RegionName
@@ -70,7 +70,7 @@ class ClientGroup:
 class LoadPlan:
     """Client groups, their request format, and how long they send."""
 
-    groups: tuple[ClientGroup, ...]
+    groups: tuple[LiveClientGroup, ...]
     dialect: Dialect
     load_s: float
     """Time during which new requests are sent."""
@@ -90,7 +90,7 @@ class LoadPlan:
 
 
 @dataclass(slots=True)
-class Tally:
+class ClientTally:
     """Counters of one region's clients at this moment."""
 
     waiting: int = 0
@@ -128,7 +128,7 @@ class _Sent:
 class _Errand:
     """Program being run: the replies so far, and whether any step has failed."""
 
-    def __init__(self, group: ClientGroup, program: Program) -> None:
+    def __init__(self, group: LiveClientGroup, program: Program) -> None:
         self.group = group
         self.program = program
         self.children = program.children()
@@ -145,7 +145,7 @@ class LiveRunner:
     ) -> None:
         self.records: list[RequestRecord] = []
         regions = list(dict.fromkeys(group.region for group in plan.groups))
-        self.tallies = {region: Tally() for region in regions}
+        self.tallies = {region: ClientTally() for region in regions}
         self.samples: dict[RegionName, list[TallySample]] = {region: [] for region in regions}
         self._plan = plan
         self._clock = clock
@@ -224,7 +224,7 @@ class LiveRunner:
                         tasks.create_task(self._arrivals(session, group, schedule, tasks))
 
     async def _user(
-        self, session: aiohttp.ClientSession, group: ClientGroup, workload: Workload, number: int, clients: int
+        self, session: aiohttp.ClientSession, group: LiveClientGroup, workload: Workload, number: int, clients: int
     ) -> None:
         """Run one closed-loop user until the time for new requests is over."""
         free_ns = round(self._plan.ramp_s * _SECOND_NS * number / clients)
@@ -238,7 +238,7 @@ class LiveRunner:
     async def _arrivals(
         self,
         session: aiohttp.ClientSession,
-        group: ClientGroup,
+        group: LiveClientGroup,
         schedule: Iterable[tuple[float, Program]],
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -252,12 +252,14 @@ class LiveRunner:
             tasks.create_task(self._arrive(session, group, program, due_ns, key))
 
     async def _arrive(
-        self, session: aiohttp.ClientSession, group: ClientGroup, program: Program, due_ns: int, key: int
+        self, session: aiohttp.ClientSession, group: LiveClientGroup, program: Program, due_ns: int, key: int
     ) -> None:
         del self._unstarted[key]
         await self._run(session, group, program, due_ns)
 
-    async def _run(self, session: aiohttp.ClientSession, group: ClientGroup, program: Program, free_ns: int) -> bool:
+    async def _run(
+        self, session: aiohttp.ClientSession, group: LiveClientGroup, program: Program, free_ns: int
+    ) -> bool:
         """Run all steps of a program; steps behind a failed one are not sent. Returns True if every step was
         answered."""
         errand = _Errand(group, program)
@@ -337,7 +339,7 @@ class LiveRunner:
             self._close(tally, self._record(group.region, sent, end, detail))
         return "".join(sent.answer.text) if end is RequestEnd.COMPLETED else None
 
-    def _patience_s(self, group: ClientGroup) -> float | None:
+    def _patience_s(self, group: LiveClientGroup) -> float | None:
         """Time after which this request is abandoned; None if its user waits to the end."""
         if group.patience_s is None or self._rng.random() >= group.impatient_share:
             return None
@@ -388,7 +390,7 @@ class LiveRunner:
             detail=detail,
         )
 
-    def _close(self, tally: Tally, record: RequestRecord) -> None:
+    def _close(self, tally: ClientTally, record: RequestRecord) -> None:
         tally.waiting -= record.first_token_ns is None
         tally.streaming -= record.first_token_ns is not None
         tally.completed += record.end is RequestEnd.COMPLETED

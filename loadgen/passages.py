@@ -35,7 +35,7 @@ assert all(len(word) == 4 for word in _WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class BlockText:
     """Text of a given number of tokens: numbered blocks, followed by text that no other passage contains."""
 
     space: str
@@ -56,11 +56,11 @@ class Passage:
         for first, last in self.runs:
             yield from range(first, last + 1)
 
-    def cut(self, tokens_max: int) -> Passage:
+    def cut(self, tokens_max: int) -> BlockText:
         """Passage cut to its first `tokens_max` tokens; unchanged if it is not longer."""
         return self if self.tokens <= tokens_max else replace(self, tokens=tokens_max)
 
-    def scaled(self, scale: float) -> Passage:
+    def scaled(self, scale: float) -> BlockText:
         """Passage with the same number of blocks, each scaled in length by whole tokens."""
         block_tokens = max(1, round(self.block_tokens * scale))
         in_blocks = min(self.tokens, self.blocks * self.block_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Api(StrEnum):
+class ApiKind(StrEnum):
     """API call with which a request is made."""
 
     CHAT = "chat"
@@ -13,7 +13,7 @@ class Api(StrEnum):
 
     @property
     def path(self) -> str:
-        return "/v1/chat/completions" if self is Api.CHAT else "/v1/completions"
+        return "/v1/chat/completions" if self is ApiKind.CHAT else "/v1/completions"
 
 
 class RequestEnd(StrEnum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Protocol, TypedDict, runtime_checkable
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 
 _VOCABULARY = """
 able about above account across action after again agree allow almost along answer apply around arrive back
@@ -48,7 +48,7 @@ class Message(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LengthSpread:
     """A log-normal quantity: most draws lie near the median, a few lie far above it; clamped to its limits."""
 
     median: float
@@ -72,14 +72,14 @@ class WorkloadConfig:
     system_prompt_words: int = 300
     profile_words: int = 60
     """Words of a user's profile in the system prompt, the same in all of the user's conversations."""
-    turns: Spread = Spread(median=4, sigma=0.5, minimum=1, maximum=10)
-    question_words: Spread = Spread(median=40, sigma=0.7, minimum=4, maximum=300)
-    output_tokens: Spread = Spread(median=60, sigma=0.4, minimum=16, maximum=150)
-    think_s: Spread = Spread(median=1.5, sigma=0.6, minimum=0.2, maximum=8)
+    turns: LengthSpread = LengthSpread(median=4, sigma=0.5, minimum=1, maximum=10)
+    question_words: LengthSpread = LengthSpread(median=40, sigma=0.7, minimum=4, maximum=300)
+    output_tokens: LengthSpread = LengthSpread(median=60, sigma=0.4, minimum=16, maximum=150)
+    think_s: LengthSpread = LengthSpread(median=1.5, sigma=0.6, minimum=0.2, maximum=8)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkloadStep:
     """One request of a program, and what to expect of its answer."""
 
     text: str
@@ -89,7 +89,7 @@ class Step:
     """The earlier step whose answer this one waits for and continues; None continues from the opening."""
     think_s: float = 0.0
     """Think time between the moment at which the step could be sent and its sending."""
-    passage: Passage | None = None
+    passage: BlockText | None = None
     """Whole recorded prompt of a trace, used in place of the accumulated messages."""
     answer_s_min: float = 0.0
     """Minimum time from sending until the steps that wait for the answer may start."""
@@ -105,7 +105,7 @@ class Program:
     """Key that keeps the program's requests together under consistent hashing."""
     opening: str
     """System prompt of the application: instructions, examples."""
-    steps: tuple[Step, ...]
+    steps: tuple[WorkloadStep, ...]
     """Steps in an order in which no step stands before the one it waits for."""
     tenant: str = ""
     """Tenant named by a trace; if empty, that of the client that runs the program."""
@@ -178,7 +178,7 @@ class Conversation:
     def program(self) -> Program:
         """Conversation as a chain of steps."""
         steps = (
-            Step(turn.question, turn.output_tokens, number - 1 if number else None, turn.think_s)
+            WorkloadStep(turn.question, turn.output_tokens, number - 1 if number else None, turn.think_s)
             for number, turn in enumerate(self.turns)
         )
         return Program(self.conversation_id, self.user_id, self.user_id, self.system_prompt, tuple(steps))
@@ -257,11 +257,11 @@ class TreeConfig:
     depth: int = 4
     instruction_words: int = 220
     """Words of the instruction shared by all trees: the task and its examples."""
-    question_words: Spread = Spread(median=45, sigma=0.35, minimum=15, maximum=150)
+    question_words: LengthSpread = LengthSpread(median=45, sigma=0.35, minimum=15, maximum=150)
     thought_words: int = 12
     """Words of the prompt with which a node asks for its next thought."""
-    output_tokens: Spread = Spread(median=80, sigma=0.4, minimum=24, maximum=240)
-    pause_s: Spread = Spread(median=0.2, sigma=0.3, minimum=0.05, maximum=1)
+    output_tokens: LengthSpread = LengthSpread(median=80, sigma=0.4, minimum=24, maximum=240)
+    pause_s: LengthSpread = LengthSpread(median=0.2, sigma=0.3, minimum=0.05, maximum=1)
     """Pause between two trees of a user."""
 
     @property
@@ -286,16 +286,16 @@ class TreeOfThoughts:
             program_id = f"{user_id}/{number}"
             yield Program(program_id, user_id, program_id, self._instruction, tuple(self._steps(rng)))
 
-    def _steps(self, rng: random.Random) -> Iterator[Step]:
+    def _steps(self, rng: random.Random) -> Iterator[WorkloadStep]:
         config = self._config
         if self._questions:
             question = rng.choice(self._questions)[0]
         else:
             question = _sentence(rng, config.question_words.draw_int(rng))
-        yield Step(question, config.output_tokens.draw_int(rng), think_s=config.pause_s.draw(rng))
+        yield WorkloadStep(question, config.output_tokens.draw_int(rng), think_s=config.pause_s.draw(rng))
         for number in range(1, config.requests):
             text = f"Thought {number % config.branches}: {_sentence(rng, config.thought_words)}"
-            yield Step(text, config.output_tokens.draw_int(rng), after=(number - 1) // config.branches)
+            yield WorkloadStep(text, config.output_tokens.draw_int(rng), after=(number - 1) // config.branches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +305,9 @@ class BurstConfig:
     requests: int = 32
     document_words: int = 400
     """Words of the document that all requests of one burst share."""
-    question_words: Spread = Spread(median=25, sigma=0.5, minimum=4, maximum=120)
-    output_tokens: Spread = Spread(median=60, sigma=0.4, minimum=16, maximum=150)
-    pause_s: Spread = Spread(median=15, sigma=0.3, minimum=5, maximum=60)
+    question_words: LengthSpread = LengthSpread(median=25, sigma=0.5, minimum=4, maximum=120)
+    output_tokens: LengthSpread = LengthSpread(median=60, sigma=0.4, minimum=16, maximum=150)
+    pause_s: LengthSpread = LengthSpread(median=15, sigma=0.3, minimum=5, maximum=60)
 
 
 class Bursts:
@@ -327,9 +327,9 @@ class Bursts:
             steps = tuple(self._step(rng, pause_s) for _ in range(self._config.requests))
             yield Program(f"{user_id}/{number}", user_id, user_id, document, steps)
 
-    def _step(self, rng: random.Random, pause_s: float) -> Step:
+    def _step(self, rng: random.Random, pause_s: float) -> WorkloadStep:
         question = _sentence(rng, self._config.question_words.draw_int(rng))
-        return Step(question, self._config.output_tokens.draw_int(rng), think_s=pause_s)
+        return WorkloadStep(question, self._config.output_tokens.draw_int(rng), think_s=pause_s)
 
 
 class MixedWorkload:

@@ -43,7 +43,7 @@ class Admin:
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
 
-    def ask(self, method: str, path: str, body: object | None = None) -> Answer:
+    def ask(self, method: str, path: str, body: object | None = None) -> AdminAnswer:
         """Make one call. Raises AdminFault where there is no answer, or where it refuses the caller (401 or 403)."""
         try:
             answer = asyncio.run(self._ask(method, path, body))
@@ -54,7 +54,7 @@ class Admin:
             raise kind(f"{self.url}: {answer.fault}")
         return answer
 
-    async def _ask(self, method: str, path: str, body: object | None) -> Answer:
+    async def _ask(self, method: str, path: str, body: object | None) -> AdminAnswer:
         headers = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
         data = None
         if body is not None:
@@ -64,7 +64,7 @@ class Admin:
         async with aiohttp.ClientSession(timeout=timeout) as session:
             url = f"{self.url.rstrip('/')}{path}"
             async with session.request(method, url, data=data, headers=headers, ssl=tls) as response:
-                return Answer(response.status, await response.content.read(ANSWER_BYTES_MAX))
+                return AdminAnswer(response.status, await response.content.read(ANSWER_BYTES_MAX))
 
 
 def _in_words(error: Exception) -> str:
@@ -86,7 +86,7 @@ def _in_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class Answer(Struct, frozen=True):
+class AdminAnswer(Struct, frozen=True):
     status: int
     body: bytes
 

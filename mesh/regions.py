@@ -57,7 +57,7 @@ def _check_range(text: str) -> str:
     return text
 
 
-class RegionFile(BaseModel):
+class RegionEntry(BaseModel):
     """Region in the operators' table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, title="Region", json_schema_extra=describe_keys)
@@ -85,13 +85,13 @@ def _written_out(value: object) -> object:
 
 
 Region = Annotated[
-    RegionFile,
+    RegionEntry,
     BeforeValidator(_written_out),
-    SchemaFrom(lambda: {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]}),
+    SchemaFrom(lambda: {"anyOf": [{"type": "string"}, RegionEntry.model_json_schema()]}),
 ]
 
 
-def _check_jurisdictions(regions: dict[str, RegionFile]) -> dict[str, RegionFile]:
+def _check_jurisdictions(regions: dict[str, RegionEntry]) -> dict[str, RegionEntry]:
     if len({each.jurisdiction for each in regions.values()}) > JURISDICTIONS_MAX:
         raise ValueError(f"names more than {JURISDICTIONS_MAX} jurisdictions")
     return regions
@@ -125,7 +125,7 @@ def _schema() -> dict[str, Any]:
             {
                 "type": "object",
                 "maxProperties": REGIONS_MAX,
-                "additionalProperties": {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]},
+                "additionalProperties": {"anyOf": [{"type": "string"}, RegionEntry.model_json_schema()]},
             },
         ]
     }
@@ -153,7 +153,7 @@ def table_named_in(path: Path, content: object) -> Path | None:
     return path.parent / named if isinstance(named, str) else None
 
 
-def table_of(regions: dict[str, RegionFile]) -> RegionTable:
+def table_of(regions: dict[str, RegionEntry]) -> RegionTable:
     return RegionTable({RegionName(name): each.as_known() for name, each in regions.items()})
 
 

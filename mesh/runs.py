@@ -17,7 +17,7 @@ _NAME = re.compile(r"(?P<run>.+)-(?P<part>\d{6})\.journal")
 _NAMED_MAX = 20
 
 
-class Run(Struct, frozen=True):
+class JournalRun(Struct, frozen=True):
     name: str
     files: tuple[Path, ...]
     """Files of the run in their order."""
@@ -30,7 +30,7 @@ class Run(Struct, frozen=True):
         return f"{self.name} ({count}{'' if self.is_whole else ', its beginning is gone'})"
 
 
-def runs_in(folder: Path) -> list[Run]:
+def runs_in(folder: Path) -> list[JournalRun]:
     """Runs in a folder, the newest first."""
     found: dict[str, dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -41,7 +41,7 @@ def runs_in(folder: Path) -> list[Run]:
     for name, parts in found.items():
         files = tuple(parts[number] for number in sorted(parts))
         is_whole = sorted(parts) == list(range(len(parts)))
-        runs.append(Run(name, files, is_whole, max(path.stat().st_mtime_ns for path in files)))
+        runs.append(JournalRun(name, files, is_whole, max(path.stat().st_mtime_ns for path in files)))
     return sorted(runs, key=lambda run: (run.written_ns, run.name), reverse=True)
 
 
@@ -63,7 +63,7 @@ def files_of_one_run(paths: Sequence[Path], wanted: str | None) -> tuple[Path, .
     return picked.files
 
 
-def _picked(runs: list[Run], wanted: str | None, folder: Path) -> Run:
+def _picked(runs: list[JournalRun], wanted: str | None, folder: Path) -> JournalRun:
     if wanted is None:
         return next((run for run in runs if run.is_whole), runs[0])
     for run in runs:
@@ -72,6 +72,6 @@ def _picked(runs: list[Run], wanted: str | None, folder: Path) -> Run:
     raise JournalUnreadable(f"{folder}: no run {wanted!r} is in it; there are {_named(runs)}")
 
 
-def _named(runs: list[Run]) -> str:
+def _named(runs: list[JournalRun]) -> str:
     more = f" and {len(runs) - _NAMED_MAX} older ones" if len(runs) > _NAMED_MAX else ""
     return ", ".join(map(str, runs[:_NAMED_MAX])) + more

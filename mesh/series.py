@@ -46,7 +46,7 @@ def described(family: Metric) -> Described:
     return Described(name, family.type, labels, family.documentation)
 
 
-class Tally(Collector):
+class CounterSeries(Collector):
     """Counter with one number for each set of label values."""
 
     __slots__ = ("_counts", "_labels", "_name", "_words")

@@ -17,7 +17,7 @@ _KEPT = "##"
 """Start of a comment line that is not made of a meaning."""
 
 
-class Entry(Struct, frozen=True):
+class ExampleEntry(Struct, frozen=True):
     """Key of an example file."""
 
     path: str
@@ -30,7 +30,7 @@ class Entry(Struct, frozen=True):
     """Value in one line of YAML; empty for a section."""
 
 
-def entries_in(text: str, known: Iterable[str]) -> Iterator[Entry]:
+def entries_in(text: str, known: Iterable[str]) -> Iterator[ExampleEntry]:
     """Keys of a YAML document in order, of those that the reference knows by path. Raises yaml.YAMLError."""
     paths = frozenset(known)
     sections = frozenset(path[: path.rindex(".")] for path in paths if "." in path)
@@ -41,7 +41,7 @@ def entries_in(text: str, known: Iterable[str]) -> Iterator[Entry]:
 
 def _entries_below(
     text: str, above: str, node: yaml.MappingNode, paths: frozenset[str], sections: frozenset[str]
-) -> Iterator[Entry]:
+) -> Iterator[ExampleEntry]:
     for key, value in node.value:
         path = f"{above}{key.value}"
         if path not in paths and f"{above}NAME" in sections:
@@ -50,7 +50,7 @@ def _entries_below(
         is_section = inner in sections or f"{path}.NAME" in sections
         if path in paths:
             shown = "" if is_section else _in_one_line(text, value)
-            yield Entry(path, key.start_mark.line, bool(node.flow_style), shown)
+            yield ExampleEntry(path, key.start_mark.line, bool(node.flow_style), shown)
         if not is_section:
             continue
         for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:

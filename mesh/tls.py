@@ -244,7 +244,7 @@ class _MeshCredentials(Struct, Generic[_Identity], frozen=True):
         )
 
 
-class Holder(Protocol):
+class CertificateHolder(Protocol):
     """Part of a program that shows a certificate."""
 
     @property
@@ -261,7 +261,7 @@ class Holder(Protocol):
 class ExpiryWatch:
     """Warns that a certificate in use is about to expire."""
 
-    def __init__(self, holders: Sequence[Holder], clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(self, holders: Sequence[CertificateHolder], clock: Clock, log: FilteringBoundLogger) -> None:
         self._holders = holders
         self._clock = clock
         self._log = log
@@ -282,7 +282,7 @@ class ExpiryWatch:
                 self._said[holder.role] = word
                 self._say(holder, left_ns)
 
-    def _say(self, holder: Holder, left_ns: int) -> None:
+    def _say(self, holder: CertificateHolder, left_ns: int) -> None:
         line: dict[str, object] = {"role": holder.role, "serial": f"{holder.pair.leaf.serial_number:x}"}
         if left_ns > 0:
             self._log.warning("tls_certificate_expiring", **line, days_left=round(left_ns / _DAY_NS, 1))

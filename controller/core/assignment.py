@@ -24,7 +24,7 @@ _Moves = dict[GatewayId, list[tuple[_Unit, GatewayId]]]
 """Moves that wait for a step, by home: each unit and its new owner."""
 
 
-class Wanted(Struct, frozen=True):
+class WantedOwner(Struct, frozen=True):
     """An assignment, and the replicas that could not be assigned."""
 
     owners: dict[ReplicaId, GatewayId]
@@ -46,7 +46,7 @@ class Assigner:
     def forget(self, gone: GatewayId) -> None:
         self._next_step_ns.pop(gone, None)
 
-    def wanted(self, owners: dict[ReplicaId, GatewayId], now_ns: int) -> Wanted:
+    def wanted(self, owners: dict[ReplicaId, GatewayId], now_ns: int) -> WantedOwner:
         """Return the owner that each replica should have, given its present owner. O(replicas)."""
         search = _Search(self._mesh, owners)
         calm = self._calm(owners)
@@ -68,7 +68,7 @@ class Assigner:
             else:
                 orphans[replica.home] += len(unit)
         settled |= self._step(waiting, now_ns)
-        return Wanted(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
+        return WantedOwner(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
 
     def _calm(self, owners: dict[ReplicaId, GatewayId]) -> set[GatewayId]:
         """Homes that own all their replicas and keep them, so that no owner has to be searched: most homes, most of the

@@ -24,7 +24,8 @@ from controller.core.effects import (
     TellOrphans,
 )
 from controller.core.events import (
-    ConfigApplied,
+    ControllerConfigApplied,
+    ControllerTimePassed,
     Event,
     FreezeLifted,
     FreezeOrdered,
@@ -36,7 +37,6 @@ from controller.core.events import (
     PolicyAccepted,
     RegistryApplied,
     StateRestored,
-    TimePassed,
 )
 from controller.core.health import GatewayHealth
 from controller.core.records import anywhere_of, areas_of
@@ -105,7 +105,7 @@ class ControllerCore(MeshState):
 
     def _take_in(self, event: Event, now_ns: int) -> None:
         match event:
-            case ConfigApplied():
+            case ControllerConfigApplied():
                 self.config = event.config
                 self._is_settled = not self.gateways
             case RegistryApplied():
@@ -134,7 +134,7 @@ class ControllerCore(MeshState):
                 self._is_frozen_by_order = False
                 self._is_loss_believed = True
                 self._thaw()
-            case TimePassed():
+            case ControllerTimePassed():
                 pass
             case _ as never:
                 assert_never(never)

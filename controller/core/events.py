@@ -10,7 +10,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
 
-class ConfigApplied(Struct, frozen=True):
+class ControllerConfigApplied(Struct, frozen=True):
     config: ControllerConfig
 
 
@@ -87,12 +87,12 @@ class FreezeLifted(Struct, frozen=True):
     missing."""
 
 
-class TimePassed(Struct, frozen=True):
+class ControllerTimePassed(Struct, frozen=True):
     """A wake-up that the core asked for."""
 
 
 Event = (
-    ConfigApplied
+    ControllerConfigApplied
     | RegistryApplied
     | StateRestored
     | NarrowingApplied
@@ -103,5 +103,5 @@ Event = (
     | PeersHeard
     | FreezeOrdered
     | FreezeLifted
-    | TimePassed
+    | ControllerTimePassed
 )

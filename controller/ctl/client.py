@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from mesh.admin_client import Admin, AdminFault, Answer, PermissionDenied, admin_options_at
+from mesh.admin_client import Admin, AdminAnswer, AdminFault, PermissionDenied, admin_options_at
 
 ADMIN_URL = "http://127.0.0.1:9091"
 admin_options = admin_options_at(ADMIN_URL)
@@ -33,11 +33,11 @@ class NotAsked(AdminFault):
     exit_code = ExitCode.NOT_ASKED
 
 
-class NotWritten(AdminFault):
+class CommandNotWritten(AdminFault):
     exit_code = ExitCode.NOT_WRITTEN
 
 
-class Refused(AdminFault):
+class CommandRefused(AdminFault):
     exit_code = ExitCode.SOMETHING_WRONG
 
 
@@ -81,24 +81,24 @@ class OrderView(msgspec.Struct, frozen=True):
     history_fault: str
 
 
-def ask(admin: Admin, method: str, path: str, body: object | None = None) -> Answer:
+def ask(admin: Admin, method: str, path: str, body: object | None = None) -> AdminAnswer:
     """Send a request to the controller. Raises NotAsked, NotWritten and Refused."""
     try:
         answer = admin.ask(method, path, body)
     except PermissionDenied as fault:
-        raise Refused(fault.message) from fault
+        raise CommandRefused(fault.message) from fault
     except AdminFault as fault:
         raise NotAsked(fault.message) from fault
     if answer.status == 504:
         raise NotAsked(answer.fault)
     if answer.status == 503:
-        raise NotWritten(answer.fault)
+        raise CommandNotWritten(answer.fault)
     if answer.status != 200:
-        raise Refused(answer.fault)
+        raise CommandRefused(answer.fault)
     return answer
 
 
-def read(answer: Answer, kind: type[Any]) -> Any:
+def read(answer: AdminAnswer, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -131,13 +131,13 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     return with_order
 
 
-def _give(admin: Admin, order: dict[str, object], *, dry_run: bool) -> Answer:
+def _give(admin: Admin, order: dict[str, object], *, dry_run: bool) -> AdminAnswer:
     return ask(admin, "POST", "/admin/orders", {"order": order, "by": getuser(), "dry_run": dry_run})
 
 
-def _refuse_if_unreachable(answer: Answer) -> None:
+def _refuse_if_unreachable(answer: AdminAnswer) -> None:
     if lost := read(answer, OrderView).preview.unreachable:
-        raise Refused("\n".join(["nothing was ordered; --yes orders it all the same:", *map(in_words, lost)]))
+        raise CommandRefused("\n".join(["nothing was ordered; --yes orders it all the same:", *map(in_words, lost)]))
 
 
 def in_words(lost: UnreachableView) -> str:

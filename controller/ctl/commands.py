@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from controller.ctl.client import Refused, admin_options, ask, changing, read
+from controller.ctl.client import CommandRefused, admin_options, ask, changing, read
 from controller.ctl.status import status
-from controller.history import Entry
+from controller.history import AuditEntry
 from mesh.admin_client import Admin
 from mesh.faults import FileError
 from mesh.yaml_file import read_yaml
@@ -165,7 +165,7 @@ def set_policy(give: SubmitCommand, *, file: Path) -> None:
     try:
         told = load_narrowing(file)
     except FileError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     give({"order": "policy-set", "policy": msgspec.to_builtins(told)})
 
 
@@ -193,7 +193,7 @@ def set_parameters(give: SubmitCommand, *, file: Path) -> None:
         sections = read_yaml(file).mapping()
         check_parameters(file, sections)
     except FileError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     give({"order": "parameters-set", "sections": sections})
 
 
@@ -219,7 +219,7 @@ def set_prices(give: SubmitCommand, *, file: Path) -> None:
     try:
         told = read_prices_file(file).as_document()
     except FileError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     give({"order": "prices-set", "prices": json.loads(told)})
 
 
@@ -260,7 +260,7 @@ def import_all(give: SubmitCommand, *, file: Any) -> None:
     try:
         told = msgspec.json.decode(file.read(), type=dict[str, str])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise Refused(f"{file.name} is no export: {error}") from error
+        raise CommandRefused(f"{file.name} is no export: {error}") from error
     give({"order": "import", "documents": told})
 
 
@@ -274,7 +274,7 @@ def history(admin: Admin, *, count: int, as_json: bool) -> None:
     if as_json:
         click.echo(answer.body)
         return
-    for entry in read(answer, list[Entry]):
+    for entry in read(answer, list[AuditEntry]):
         order = {key: told for key, told in entry.order.items() if key != "order" and told not in ("", None, [])}
         proved = f" ({entry.operator}, {entry.role})" if entry.operator else ""
         what = f"{entry.order['order']} {_short(order)} {entry.result}"
@@ -294,4 +294,4 @@ def _replica_in(file: Path) -> str:
         document = read_yaml(file).mapping()
         return check_replica(file, document)
     except FileError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error

@@ -23,7 +23,7 @@ _CHARACTERS_MAX = 3_800
 """Total length of the strings that any provider accepts in one TXT record."""
 
 
-class Claim(Struct, frozen=True):
+class OwnerClaim(Struct, frozen=True):
     owner: str
     term: int
     """Fencing token of the last writer."""
@@ -38,7 +38,7 @@ class Claim(Struct, frozen=True):
     """Port and TLS identify the services whose names are claimed."""
 
     @classmethod
-    def following(cls, before: Claim | None, owner: str, term: int, tree: RecordTree) -> Claim:
+    def following(cls, before: OwnerClaim | None, owner: str, term: int, tree: RecordTree) -> OwnerClaim:
         """Return the claim of the next write, which publishes `tree`."""
         writes = 1 if before is None else before.writes + 1
         regions = tuple(sorted(each.region for each in tree.areas))
@@ -57,7 +57,7 @@ class Claim(Struct, frozen=True):
         return found
 
 
-def claim_in(strings: Iterable[str]) -> Claim | None:
+def claim_in(strings: Iterable[str]) -> OwnerClaim | None:
     """Parse a TXT record's strings; None where the record is not a claim of Nightside's."""
     words = [word for each in strings for word in each.split()]
     if not words or words[0] != _HERITAGE:
@@ -69,12 +69,12 @@ def claim_in(strings: Iterable[str]) -> Claim | None:
     try:
         term, version, writes, port, tls = (int(said[key][0]) for key in ("term", "version", "writes", "port", "tls"))
         regions = tuple(map(RegionName, said.get("region", ())))
-        return Claim(said["owner"][0], term, version, writes, regions, port, bool(tls))
+        return OwnerClaim(said["owner"][0], term, version, writes, regions, port, bool(tls))
     except (KeyError, ValueError):
         return None
 
 
-def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
+def check_claim(claim: OwnerClaim, owner: str, term: int, version: int) -> None:
     """Check that the leader of `term` may write `version` after this claim. Raises DnsRefused where the names have
     another owner, and DnsOutdated after a later term or a newer version."""
     if claim.owner != owner:

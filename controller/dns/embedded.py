@@ -5,7 +5,7 @@ The gateways' name servers are outside its scope: they have the tree from their 
 
 from __future__ import annotations
 
-from controller.dns.provider import Changes, DnsError, DnsOutdated, DnsRefused, Published, published_as
+from controller.dns.provider import Changes, DnsError, DnsOutdated, DnsRefused, PublishedRecords, published_as
 from mesh.naming.service import NameService
 from mesh.naming.tree import RecordTree
 
@@ -37,7 +37,7 @@ class EmbeddedDns:
     async def settle(self) -> None:
         """Return at once: this process itself gives the answers."""
 
-    async def read(self) -> Published | None:
+    async def read(self) -> PublishedRecords | None:
         self._check_open()
         return None if self._service.tree is None else published_as(self._service.tree)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from controller.dns.config import HealthCheckKind, RecordsConfig, RecordsKind, Rfc2136Config, Route53Config, secret_of
-from controller.dns.route53.record_sets import NO_CLIENTS, Location, location_of
+from controller.dns.route53.record_sets import NO_CLIENTS, RecordLocation, location_of
 from gateway.core.vocabulary import Jurisdiction
 from mesh.faults import Fault
 
@@ -67,7 +67,7 @@ def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> 
             yield Fault(f"{at}.regions.{region}", f"{aws_region!r} is not an AWS region such as eu-west-1")
     if len(set(config.regions.values())) < len(config.regions):
         yield Fault(f"{at}.regions", "two regions are at one AWS region, and Route53 takes one of them")
-    taken: dict[Location, str] = {}
+    taken: dict[RecordLocation, str] = {}
     for jurisdiction, places in config.locations.items():
         for index, text in enumerate(places):
             key = f"{at}.locations.{jurisdiction}[{index}]"

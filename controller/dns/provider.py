@@ -62,7 +62,7 @@ class Changes(Struct, frozen=True):
     unknown."""
 
 
-class Published(Struct, frozen=True):
+class PublishedRecords(Struct, frozen=True):
     """Published records, as a provider reads them."""
 
     version: int
@@ -98,7 +98,7 @@ class DnsProvider(Protocol):
         of which controller leads. Writes nothing. Raises what `publish` would."""
         ...
 
-    async def read(self) -> Published | None:
+    async def read(self) -> PublishedRecords | None:
         """Read the published records from the service; None: none of Nightside's."""
         ...
 
@@ -119,10 +119,10 @@ def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
     )
 
 
-def published_as(tree: RecordTree) -> Published:
+def published_as(tree: RecordTree) -> PublishedRecords:
     """Records that `read` finds once a tree has been published whole."""
     areas = {each.region: frozenset(each.addresses) for each in tree.areas}
-    return Published(tree.version, areas, frozenset(tree.anywhere))
+    return PublishedRecords(tree.version, areas, frozenset(tree.anywhere))
 
 
 def _frame(tree: RecordTree) -> tuple[object, ...]:

@@ -29,7 +29,7 @@ PUT_RIGHT = "put_right"
 """Records had been changed by another writer."""
 
 
-class Publisher:
+class RecordPublisher:
     """Publishes through one provider. Its owner runs `run` in a task."""
 
     def __init__(

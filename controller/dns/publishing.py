@@ -10,19 +10,21 @@ from structlog.typing import FilteringBoundLogger
 from controller.config import ControllerFile
 from controller.dns.config import RecordsKind
 from controller.dns.provider import DnsProvider
-from controller.dns.publisher import Publisher
+from controller.dns.publisher import RecordPublisher
 from controller.dns.rfc2136 import Rfc2136Dns
 from controller.dns.route53.api import Route53Api
 from controller.dns.route53.client import check_installed, make_client
 from controller.dns.route53.provider import Route53Dns
 from controller.lease import Lease
-from controller.metrics import Metrics
+from controller.metrics import ControllerMetrics
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 
 
-def provider_of(file: ControllerFile, lease: Lease, clock: Clock, metrics: Metrics | None = None) -> DnsProvider | None:
+def provider_of(
+    file: ControllerFile, lease: Lease, clock: Clock, metrics: ControllerMetrics | None = None
+) -> DnsProvider | None:
     """Build the provider; None where the file names none. Raises ConfigError where a package it needs is missing."""
     records, zone = file.sections.records, file.naming.zone_name
     if records.provider is RecordsKind.NONE:
@@ -43,9 +45,11 @@ def provider_of(file: ControllerFile, lease: Lease, clock: Clock, metrics: Metri
     return Route53Dns(records.route53, api, zone, records.owner, lease, clock=clock, on_in_sync=on_in_sync)
 
 
-def publisher_of(file: ControllerFile, provider: DnsProvider, metrics: Metrics, log: FilteringBoundLogger) -> Publisher:
+def publisher_of(
+    file: ControllerFile, provider: DnsProvider, metrics: ControllerMetrics, log: FilteringBoundLogger
+) -> RecordPublisher:
     check_s = file.sections.records.check_interval_ns / _SECOND_NS
-    publisher = Publisher(provider, log, check_s=check_s, on_result=metrics.records_ended)
+    publisher = RecordPublisher(provider, log, check_s=check_s, on_result=metrics.records_ended)
     metrics.follow_records(lambda: publisher.published, lambda: bool(publisher.fault))
     return publisher
 

@@ -24,14 +24,14 @@ import dns.tsig
 import dns.update
 from msgspec.structs import replace
 
-from controller.dns.claim import Claim, check_claim, refuse_foreign
+from controller.dns.claim import OwnerClaim, check_claim, refuse_foreign
 from controller.dns.config import Rfc2136Config, secret_of
 from controller.dns.provider import (
     Changes,
     DnsError,
     DnsRefused,
     DnsUnavailable,
-    Published,
+    PublishedRecords,
     check_lease,
     check_zone,
 )
@@ -116,7 +116,7 @@ class Rfc2136Dns:
         claim = claim_of(found, self._name)
         return tuple(self._update(tree, found, self._lease.token if claim is None else claim.term).lines)
 
-    async def read(self) -> Published | None:
+    async def read(self) -> PublishedRecords | None:
         self._found = None
         claim = claim_of(await self._read([claim_key(self._name)]), self._name)
         if claim is None or claim.owner != self._owner:
@@ -131,7 +131,7 @@ class Rfc2136Dns:
         claim = claim_of(found, self._name)
         if claim is not None:
             check_claim(claim, self._owner, term, tree.version)
-        said = Claim.following(claim, self._owner, term, tree)
+        said = OwnerClaim.following(claim, self._owner, term, tree)
         try:
             after = wanted(tree, said)
             ours = set(() if claim is None else owned_keys(self._name, claim))
@@ -153,7 +153,10 @@ class Rfc2136Dns:
         if self._found is None:
             try:
                 claim = claim_of(await self._read([claim_key(self._name)]), self._name)
-                claims = [Claim.following(claim, self._owner, self._lease.token, tree), *([claim] if claim else [])]
+                claims = [
+                    OwnerClaim.following(claim, self._owner, self._lease.token, tree),
+                    *([claim] if claim else []),
+                ]
                 keys = dict.fromkeys(key for each in claims for key in owned_keys(self._name, each))
             except ValueError as error:
                 raise DnsRefused(f"version {tree.version} cannot be said there: {error}") from error

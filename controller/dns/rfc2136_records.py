@@ -12,8 +12,8 @@ import dns.rdatatype
 import dns.rdtypes.txtbase
 import dns.rrset
 
-from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
-from controller.dns.provider import Published
+from controller.dns.claim import LABEL, TTL_S, OwnerClaim, claim_in
+from controller.dns.provider import PublishedRecords
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import RecordTree
 from mesh.naming.zone import Zone, address_sets, https_set, region_name, services
@@ -31,7 +31,7 @@ def claim_key(zone: dns.name.Name) -> Key:
     return dns.name.from_text(LABEL, origin=zone), _TXT
 
 
-def owned_keys(zone: dns.name.Name, claim: Claim) -> Iterator[Key]:
+def owned_keys(zone: dns.name.Name, claim: OwnerClaim) -> Iterator[Key]:
     """Yield the keys of all records under that claim, its own included. Raises ValueError."""
     yield claim_key(zone)
     for kind in _OF_A_NAME:
@@ -45,7 +45,7 @@ def owned_keys(zone: dns.name.Name, claim: Claim) -> Iterator[Key]:
             yield name, kind
 
 
-def _serving(claim: Claim) -> RecordTree:
+def _serving(claim: OwnerClaim) -> RecordTree:
     return RecordTree(claim.version, 0, (), (), port=claim.port, tls=claim.tls)
 
 
@@ -57,7 +57,7 @@ def name_of(region: RegionName, zone: dns.name.Name) -> dns.name.Name:
     return name
 
 
-def wanted(tree: RecordTree, claim: Claim) -> dict[Key, dns.rrset.RRset]:
+def wanted(tree: RecordTree, claim: OwnerClaim) -> dict[Key, dns.rrset.RRset]:
     """Return the record sets of a tree. Raises ValueError, in words, for a tree that they cannot express."""
     zone = Zone(tree).name
     closed = sorted({each.jurisdiction for each in tree.areas if each.is_closed})
@@ -81,7 +81,7 @@ def txt_set(name: dns.name.Name, strings: Iterable[str]) -> dns.rrset.RRset:
     return dns.rrset.from_rdata(name, TTL_S, record)
 
 
-def claim_of(found: Records, zone: dns.name.Name) -> Claim | None:
+def claim_of(found: Records, zone: dns.name.Name) -> OwnerClaim | None:
     """Return the claim among the records; None where there is none, or not one of Nightside's."""
     record = found.get(claim_key(zone))
     if record is None or len(record) != 1:
@@ -89,9 +89,9 @@ def claim_of(found: Records, zone: dns.name.Name) -> Claim | None:
     return claim_in(each.decode("ascii", "replace") for each in record[0].strings)
 
 
-def published(found: Records, claim: Claim, zone: dns.name.Name) -> Published:
+def published(found: Records, claim: OwnerClaim, zone: dns.name.Name) -> PublishedRecords:
     areas = {region: frozenset(_addresses(found, name_of(region, zone))) for region in claim.regions}
-    return Published(claim.version, areas, frozenset(_addresses(found, zone)))
+    return PublishedRecords(claim.version, areas, frozenset(_addresses(found, zone)))
 
 
 def is_same(one: dns.rrset.RRset | None, other: dns.rrset.RRset | None) -> bool:

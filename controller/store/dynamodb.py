@@ -19,12 +19,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
 from xxhash import xxh64_intdigest
 
-from controller.store.dynamodb_table import DynamodbSettings, Item, Table, typed
+from controller.store.dynamodb_table import DynamodbSettings, DynamodbTable, Item, typed
 from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
-    Holding,
     StoreError,
+    StoreHolding,
     StoreLost,
     StoreTaken,
     StoreUnavailable,
@@ -71,13 +71,13 @@ class DynamodbStore:
 
     def __init__(self, settings: DynamodbSettings, lease_ns: int, clock: Clock) -> None:
         self._settings = settings
-        self._table = Table(settings)
+        self._table = DynamodbTable(settings)
         self._lease_ns = lease_ns
         self._clock = clock
         self._watch = LeaseWatch()
         self._turn = asyncio.Lock()
         """Lock of writes: each follows the one before."""
-        self._holding: Holding | None = None
+        self._holding: StoreHolding | None = None
         self._key = ""
         """Key under which this process holds the store, or would hold it had an answer come."""
         self._head: _Head | None = None
@@ -104,10 +104,10 @@ class DynamodbStore:
     def lease_ns(self) -> int:
         return self._lease_ns
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         async with self._table.in_words(self._settings.call_timeout_ns):
             token = await self._acquire(holder)
-        self._holding = Holding(token, holder, self._key)
+        self._holding = StoreHolding(token, holder, self._key)
         async with self._turn, self._table.in_words(self._settings.write_timeout_ns):
             self._head, self._documents = await self._read_all()
             await self._sweep()
@@ -140,7 +140,7 @@ class DynamodbStore:
             return True
         return self._watch.has_ended(head.mark, head.lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         known = 0 if self._head is None else self._head.revision  # a write may be answered during the call
         async with self._table.in_words(self._settings.call_timeout_ns):
             head = await self._update("", "#key = :key", key=holding.key)
@@ -148,7 +148,7 @@ class DynamodbStore:
                 await self._lost()
             self._check_revision(head, known)
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         async with self._table.in_words(self._settings.call_timeout_ns):
             token = max(holding.token, above) + 1
             head = await self._update(
@@ -160,10 +160,10 @@ class DynamodbStore:
             )
             if head is None:
                 await self._lost()
-        self._holding = Holding(token, holding.holder, holding.key)
+        self._holding = StoreHolding(token, holding.holder, holding.key)
         return self._holding
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, holding: StoreHolding) -> None:
         async with self._table.in_words(self._settings.call_timeout_ns):
             await self._update(
                 "#key = :nobody, holder = :nobody",
@@ -179,7 +179,7 @@ class DynamodbStore:
             head, shards = await self._read_all()
         return Contents(head.revision, _joined(shards))
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         check_changes(changes)
         try:
             async with self._table.in_words(self._settings.write_timeout_ns), self._turn:
@@ -197,7 +197,7 @@ class DynamodbStore:
 
     # Writes
 
-    async def _write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def _write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         if self._holding is None or self._holding.key != holding.key or self._head is None:
             await self._lost()
         for _ in range(2):  # a write without an answer may have been done: then this one follows it

@@ -45,7 +45,7 @@ class DynamodbSettings(Struct, frozen=True):
         return f"DynamoDB table {self.table}"
 
 
-class Table:
+class DynamodbTable:
     """One table. Each call has to be made within `in_words`."""
 
     def __init__(self, settings: DynamodbSettings) -> None:

@@ -20,8 +20,8 @@ from msgspec import Struct
 from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
-    Holding,
     StoreError,
+    StoreHolding,
     StoreLost,
     StoreTaken,
     StoreUnavailable,
@@ -102,7 +102,7 @@ class PostgresqlStore:
         self._turn = asyncio.Lock()
         self._host = 0
         """Index of the host that last accepted writes."""
-        self._holding: Holding | None = None
+        self._holding: StoreHolding | None = None
         self._key = ""
         """Key under which this process holds the store, or would hold it had an answer come."""
         self._revision = 0
@@ -124,8 +124,8 @@ class PostgresqlStore:
     def lease_ns(self) -> int:
         return self._lease_ns
 
-    async def acquire(self, holder: str) -> Holding:
-        async def acquire(connection: Any) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
+        async def acquire(connection: Any) -> StoreHolding:
             asked_ns = self._clock.boot_ns()
             row = await connection.fetchrow(_LOOK)
             mark = LeaseMark(row["token"], row["key"], row["renewals"])
@@ -138,7 +138,7 @@ class PostgresqlStore:
             if taken is None:
                 raise StoreTaken(f"{self._settings.name}: another controller has just taken it")
             self._revision = taken["revision"]
-            return Holding(taken["token"], holder, self._key)
+            return StoreHolding(taken["token"], holder, self._key)
 
         self._holding = await self._call(acquire)
         return self._holding
@@ -150,7 +150,7 @@ class PostgresqlStore:
             return True
         return self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         async def renew(connection: Any) -> None:
             revision = await connection.fetchval(_RENEW, holding.key)
             if revision is None:
@@ -159,17 +159,17 @@ class PostgresqlStore:
 
         await self._call(renew)
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
-        async def rise(connection: Any) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
+        async def rise(connection: Any) -> StoreHolding:
             token = await connection.fetchval(_RISE, holding.token, holding.key, above)
             if token is None:
                 await self._lost(connection)
-            return Holding(token, holding.holder, holding.key)
+            return StoreHolding(token, holding.holder, holding.key)
 
         self._holding = await self._call(rise)
         return self._holding
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, holding: StoreHolding) -> None:
         await self._call(lambda connection: connection.execute(_RELEASE, holding.key))
         if self._holding is not None and self._holding.key == holding.key:
             self._holding = None
@@ -179,7 +179,7 @@ class PostgresqlStore:
         documents = {row["name"]: row["document"] for row in rows if row["name"] is not None}
         return Contents(rows[0]["revision"], documents)
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         check_changes(changes)
         gone = [name for name, document in changes.items() if document is None]
         put = {name: document for name, document in changes.items() if document is not None}

@@ -18,8 +18,8 @@ from typing import Self, TypeVar
 
 from controller.store.store import (
     Contents,
-    Holding,
     StoreError,
+    StoreHolding,
     StoreLost,
     StoreTaken,
     StoreUnavailable,
@@ -72,22 +72,22 @@ class SqliteStore:
     def lease_ns(self) -> None:
         """Length of a holding: None, since the system releases the lock when the process ends, and not before."""
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         return await self._run(lambda: self._acquire(holder))
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         await self._run(lambda: self._check(holding))
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, holding: StoreHolding) -> None:
         await self._run(lambda: self._release(holding))
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         return await self._run(lambda: self._rise(holding, above))
 
     async def read(self) -> Contents:
         return await self._run(self._read)
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         check_changes(changes)
         return await self._run(lambda: self._write(holding, changes))
 
@@ -157,7 +157,7 @@ class SqliteStore:
             raise
         connection.commit()
 
-    def _acquire(self, holder: str) -> Holding:
+    def _acquire(self, holder: str) -> StoreHolding:
         """Acquire the store. The lock shows that no other controller runs; the new token has an earlier holder's writes
         refused."""
         if self._lock_fd is None:
@@ -171,9 +171,9 @@ class SqliteStore:
             self._roll_back()
             self._unlock()
             raise
-        return Holding(token, holder)
+        return StoreHolding(token, holder)
 
-    def _rise(self, holding: Holding, above: int) -> Holding:
+    def _rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         try:
             with closing(self._begin()) as cursor:
                 self._check_holding(cursor, holding)
@@ -182,13 +182,13 @@ class SqliteStore:
                 cursor.execute("COMMIT")
         finally:
             self._roll_back()
-        return Holding(token, holding.holder)
+        return StoreHolding(token, holding.holder)
 
-    def _check(self, holding: Holding) -> None:
+    def _check(self, holding: StoreHolding) -> None:
         with closing(self._opened().cursor()) as cursor:
             self._check_holding(cursor, holding)
 
-    def _check_holding(self, cursor: sqlite3.Cursor, holding: Holding) -> None:
+    def _check_holding(self, cursor: sqlite3.Cursor, holding: StoreHolding) -> None:
         if _file_at(self.path) != self._opened_file:
             raise StoreLost(f"{self.path}: it is not the file any more that was opened")
         token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()
@@ -205,7 +205,7 @@ class SqliteStore:
             raise StoreTaken(f"{self.path}: another controller has it ({holder or 'it gives no name'})") from error
         return fd
 
-    def _release(self, holding: Holding) -> None:
+    def _release(self, holding: StoreHolding) -> None:
         try:
             with closing(self._begin()) as cursor:
                 cursor.execute("UPDATE store SET holder = '' WHERE token = ?", (holding.token,))
@@ -223,7 +223,7 @@ class SqliteStore:
             finally:
                 cursor.execute("COMMIT")
 
-    def _write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    def _write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         put = [(name, document) for name, document in changes.items() if document is not None]
         gone = [(name,) for name, document in changes.items() if document is None]
         try:

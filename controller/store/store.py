@@ -43,7 +43,7 @@ class StoreUncertain(StoreUnavailable):
     write does no harm."""
 
 
-class Holding(Struct, frozen=True):
+class StoreHolding(Struct, frozen=True):
     """Proof that a controller holds the store."""
 
     token: int
@@ -68,20 +68,20 @@ class Store(Protocol):
         """Time that a holding lasts without renewal; None: as long as its process."""
         ...
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         """Take the store. Raises StoreTaken, with the holder's name: where holdings end by themselves, it has to be
         called again and again for the end to be seen. `holder` is for people to read."""
         ...
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         """Prolong the holding, counted from the time of the call. Raises StoreLost."""
         ...
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, holding: StoreHolding) -> None:
         """Give up the holding. No error if it was lost before."""
         ...
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         """Return the same holding with a token above `above`, on the disk when this returns. Needed where gateways were
         told more than the store knows of, as where it was lost or is an old copy. Raises StoreLost."""
         ...
@@ -90,7 +90,7 @@ class Store(Protocol):
         """Return all documents. Needs no holding."""
         ...
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         """Put documents, and delete those that are None, all together: on the disk when this returns, or not at all.
         Returns the new revision. Raises StoreLost, and StoreUncertain."""
         ...

@@ -20,7 +20,7 @@ from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
 from gateway.door.admin_keys import KeysRefused, add_key_routes, add_usage_route
 from gateway.records.others_usage import BudgetName
-from gateway.records.usage_book import Line, Rows, UsageBook, Used
+from gateway.records.usage_book import Rows, UsageAmounts, UsageBook, UsageKey
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
@@ -250,7 +250,7 @@ class UsageKeeper:
         closed = "keys with budgets are refused: " if self.book.is_unknown else ""
         return {"usage": f"{closed}{self.fault}"}
 
-    async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
+    async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[UsageKey, UsageAmounts]], bool]:
         await self.flush()
         try:
             return await self._store.asked(first, last, by)
@@ -279,7 +279,7 @@ class UsageKeeper:
         except OSError as error:
             self._not_told(rows, error)
 
-    def _not_told(self, rows: dict[Line, Used], error: OSError) -> None:
+    def _not_told(self, rows: dict[UsageKey, UsageAmounts], error: OSError) -> None:
         """Keep rows that could not be sent. The store is taken back only from a process that has ended: two processes
         that count would both be wrong."""
         self.book.give_back(rows)
@@ -316,7 +316,7 @@ class Accounts:
         return admin
 
 
-def _tell_all(tell: TellUsed, rows: dict[Line, Used], held: Mapping[BudgetName, int]) -> None:
+def _tell_all(tell: TellUsed, rows: dict[UsageKey, UsageAmounts], held: Mapping[BudgetName, int]) -> None:
     """Send rows in batches, removing those sent from `rows`. Raises OSError."""
     while True:
         some = dict(islice(rows.items(), _ROWS_TOLD_MAX))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.records.budget_metrics import BudgetLevels
-from gateway.records.others_usage import BudgetName, BudgetUse, Used
+from gateway.records.others_usage import BudgetName, BudgetUse, OthersUsed
 from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
 from mesh.clock import Clock
@@ -63,7 +63,7 @@ class Budgets:
         """Figures for the metrics page."""
         return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept, self._is_failing)
 
-    def by_others(self, name: BudgetName) -> Used:
+    def by_others(self, name: BudgetName) -> OthersUsed:
         """Usage of a budget by other gateways in this day and month."""
         return self._book.others.used(name, _days_around(self._clock.wall_ns())[1])
 

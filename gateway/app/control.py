@@ -16,22 +16,22 @@ from gateway.app.precedence import Precedence
 from gateway.config.sections import GatewayConfig
 from gateway.control.announcing import announcement_of
 from gateway.control.attachment import Attachment
-from gateway.control.keeping import Kept, SnapshotKeeper
+from gateway.control.keeping import KeptSnapshot, SnapshotKeeper
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from mesh.clock import Clock
 from mesh.control.vocabulary import (
-    Answer,
+    ControlSnapshot,
     ForwardsTo,
     GatewayLoad,
     Hello,
     Ownership,
     Question,
+    QuestionAnswer,
     Report,
-    Snapshot,
-    Wanted,
+    WantedReplicas,
 )
 from mesh.faults import ConfigError
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -81,7 +81,7 @@ class ControllerLink:
         self.heartbeat_receiver = surroundings.heartbeat_receiver
         self.transport = transport
         self._surroundings = surroundings
-        self._wanted: Callable[[], tuple[Wanted, ...]] = tuple
+        self._wanted: Callable[[], tuple[WantedReplicas, ...]] = tuple
         self._http, self._peers = config.listen.http, config.listen.peers
         self._policy = closed_policy(config.place, "no policy read yet")
         self._clock = clock
@@ -150,20 +150,20 @@ class ControllerLink:
             totals=around.totals(),
         )
 
-    def tell_wanted(self, wanted: Callable[[], tuple[Wanted, ...]]) -> None:
+    def tell_wanted(self, wanted: Callable[[], tuple[WantedReplicas, ...]]) -> None:
         """Set the source of wanted replicas for reports."""
         self._wanted = wanted
 
-    def answer(self, question: Question) -> Answer:
-        return Answer(question.number, self._surroundings.told(question.wanted))
+    def answer(self, question: Question) -> QuestionAnswer:
+        return QuestionAnswer(question.number, self._surroundings.told(question.wanted))
 
-    async def take(self, snapshot: Snapshot) -> None:
+    async def take(self, snapshot: ControlSnapshot) -> None:
         before = self.version
         await self.precedence.take(snapshot)
         if snapshot.version != before:
             self._log.info("snapshot_applied", term=snapshot.version.term, version=snapshot.version.version)
         self._taken_ns = self._clock.wall_ns()
-        self.keeper.keep(Kept(snapshot, self._taken_ns))
+        self.keeper.keep(KeptSnapshot(snapshot, self._taken_ns))
 
     # Peers' reports of ownership
 

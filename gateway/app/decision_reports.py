@@ -12,7 +12,7 @@ from gateway.app.wording import headline, of_other_side, sentence
 from gateway.core.vocabulary import ModelName, TargetKind
 from gateway.records.decisions import ExplainedRequest, OtherSide
 from mesh.control.codec import ANSWER_BYTES_MAX
-from mesh.page.shown import DecisionShown, Mark, SideShown
+from mesh.page.shown import DecisionMark, DecisionShown, SideShown
 
 _TOLD_MAX = 20
 """Decisions told to a controller that asks for the latest."""
@@ -53,7 +53,7 @@ def _side(request: ExplainedRequest) -> SideShown:
     return SideShown(record, headline(request), sentence(request), of_other_side(OtherSide(request.gateway, request)))
 
 
-def _row(request: ExplainedRequest, marks: list[Mark]) -> DecisionShown:
+def _row(request: ExplainedRequest, marks: list[DecisionMark]) -> DecisionShown:
     last = request.placements[-1] if request.placements else None
     is_forwarded = last is not None and last.kind == TargetKind.PEER
     return DecisionShown(

@@ -20,7 +20,7 @@ from gateway.discovery.discovery import Discovery
 from gateway.engines.bootstraps import BootstrapWatcher
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.models import ModelWatcher
-from gateway.engines.prober import Prober
+from gateway.engines.prober import EngineProber
 from gateway.engines.tls import TlsContexts
 from mesh.clock import Clock
 from mesh.faults import ConfigError
@@ -67,7 +67,7 @@ class ReplicaFleet:
         self._contexts = _contexts(config)
         self._assignments = Assignments(submit, self._follow)
         self._adoptions = Adoptions(clock, config.control, self._apply_orders)
-        self._prober = Prober(
+        self._prober = EngineProber(
             self.endpoints, clock, config.probes, submit, on_restart, on_adopted=self._adoptions.looked_at
         )
         self._models = ModelWatcher(

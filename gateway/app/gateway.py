@@ -27,7 +27,7 @@ from gateway.app.mesh_links import listen_for_control, make_control, make_peer_s
 from gateway.app.naming import make_names
 from gateway.app.observed_core import LAST_BYTES_S, ObservedCore
 from gateway.app.open_files import warn_of_open_files
-from gateway.app.overview import Overview
+from gateway.app.overview import GatewayOverview
 from gateway.app.reload import RegionPart
 from gateway.app.takeover import GatewayParts, Takeover
 from gateway.app.tracing import TracedGateway, requests_traced
@@ -38,7 +38,7 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
-from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
+from gateway.door.admin import GatewayAdminSources, LockdownOrder, make_admin_app
 from gateway.door.api import ClientApi
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
@@ -253,7 +253,7 @@ async def serve_gateway(
             taken_over_from=succession,
         )
         state = partial(_state, observed, described)
-        overview = Overview(config, observed, names, state)
+        overview = GatewayOverview(config, observed, names, state)
         loops.run("overview", overview.run)
         await _open_doors(
             stack,
@@ -570,7 +570,7 @@ def _admin_app(
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
     undrain: Callable[[Operator], Awaitable[object | None]],
-    overview: Overview,
+    overview: GatewayOverview,
     notes: Notes,
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
@@ -589,7 +589,7 @@ def _admin_app(
             observed.trust.restore()
         return await observed.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
 
-    sources = AdminSources(
+    sources = GatewayAdminSources(
         observed.metrics_page,
         CONTENT_TYPE,
         state,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gateway.core.kernel.description import ReplicaCondition, condition_of
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.state import GatewayState
-from gateway.records.forward_rates import ForwardRates, Way
+from gateway.records.forward_rates import ForwardDirection, ForwardRates
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad
 
 FORWARDS_TOLD_MAX = 64
@@ -55,7 +55,11 @@ def engine_use(replicas: Iterable[ReplicaState]) -> EngineUse:
 def forwards_told(core: GatewayState, rates: ForwardRates, now_ns: int) -> tuple[ForwardsTo, ...]:
     per_minute = rates.per_minute(now_ns)
     sent = [
-        ForwardsTo(peer.spec.gateway_id, round(per_minute.get((peer.spec.gateway_id, Way.OUT), 0.0)), peer.in_flight)
+        ForwardsTo(
+            peer.spec.gateway_id,
+            round(per_minute.get((peer.spec.gateway_id, ForwardDirection.OUT), 0.0)),
+            peer.in_flight,
+        )
         for peer in core.peers
     ]
     busy = [each for each in sent if each.per_minute or each.running]

@@ -14,7 +14,7 @@ from gateway.records.audit import AuditLevels
 from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from mesh.naming.counters import DnsCounters
 from mesh.series import Described
 from mesh.tokens.counters import TokenCounters
@@ -25,7 +25,7 @@ _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 def catalogue() -> list[Described]:
     """Descriptions in the order of the page."""
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
-    metrics = Metrics(lambda: gauges_of(core, 0), core, {})
+    metrics = GatewayMetrics(lambda: gauges_of(core, 0), core, {})
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))

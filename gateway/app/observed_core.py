@@ -31,15 +31,15 @@ from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.finished import FinishedRequests, ServesModel
 from gateway.records.forward_rates import ForwardRates
-from gateway.records.journal import Header, Journal, new_header
+from gateway.records.journal import GatewayJournal, GatewayJournalHeader, new_header
 from gateway.records.logs import RequestLog
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import tokens_used
-from gateway.state.lockdown import Lockdown
+from gateway.state.lockdown import LockdownSwitch
 from mesh.clock import Clock
 from mesh.descriptors import DescriptorWatch
 from mesh.journal import JournalSettings
@@ -82,7 +82,7 @@ class ObservedCore:
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.finished = FinishedRequests()
         requests: dict[RequestId, RequestRecord] = {}
-        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
+        self.metrics = GatewayMetrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
         self.features = extensions_of(config, self)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal_fault = ""
@@ -121,7 +121,7 @@ class ObservedCore:
         self.policy = PolicyPart(
             config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
         )
-        self.lockdown = Lockdown(
+        self.lockdown = LockdownSwitch(
             config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
         )
         self.metrics.follow_readiness(lambda: not self.readiness())
@@ -158,7 +158,7 @@ class ObservedCore:
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
 
     @property
-    def journal(self) -> Journal | None:
+    def journal(self) -> GatewayJournal | None:
         return self._journal
 
     def apply(self, config: GatewayConfig, orders: Orders) -> None:
@@ -304,7 +304,7 @@ class ObservedCore:
             self._journal.on_crash(last.now_ns, last.event)
         self._keep_tail(self._journal, crash)
 
-    def _keep_tail(self, journal: Journal, crash: GatewayCrash) -> None:
+    def _keep_tail(self, journal: GatewayJournal, crash: GatewayCrash) -> None:
         """Write the steps before a crash. A disk that cannot take them must not keep the process from ending in
         order."""
         path = journal.folder / f"{journal.header.story}.crash"
@@ -327,19 +327,21 @@ def _in_words(misplaced: Mapping[str, str]) -> str:
     return f"{told}; and {more} more" if more > 0 else told
 
 
-def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> Header:
+def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> GatewayJournalHeader:
     started = "".join(character for character in clock.wall_time() if character.isalnum())
     story = f"{config.gateway_id}-{started}"
     return new_header(config.gateway_id, config.place, config.core.placement, seed=seed, story=story)
 
 
-def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], None]) -> Journal | None:
+def _journal(
+    config: GatewayConfig, header: GatewayJournalHeader, on_stopped: Callable[[str], None]
+) -> GatewayJournal | None:
     if config.journal.folder is None:
         return None
     settings = JournalSettings(
         config.journal.folder, file_bytes_max=config.journal.file_max_bytes, files_max=config.journal.files_max
     )
-    return Journal(settings, header, on_stopped=on_stopped)
+    return GatewayJournal(settings, header, on_stopped=on_stopped)
 
 
 def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, serves: ServesModel) -> Audit | None:

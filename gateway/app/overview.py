@@ -25,7 +25,7 @@ from gateway.core.kernel.requests import Phase
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ModelCapacity, Place, Standing
 from gateway.policy.words import sentences_seen_from
-from gateway.records.forward_rates import Way
+from gateway.records.forward_rates import ForwardDirection
 from mesh.naming.service import NameService
 from mesh.page.last_hour import LastHour
 from mesh.page.shown import (
@@ -66,7 +66,7 @@ _REPLICAS: dict[ReplicaCondition, Health] = {
 }
 
 
-class Overview:
+class GatewayOverview:
     def __init__(
         self,
         config: GatewayConfig,
@@ -274,8 +274,8 @@ class Overview:
         flows: list[tuple[str, str, float, int]] = []
         for peer in self._core.peers:
             name, there = peer.spec.gateway_id, peer.spec.place.region
-            flows.append((here, there, rates.get((name, Way.OUT), 0.0), peer.in_flight))
-            flows.append((there, here, rates.get((name, Way.IN), 0.0), 0))
+            flows.append((here, there, rates.get((name, ForwardDirection.OUT), 0.0), peer.in_flight))
+            flows.append((there, here, rates.get((name, ForwardDirection.IN), 0.0), 0))
         return list(forwards_of(flows))
 
     # DNS records, policy and decisions

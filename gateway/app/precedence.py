@@ -15,7 +15,7 @@ from gateway.config.orders import Orders, OrdersRefused, away_from, read_orders,
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import ControlVersion
-from mesh.control.vocabulary import Ownership, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, Ownership
 
 Apply = Callable[[GatewayConfig, Orders], None]
 """Puts config and orders in force at once. Raises ConfigError, and has changed nothing then."""
@@ -29,7 +29,7 @@ class Precedence:
         """Config of the region file."""
         self.regions = regions
         """Operators' table of the region's policy; None while there has been no usable one."""
-        self.snapshot: Snapshot | None = None
+        self.snapshot: ControlSnapshot | None = None
         """Last snapshot of a controller that was accepted."""
         self.orders = without_orders(local, regions)
         """Orders that result from region file, snapshot and table."""
@@ -37,7 +37,7 @@ class Precedence:
         """Ownership reported by a peer since then. It counts as long as it is newer than the snapshot."""
         self._apply: Apply | None = None
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: ControlSnapshot) -> None:
         """Begin with a snapshot, before any orders are in force. Raises OrdersRefused."""
         self.orders = read_orders(snapshot, self.local, self.regions)
         self.snapshot = snapshot
@@ -72,7 +72,7 @@ class Precedence:
         if regions != self.regions:
             await self._come_to(regions=regions)
 
-    async def take(self, snapshot: Snapshot) -> None:
+    async def take(self, snapshot: ControlSnapshot) -> None:
         """Apply a controller's snapshot. Raises ConfigError, and has changed nothing then."""
         self._refuse_older(snapshot)
         if snapshot != self.snapshot:
@@ -80,7 +80,7 @@ class Precedence:
         if not self.hearsay.version.is_newer_than(snapshot.version):
             self.hearsay = Ownership()
 
-    def _refuse_older(self, snapshot: Snapshot) -> None:
+    def _refuse_older(self, snapshot: ControlSnapshot) -> None:
         if self.version.is_newer_than(snapshot.version):
             raise OrdersRefused(f"it is older than {self.version.term}.{self.version.version}, which is in force")
 
@@ -95,7 +95,7 @@ class Precedence:
         self,
         *,
         local: GatewayConfig | None = None,
-        snapshot: Snapshot | None = None,
+        snapshot: ControlSnapshot | None = None,
         regions: RegionTable | None = None,
     ) -> None:
         """Apply a change of one source. Other sources may change while orders are read in a thread; they are then read
@@ -125,5 +125,5 @@ class Precedence:
         return orders.away | away_from(local, self.hearsay.away) | (orders.adopted - kept)
 
 
-def _orders(local: GatewayConfig, snapshot: Snapshot | None, regions: RegionTable | None) -> Orders:
+def _orders(local: GatewayConfig, snapshot: ControlSnapshot | None, regions: RegionTable | None) -> Orders:
     return without_orders(local, regions) if snapshot is None else read_orders(snapshot, local, regions)

@@ -31,7 +31,7 @@ class QueueState(msgspec.Struct, frozen=True):
     by_model: dict[str, int]
 
 
-class ReplicaView(msgspec.Struct, frozen=True):
+class ReplicaStatus(msgspec.Struct, frozen=True):
     id: str
     region: str
     models: list[str]
@@ -93,7 +93,7 @@ class Status(msgspec.Struct, frozen=True):
     overflow: str
     requests: int
     queue: QueueState
-    replicas: list[ReplicaView]
+    replicas: list[ReplicaStatus]
     peers: list[PeerView]
     certificates: dict[str, CertificateView]
     journal_fault: str
@@ -146,7 +146,7 @@ def problems(seen: Status) -> Iterator[Problem]:
         yield Problem(text, "audit_failing", runbook=Runbook.AUDIT_FAILING)
 
 
-def _of_replicas(replicas: list[ReplicaView]) -> Iterator[Problem]:
+def _of_replicas(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
     if replicas and all(each.standing in _SICK for each in replicas):
         yield Problem("no replica can be used", "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
     for each in replicas:

@@ -18,7 +18,7 @@ from rich.text import Text
 from gateway.app.problems import (
     ControlView,
     PeerView,
-    ReplicaView,
+    ReplicaStatus,
     Status,
     TakenOverView,
     expiry,
@@ -35,7 +35,7 @@ _SECOND_NS = 1_000_000_000
 _PAUSE_S = 0.5
 
 
-class ExitCode(IntEnum):
+class StatusExitCode(IntEnum):
     """Exit codes of the command; 2 is a command used wrongly, as everywhere."""
 
     WELL = 0
@@ -44,10 +44,10 @@ class ExitCode(IntEnum):
     NOT_ASKED = 4
 
 
-class NotAsked(AdminFault):
+class StatusUnavailable(AdminFault):
     """Gateway gave no answer, or none that can be read."""
 
-    exit_code = ExitCode.NOT_ASKED
+    exit_code = StatusExitCode.NOT_ASKED
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _until_well(admin: Admin, wait_max_s: float) -> tuple[bytes, Status]:
         try:
             state = _ask(admin)
             seen = _read(admin, state)
-        except NotAsked:
+        except StatusUnavailable:
             if is_last:
                 raise
         else:
@@ -99,13 +99,13 @@ def _read(admin: Admin, state: bytes) -> Status:
     try:
         return read_status(state)
     except msgspec.DecodeError as error:
-        raise NotAsked(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
+        raise StatusUnavailable(f"{admin.url} does not answer as a gateway of this version does: {error}") from error
 
 
-def exit_code(seen: Status, wrong: list[str]) -> ExitCode:
+def exit_code(seen: Status, wrong: list[str]) -> StatusExitCode:
     if seen.not_ready_reason:
-        return ExitCode.NOT_READY
-    return ExitCode.SOMETHING_WRONG if wrong else ExitCode.WELL
+        return StatusExitCode.NOT_READY
+    return StatusExitCode.SOMETHING_WRONG if wrong else StatusExitCode.WELL
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
@@ -161,7 +161,7 @@ def _policy(seen: Status) -> str:
     )
 
 
-def _replicas(replicas: list[ReplicaView]) -> Table:
+def _replicas(replicas: list[ReplicaStatus]) -> Table:
     table = table_of(("Replica", "Region", "Models", "State"), ("Running", "Pending", "In flight", "Held", "Probed"))
     for each in replicas:
         figures = (each.running, each.pending, each.in_flight, each.held, _ago(each.probe_age_ms))
@@ -186,7 +186,7 @@ def _ask(admin: Admin) -> bytes:
     try:
         answer = admin.ask("GET", "/admin/state")
     except AdminFault as fault:
-        raise NotAsked(fault.message) from fault
+        raise StatusUnavailable(fault.message) from fault
     if answer.status != 200:
-        raise NotAsked(f"{admin.url}: {answer.fault}")
+        raise StatusUnavailable(f"{admin.url}: {answer.fault}")
     return answer.body

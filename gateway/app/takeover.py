@@ -24,10 +24,20 @@ from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
 from gateway.records.others_usage import BudgetName
-from gateway.records.usage_book import Line, Rows, Used
+from gateway.records.usage_book import Rows, UsageAmounts, UsageKey
 from gateway.request.callers import KeyId
 from gateway.takeover import messages
-from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Offer, Passed, Ready, Released, Row
+from gateway.takeover.messages import (
+    AccountMessage,
+    Audited,
+    FromSuccessor,
+    Left,
+    Passed,
+    Released,
+    TakeoverOffer,
+    TakeoverReady,
+    UsageRow,
+)
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import CounterpartGone, Wire
@@ -77,7 +87,7 @@ class GatewayParts:
             return "it has taken over itself, and requests of the process before still run"
         return ""
 
-    def offer(self) -> tuple[Offer, list[socket.socket]]:
+    def offer(self) -> tuple[TakeoverOffer, list[socket.socket]]:
         named, sockets = [], []
         for role, door in self.doors.items():
             for each in door.sockets():
@@ -86,9 +96,9 @@ class GatewayParts:
         for asked, both in zip(self._config.dns.listen, self._names.sockets(), strict=False):
             named.extend(Passed(role, str(asked)) for role in _NAMES)
             sockets.extend(both)
-        return Offer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
+        return TakeoverOffer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
 
-    async def release(self, ready: Ready) -> Released:
+    async def release(self, ready: TakeoverReady) -> Released:
         self._observed.is_given_away = True
         for door in self.doors.values():
             await door.shut()
@@ -196,7 +206,7 @@ class Takeover:
     async def own(self) -> None:
         """Open the stores, once all is loaded and the process before, if there is one, has released them. Raises
         TakeOverFault, and OSError for an audit log that cannot be written."""
-        held: list[Account] = []
+        held: list[AccountMessage] = []
         if self._successor is not None:
             self._check_addresses(self._successor)
             await self._until_probed()
@@ -263,8 +273,8 @@ class Takeover:
 
     # Reports of the process before
 
-    def take_used(self, used: messages.Used) -> None:
-        rows = {Line(each.day, KeyId(each.key), TenantName(each.tenant)): _used(each) for each in used.rows}
+    def take_used(self, used: messages.UsageMessage) -> None:
+        rows = {UsageKey(each.day, KeyId(each.key), TenantName(each.tenant)): _used(each) for each in used.rows}
         self.accounts.usage.take_over(rows, _held(used.accounts))
 
     def take_lines(self, lines: list[bytes]) -> None:
@@ -294,23 +304,23 @@ def _all_have_answered(core: GatewayState) -> bool:
 
 def _tell_used(successor: Wire[FromSuccessor], rows: Rows, held: Mapping[BudgetName, int]) -> None:
     told = [
-        Row(*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
+        UsageRow(*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
         for line, used in rows.items()
     ]
-    successor.send(messages.Used(told, _accounts(held)))
+    successor.send(messages.UsageMessage(told, _accounts(held)))
 
 
 def _tell_lines(successor: Wire[FromSuccessor], lines: list[bytes]) -> None:
     successor.send(Audited([each.decode() for each in lines]))
 
 
-def _accounts(held: Mapping[BudgetName, int]) -> list[Account]:
-    return [Account(*name, set_aside) for name, set_aside in held.items()]
+def _accounts(held: Mapping[BudgetName, int]) -> list[AccountMessage]:
+    return [AccountMessage(*name, set_aside) for name, set_aside in held.items()]
 
 
-def _held(accounts: list[Account]) -> dict[BudgetName, int]:
+def _held(accounts: list[AccountMessage]) -> dict[BudgetName, int]:
     return {(each.kind, each.name): each.set_aside for each in accounts}
 
 
-def _used(row: Row) -> Used:
-    return Used(row.requests, row.prompt_tokens, row.cached_tokens, row.output_tokens)
+def _used(row: UsageRow) -> UsageAmounts:
+    return UsageAmounts(row.requests, row.prompt_tokens, row.cached_tokens, row.output_tokens)

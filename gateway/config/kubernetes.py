@@ -22,14 +22,14 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SELECTOR = re.compile(r"[A-Za-z0-9._/,=!() -]{1,1024}")
 
 
-class Cluster(Struct, frozen=True):
+class KubernetesCluster(Struct, frozen=True):
     """Cluster that this process runs in."""
 
     api: KubernetesApi
     namespace: str | None
 
 
-def cluster_around(environ: Mapping[str, str]) -> Cluster | None:
+def cluster_around(environ: Mapping[str, str]) -> KubernetesCluster | None:
     """Return the cluster described by a pod's environment; None outside of a cluster."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -37,7 +37,7 @@ def cluster_around(environ: Mapping[str, str]) -> Cluster | None:
     folder = Path(environ.get(SERVICE_ACCOUNT_VARIABLE, _SERVICE_ACCOUNT))
     bracketed = f"[{host}]" if ":" in host else host
     api = KubernetesApi(f"https://{bracketed}:{port}", folder / "token", folder / "ca.crt")
-    return Cluster(api, _namespace_in(folder / "namespace"))
+    return KubernetesCluster(api, _namespace_in(folder / "namespace"))
 
 
 def _namespace_in(file: Path) -> str | None:

@@ -41,7 +41,7 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
-from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import ConfigError
 from mesh.naming.tree import RecordTree
@@ -99,7 +99,7 @@ def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
 
 
 def read_orders(
-    snapshot: Snapshot,
+    snapshot: ControlSnapshot,
     local: GatewayConfig,
     regions: RegionTable | None,
     environ: Mapping[str, str] = PROCESS_ENVIRONMENT,

@@ -12,7 +12,7 @@ class PlugInUnusable(Exception):
     """Plug-in is missing, ambiguous or invalid; the message says why."""
 
 
-class Found(Struct, frozen=True):
+class FoundPlugIn(Struct, frozen=True):
     """Imported object of an entry point, not validated yet."""
 
     brought: object
@@ -27,7 +27,7 @@ class Found(Struct, frozen=True):
         return PlugInUnusable(f"{self.entry_point.name!r} of {_package_of(self.entry_point)} {fault}")
 
 
-def load_plug_in(group: str, name: str, ours: Iterable[str]) -> Found:
+def load_plug_in(group: str, name: str, ours: Iterable[str]) -> FoundPlugIn:
     """Import a plug-in. `ours` are the built-in names, listed in the error. Raises PlugInUnusable."""
     found = list(entry_points(group=group, name=name))
     if not found:
@@ -37,7 +37,7 @@ def load_plug_in(group: str, name: str, ours: Iterable[str]) -> Found:
         raise PlugInUnusable(f"{name!r} is brought by {' and '.join(map(_package_of, found))}")
     (entry_point,) = found
     try:
-        return Found(entry_point.load(), entry_point)
+        return FoundPlugIn(entry_point.load(), entry_point)
     except Exception as error:  # any exception of the plug-in's module
         raise PlugInUnusable(
             f"{entry_point.name!r} cannot be loaded from {_package_of(entry_point)}: {type(error).__name__}: {error}"

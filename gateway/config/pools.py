@@ -75,7 +75,7 @@ class PoolFile(FileModel):
         )
 
 
-class Member(Struct, frozen=True):
+class PoolMember(Struct, frozen=True):
     """A replica, or a template of discovered ones, as far as its pool is concerned."""
 
     path: str
@@ -88,7 +88,7 @@ class Member(Struct, frozen=True):
     models: frozenset[str]
 
 
-def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -> Iterator[Fault]:
+def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember]) -> Iterator[Fault]:
     """Faults of described pools, and of the replicas that name them."""
     places: dict[PoolName, str] = {}
     models: dict[PoolName, frozenset[str]] = {}
@@ -109,7 +109,7 @@ def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -
             yield Fault(f"pools[{index}]", f"{name} has no {' and no '.join(sorted(missing))} worker")
 
 
-def _member_faults(member: Member, spec: PoolSpec) -> Iterator[Fault]:
+def _member_faults(member: PoolMember, spec: PoolSpec) -> Iterator[Fault]:
     if spec.kind is PoolKind.UNIFIED:
         if member.role is not ReplicaRole.UNIFIED:
             yield Fault(f"{member.path}.role", f"{member.role} is for a disaggregated pool, and {spec.name} is not one")

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, mod
 from gateway.config.kubernetes import Namespace, Network, PortName, Selector, as_network, cluster_around
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, SideChannelHost, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
-from gateway.config.pools import Member, PoolFile
+from gateway.config.pools import PoolFile, PoolMember
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
     CONTINUING_DIALECTS,
@@ -166,9 +166,9 @@ class _EngineFile(FileModel):
     def pool_name(self) -> PoolName:
         return PoolName(self.pool if isinstance(self.pool, str) else self.pool.name)
 
-    def as_member(self, path: str, home: str) -> Member:
+    def as_member(self, path: str, home: str) -> PoolMember:
         models = frozenset((*self.models, *self.adapters))
-        return Member(path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models)
+        return PoolMember(path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models)
 
     def files(self) -> Iterator[Path]:
         """Files of its secrets and certificates."""

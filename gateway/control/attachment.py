@@ -25,14 +25,14 @@ from mesh.channels import client_options, status_in_words
 from mesh.clock import Clock
 from mesh.control import codec
 from mesh.control.vocabulary import (
-    Answer,
+    ControlSnapshot,
     FromGateway,
     Hello,
     Question,
-    Rejected,
+    QuestionAnswer,
     Report,
-    Snapshot,
-    Taken,
+    SnapshotRejected,
+    SnapshotTaken,
 )
 from mesh.faults import ConfigError
 from mesh.supervisor import Backoff
@@ -64,11 +64,11 @@ class Gateway(Protocol):
 
     def report(self) -> Report: ...
 
-    async def take(self, snapshot: Snapshot) -> None:
+    async def take(self, snapshot: ControlSnapshot) -> None:
         """Put a snapshot in force. Raises ConfigError, and has changed nothing then."""
         ...
 
-    def answer(self, question: Question) -> Answer: ...
+    def answer(self, question: Question) -> QuestionAnswer: ...
 
 
 class Tallies(Struct):
@@ -206,7 +206,7 @@ class Attachment:
         version = codec.version_of(message)
         try:
             said = await asyncio.to_thread(codec.read_from_controller, message)
-            assert isinstance(said, Snapshot), "only snapshots are answered"
+            assert isinstance(said, ControlSnapshot), "only snapshots are answered"
             await self.gateway.take(said)
         except (WireError, ConfigError) as error:
             self.tallies.rejected += 1
@@ -217,10 +217,10 @@ class Attachment:
                 version=version.version,
                 reason=str(error),
             )
-            return Rejected(version, str(error))
+            return SnapshotRejected(version, str(error))
         self.tallies.taken += 1
         self.tallies.last_rejection = ""
-        return Taken(version)
+        return SnapshotTaken(version)
 
 
 class _Conversation:

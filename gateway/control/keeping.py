@@ -12,7 +12,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from mesh.control.vocabulary import Snapshot
+from mesh.control.vocabulary import ControlSnapshot
 from mesh.state_files import StateFile, StateUnusable
 from mesh.threads import finish_in_thread
 
@@ -22,8 +22,8 @@ _AGAIN_S = 30.0
 """Seconds until a disk that failed is tried again, unless there is a newer snapshot."""
 
 
-class Kept(Struct, frozen=True):
-    snapshot: Snapshot
+class KeptSnapshot(Struct, frozen=True):
+    snapshot: ControlSnapshot
     taken_ns: int
     """Wall-clock time, which is valid after a restart."""
 
@@ -36,10 +36,10 @@ class SnapshotKeeper:
         """Reason why the newest snapshot would be missing after a restart; empty if it would not."""
         self._file = None if folder is None else snapshot_file(folder, gateway_id)
         self._log = log
-        self._unwritten: Kept | None = None
+        self._unwritten: KeptSnapshot | None = None
         self._changed = asyncio.Event()
 
-    def restore(self) -> Kept | None:
+    def restore(self) -> KeptSnapshot | None:
         """Snapshot kept last; None where there is none, or none that can be trusted."""
         if self._file is None:
             return None
@@ -54,7 +54,7 @@ class SnapshotKeeper:
         self.fault = why
         self._log.error("cached_snapshot_unusable", reason=why)
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptSnapshot) -> None:
         """Keep a snapshot soon, where there is a folder for it."""
         if self._file is not None:
             self._unwritten = kept
@@ -68,7 +68,7 @@ class SnapshotKeeper:
             while self._unwritten is not None:
                 await self._write(self._unwritten)
 
-    async def _write(self, kept: Kept) -> None:
+    async def _write(self, kept: KeptSnapshot) -> None:
         problem = await finish_in_thread(lambda: self._problem_with(kept))
         if problem and problem != self.fault:
             self._log.error("snapshot_not_persisted", reason=problem)
@@ -86,7 +86,7 @@ class SnapshotKeeper:
             pass
         self._changed.clear()
 
-    def _problem_with(self, kept: Kept) -> str:
+    def _problem_with(self, kept: KeptSnapshot) -> str:
         assert self._file is not None, "there is nothing to write without a file"
         try:
             self._file.write(kept)
@@ -95,5 +95,5 @@ class SnapshotKeeper:
         return ""
 
 
-def snapshot_file(folder: Path, gateway_id: GatewayId) -> StateFile[Kept]:
-    return StateFile(folder / f"{gateway_id}.control.json", _KIND, _VERSION, Kept)
+def snapshot_file(folder: Path, gateway_id: GatewayId) -> StateFile[KeptSnapshot]:
+    return StateFile(folder / f"{gateway_id}.control.json", _KIND, _VERSION, KeptSnapshot)

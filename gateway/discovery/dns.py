@@ -14,9 +14,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import DnsRecord, DnsReplicasConfig, ReplicaConfig
-from gateway.discovery.names import Answer, LookupFailed, NameLookup
+from gateway.discovery.names import LookupAnswer, LookupFailed, NameLookup
 from gateway.discovery.source import Report
-from gateway.discovery.templates import Location, replica_at
+from gateway.discovery.templates import ReplicaLocation, replica_at
 
 _SECOND_NS = 1_000_000_000
 
@@ -28,7 +28,7 @@ class DnsSource:
         self.config = config
         self._settings = settings
         self._log = log.bind(name=config.name, record=config.record)
-        self._misses: dict[Location, int] = {}
+        self._misses: dict[ReplicaLocation, int] = {}
         """Known locations, each with the number of answers in a row that left it out."""
         self._looked = asyncio.Event()
         self._trouble = ""
@@ -60,7 +60,7 @@ class DnsSource:
         report(self._replicas())
         return min(max(answer.ttl_ns, self._settings.interval_min_ns), self._settings.interval_max_ns)
 
-    def _take_in(self, answer: Answer) -> None:
+    def _take_in(self, answer: LookupAnswer) -> None:
         found = set(answer.locations)
         misses = {location: 0 if location in found else count + 1 for location, count in self._misses.items()}
         kept = {location: count for location, count in misses.items() if count < self._settings.misses_max}
@@ -80,7 +80,7 @@ class DnsSource:
             self._log.warning("dns_discovery_failed", reason=trouble, known=len(self._misses))
 
 
-def replicas_at(config: DnsReplicasConfig, locations: Iterable[Location]) -> tuple[ReplicaConfig, ...]:
+def replicas_at(config: DnsReplicasConfig, locations: Iterable[ReplicaLocation]) -> tuple[ReplicaConfig, ...]:
     """Replicas at the locations: one for each location, or one for each of its ranks."""
     tells_port = config.record is DnsRecord.SRV
     return tuple(

@@ -16,10 +16,18 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import KubernetesReplicasConfig, ReplicaConfig
-from gateway.discovery.kubernetes_api import OBJECTS_MAX, ApiFailed, Collection, Expired
-from gateway.discovery.kubernetes_objects import OBJECTS, Condition, Seen, kind_of, name_of, path_of, seen_in
+from gateway.discovery.kubernetes_api import OBJECTS_MAX, ApiFailed, Collection, VersionExpired
+from gateway.discovery.kubernetes_objects import (
+    OBJECTS,
+    EngineCondition,
+    SeenEngine,
+    kind_of,
+    name_of,
+    path_of,
+    seen_in,
+)
 from gateway.discovery.source import Report
-from gateway.discovery.templates import Location, replica_at
+from gateway.discovery.templates import ReplicaLocation, replica_at
 
 _SECOND_NS = 1_000_000_000
 _WATCH_PAUSE_S = 1.0
@@ -49,10 +57,10 @@ class KubernetesSource:
             objects=OBJECTS,
             timeout_s=settings.timeout_ns / _SECOND_NS,
         )
-        self._objects: dict[str, tuple[Seen, ...]] = {}
+        self._objects: dict[str, tuple[SeenEngine, ...]] = {}
         """Engines by the name of the object that describes them."""
-        self._known: dict[str, Location] = {}
-        """Locations of the engines that were added, by the name that tells engines apart (`Seen.who`)."""
+        self._known: dict[str, ReplicaLocation] = {}
+        """Locations of the engines that were added, by the name that tells engines apart (`SeenEngine.who`)."""
         self._left_out = 0
         self._doubts = 0
         """Whole lists in a row that named no usable engine."""
@@ -71,7 +79,7 @@ class KubernetesSource:
         while True:
             try:
                 await self._follow(report)
-            except Expired:
+            except VersionExpired:
                 self._log.debug("kubernetes_watch_expired")
             except _AllGone:
                 self._pause_ns = self._settings.interval_min_ns
@@ -116,7 +124,7 @@ class KubernetesSource:
         if seen and not is_gone:
             self._objects[name] = seen
 
-    def _read(self, item: dict[str, Any]) -> tuple[str, tuple[Seen, ...]]:
+    def _read(self, item: dict[str, Any]) -> tuple[str, tuple[SeenEngine, ...]]:
         return name_of(item), tuple(seen_in(self.config.kind, item, self.config.port, self.config.networks))
 
     def _check_size(self) -> None:
@@ -136,21 +144,23 @@ class KubernetesSource:
         if self._known != before or not self._looked.is_set():
             report(self._replicas())
 
-    def _check_that_all_went(self, known: dict[str, Location]) -> None:
+    def _check_that_all_went(self, known: dict[str, ReplicaLocation]) -> None:
         """Raise _AllGone where it is in doubt that all known replicas are gone."""
-        going = {each.who for told in self._objects.values() for each in told if each.condition is Condition.GOING}
+        going = {
+            each.who for told in self._objects.values() for each in told if each.condition is EngineCondition.GOING
+        }
         if not known.keys() <= going and self._doubts < self._settings.misses_max:
             raise _AllGone
         self._log.error("kubernetes_replicas_all_gone", gone=len(known))
 
-    def _taken_up(self) -> dict[str, Location]:
+    def _taken_up(self) -> dict[str, ReplicaLocation]:
         """Known engines that are still there, and engines that are ready. One pod may be in several slices: it is ready
         where one slice says so, going where one slice says that, and keeps the address that it is known by."""
-        seen: dict[str, list[Seen]] = {}
+        seen: dict[str, list[SeenEngine]] = {}
         for each in sorted((each for told in self._objects.values() for each in told), key=_order):
             seen.setdefault(each.who, []).append(each)
         staying = {
-            who: told for who, told in seen.items() if all(each.condition is not Condition.GOING for each in told)
+            who: told for who, told in seen.items() if all(each.condition is not EngineCondition.GOING for each in told)
         }
         kept = {
             who: location
@@ -160,7 +170,7 @@ class KubernetesSource:
         fresh = {
             who: told[0].location
             for who, told in staying.items()
-            if who not in kept and any(each.condition is Condition.READY for each in told)
+            if who not in kept and any(each.condition is EngineCondition.READY for each in told)
         }
         room = max(0, self._settings.replicas_max - len(kept))
         self._tell_of_left_out(len(fresh) - room)
@@ -191,7 +201,7 @@ class KubernetesSource:
             self._log.warning("kubernetes_discovery_failed", reason=trouble, known=len(self._known))
 
 
-def _order(seen: Seen) -> tuple[str, int, bytes, int]:
+def _order(seen: SeenEngine) -> tuple[str, int, bytes, int]:
     """Sort key, IPv4 before IPv6, so that a pod's known address does not depend on the order of the objects."""
     location = seen.location
     return seen.who, location.address.version, location.address.packed, location.port

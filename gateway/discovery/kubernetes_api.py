@@ -52,7 +52,7 @@ class ApiFailed(Exception):
     """The API gave no usable answer; the message says why."""
 
 
-class Expired(Exception):
+class VersionExpired(Exception):
     """The known version is too old to watch changes from it; fetch the whole list."""
 
 
@@ -271,7 +271,7 @@ async def _status(response: aiohttp.ClientResponse) -> dict[str, Any]:
 
 def _raise_status(status: dict[str, Any]) -> None:
     if status.get("code") == 410:
-        raise Expired
+        raise VersionExpired
     raise ApiFailed(_shown(f"{status.get('code')}: {status.get('message', '')}"))
 
 

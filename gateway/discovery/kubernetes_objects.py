@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.targets import KubernetesKind
-from gateway.discovery.templates import Location, is_one_servers
+from gateway.discovery.templates import ReplicaLocation, is_one_servers
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
@@ -86,18 +86,18 @@ OBJECTS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_Object)
 """Decoder of either kind of object."""
 
 
-class Condition(Enum):
+class EngineCondition(Enum):
     READY = auto()
     UNREADY = auto()
     """The engine does not answer its own probe: it may be loading, or be too busy."""
     GOING = auto()
 
 
-class Seen(Struct, frozen=True):
+class SeenEngine(Struct, frozen=True):
     who: str
     """Name that tells engines apart: a pod's port that two Services expose, at two addresses, is one engine."""
-    location: Location
-    condition: Condition
+    location: ReplicaLocation
+    condition: EngineCondition
 
 
 def path_of(kind: KubernetesKind, namespace: str) -> str:
@@ -122,7 +122,9 @@ def name_of(item: dict[str, Any]) -> str:
     return _name(_dict(item, "metadata").get("name"))
 
 
-def seen_in(kind: KubernetesKind, item: dict[str, Any], port: int | str, networks: Networks = ()) -> Iterator[Seen]:
+def seen_in(
+    kind: KubernetesKind, item: dict[str, Any], port: int | str, networks: Networks = ()
+) -> Iterator[SeenEngine]:
     """Yield the engines of an object whose addresses are in `networks`, or, with no networks given, wherever pods can
     be. An object with no name yields none."""
     if name_of(item):
@@ -140,28 +142,28 @@ def _is_pods(address: IPv4Address | IPv6Address, networks: Networks) -> bool:
     return not (address.is_loopback or address.is_link_local or address in _METADATA)
 
 
-def _in_slice(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+def _in_slice(item: dict[str, Any], port: int | str) -> Iterator[SeenEngine]:
     number = port if isinstance(port, int) else _named(_dicts(item, "ports"), port, "port")
     for endpoint in _dicts(item, "endpoints")[:_ENDPOINTS_MAX]:
         conditions = _dict(endpoint, "conditions")
         addresses = endpoint.get("addresses")
         if conditions.get("terminating") is True:
-            condition = Condition.GOING
+            condition = EngineCondition.GOING
         else:  # readiness defaults to true
-            condition = Condition.UNREADY if conditions.get("ready") is False else Condition.READY
+            condition = EngineCondition.UNREADY if conditions.get("ready") is False else EngineCondition.READY
         target = _name(_dict(endpoint, "targetRef").get("name"))
         for address in addresses[:1] if isinstance(addresses, list) else ():  # a second address has no meaning
             yield from _seen(target, address, number, condition)
 
 
-def _in_pod(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+def _in_pod(item: dict[str, Any], port: int | str) -> Iterator[SeenEngine]:
     spec, status, name = _dict(item, "spec"), _dict(item, "status"), name_of(item)
     ports = [each for container in _dicts(spec, "containers") for each in _dicts(container, "ports")]
     number = port if isinstance(port, int) else _named(ports, port, "containerPort")
     if _dict(item, "metadata").get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
-        condition = Condition.GOING
+        condition = EngineCondition.GOING
     else:
-        condition = Condition.READY if _is_ready(status) else Condition.UNREADY
+        condition = EngineCondition.READY if _is_ready(status) else EngineCondition.UNREADY
     yield from _seen(name, status.get("podIP"), number, condition)
 
 
@@ -169,15 +171,15 @@ def _is_ready(status: dict[str, Any]) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in _dicts(status, "conditions"))
 
 
-def _seen(target: str, address: object, port: object, condition: Condition) -> Iterator[Seen]:
+def _seen(target: str, address: object, port: object, condition: EngineCondition) -> Iterator[SeenEngine]:
     if not isinstance(address, str) or type(port) is not int or not 0 < port < 65536:
         return
     try:
-        location = Location(ip_address(address), port, target)
+        location = ReplicaLocation(ip_address(address), port, target)
     except ValueError:
         return  # host names in the slice, not addresses
     if is_one_servers(location):
-        yield Seen(f"{target or address}:{port}", location, condition)
+        yield SeenEngine(f"{target or address}:{port}", location, condition)
 
 
 def _name(told: object) -> str:

@@ -16,7 +16,7 @@ import dns.resolver
 from msgspec import Struct
 
 from gateway.config.targets import DnsRecord, DnsReplicasConfig
-from gateway.discovery.templates import Location, is_one_servers
+from gateway.discovery.templates import ReplicaLocation, is_one_servers
 from mesh.task_group import TaskGroup
 from mesh.values import Address
 
@@ -29,8 +29,8 @@ class LookupFailed(Exception):
     """The lookup gave no usable answer; the message says why."""
 
 
-class Answer(Struct, frozen=True):
-    locations: tuple[Location, ...]
+class LookupAnswer(Struct, frozen=True):
+    locations: tuple[ReplicaLocation, ...]
     """Locations of the name; empty where it resolves to none."""
     ttl_ns: int
 
@@ -43,7 +43,7 @@ class NameLookup:
         self._config = config
         self._resolver = _resolver(config.nameservers, timeout_ns / _SECOND_NS)
 
-    async def ask(self) -> Answer:
+    async def ask(self) -> LookupAnswer:
         """Look the name up. Raises LookupFailed.
 
         The resolver waits with `asyncio.wait_for`, which may swallow a cancellation. In a task of its own it ends by
@@ -53,13 +53,13 @@ class NameLookup:
             asked = tasks.create_task(self._answer_or_failure())
         return _unless_failed(asked.result())
 
-    async def _answer_or_failure(self) -> Answer | LookupFailed:
+    async def _answer_or_failure(self) -> LookupAnswer | LookupFailed:
         try:
             return await self._answer()
         except LookupFailed as failure:
             return failure
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> LookupAnswer:
         match self._config.record:
             case DnsRecord.ADDRESS:
                 assert self._config.port is not None, "checked with the region file"
@@ -67,21 +67,21 @@ class NameLookup:
             case DnsRecord.SRV:
                 return await self._services()
 
-    async def _addresses(self, name: str, port: int) -> Answer:
+    async def _addresses(self, name: str, port: int) -> LookupAnswer:
         """Look up IPv4 and IPv6 addresses. One kind may be missing, but neither lookup may fail: half an answer is
         refused."""
         async with TaskGroup() as tasks:
             asked = [tasks.create_task(self._resolve(name, kind)) for kind in ("A", "AAAA")]
         found = [_unless_failed(each.result()) for each in asked]
         locations = [
-            Location(ip_address(record.address), port, name)
+            ReplicaLocation(ip_address(record.address), port, name)
             for each in found
             for record in each.records
             if isinstance(record, dns.rdtypes.IN.A.A | dns.rdtypes.IN.AAAA.AAAA)
         ]
         return _answer(locations, [each.ttl_s for each in found if each.records])
 
-    async def _services(self) -> Answer:
+    async def _services(self) -> LookupAnswer:
         found = _unless_failed(await self._resolve(self._config.name, "SRV"))
         targets = {
             (str(record.target).rstrip("."), record.port)
@@ -96,7 +96,7 @@ class NameLookup:
         ttls_s = [each.ttl_ns // _SECOND_NS for each in answers]
         return _answer([location for each in answers for location in each.locations], [found.ttl_s, *ttls_s])
 
-    async def _addresses_or_failure(self, name: str, port: int) -> Answer | LookupFailed:
+    async def _addresses_or_failure(self, name: str, port: int) -> LookupAnswer | LookupFailed:
         try:
             return await self._addresses(name, port)
         except LookupFailed as failure:
@@ -127,12 +127,12 @@ def _unless_failed(result: _Found | LookupFailed) -> _Found:
     return result
 
 
-def _answer(locations: list[Location], ttls_s: list[int]) -> Answer:
+def _answer(locations: list[ReplicaLocation], ttls_s: list[int]) -> LookupAnswer:
     usable = sorted(filter(is_one_servers, locations), key=_order)
-    return Answer(tuple(dict.fromkeys(usable)), min(ttls_s, default=0) * _SECOND_NS)
+    return LookupAnswer(tuple(dict.fromkeys(usable)), min(ttls_s, default=0) * _SECOND_NS)
 
 
-def _order(location: Location) -> tuple[int, bytes, int, str]:
+def _order(location: ReplicaLocation) -> tuple[int, bytes, int, str]:
     return location.address.version, location.address.packed, location.port, location.name
 
 

@@ -14,7 +14,7 @@ from gateway.core.vocabulary import ReplicaId, ReplicaRole
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class ReplicaLocation:
     """Location where one replica listens, and a name that it was found by."""
 
     address: IPv4Address | IPv6Address
@@ -22,14 +22,14 @@ class Location:
     name: str = field(compare=False)
 
 
-def is_one_servers(location: Location) -> bool:
+def is_one_servers(location: ReplicaLocation) -> bool:
     """Return whether the address can be that of one server: not multicast, unspecified or reserved, and with a port."""
     address = location.address
     return not (address.is_multicast or address.is_unspecified or address.is_reserved) and location.port > 0
 
 
 def replica_at(
-    template: ReplicaConfig, scheme: str, location: Location, *, tells_port: bool = False, is_named: bool = False
+    template: ReplicaConfig, scheme: str, location: ReplicaLocation, *, tells_port: bool = False, is_named: bool = False
 ) -> tuple[ReplicaConfig, ...]:
     """One replica at the location, or one for each of its ranks. With `tells_port`, its port is part of its id; with
     `is_named`, its certificate is checked against the location's name."""

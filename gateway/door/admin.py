@@ -30,7 +30,7 @@ class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class AdminSources(Struct, frozen=True):
+class GatewayAdminSources(Struct, frozen=True):
     """Sources of the admin API's answers, and receivers of operators' commands. What is shown is JSON-able."""
 
     metrics: Callable[[], bytes]
@@ -50,7 +50,7 @@ class AdminSources(Struct, frozen=True):
 
 
 def make_admin_app(
-    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
+    sources: GatewayAdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
     """Admin app. A caller who is none of the `operators` is only shown health; without `operators`, every caller counts
     as one. With `hosts`, requests for any host other than these and this machine are refused."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.records.usage_book import Line, Used
+from gateway.records.usage_book import UsageAmounts, UsageKey
 from mesh.admin_server import OPERATOR, as_json, fault, needs
 from mesh.operators import Operator
 from mesh.operators_config import Role
@@ -45,7 +45,7 @@ class UsageReports(Protocol):
     @property
     def today(self) -> str: ...
 
-    async def asked(self, first: str, last: str, by: str) -> tuple[Sequence[tuple[Line, Used]], bool]:
+    async def asked(self, first: str, last: str, by: str) -> tuple[Sequence[tuple[UsageKey, UsageAmounts]], bool]:
         """Rows of these days, and whether there are more rows than these."""
         ...
 
@@ -123,7 +123,7 @@ async def _answer_refusals(request: web.Request, handler: Any) -> web.StreamResp
     return response
 
 
-def _row(line: Line, used: Used) -> dict[str, object]:
+def _row(line: UsageKey, used: UsageAmounts) -> dict[str, object]:
     told = {"day": line.day, "key": line.key, "tenant": line.tenant}
     counted = {name: getattr(used, name) for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens")}
     return {**{name: text for name, text in told.items() if text}, **counted}

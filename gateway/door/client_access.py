@@ -26,7 +26,7 @@ from gateway.door.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.door.parse import Caller, choose_request_id, fresh_request_id, read_caller
 from gateway.door.settings import HttpSettings
 from gateway.door.token_errors import token_fault
-from gateway.records.usage_book import Spent, UsageBook, Used
+from gateway.records.usage_book import Spent, UsageAmounts, UsageBook
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import prompt_guess, tokens_used
@@ -158,7 +158,7 @@ class ClientAccess:
         if meter is not None:
             meter.settle_tokens(taken, used.total, self._clock.now_ns())
         cached = min(summary.cached_tokens or 0, used.prompt)
-        row = Used(int(summary.generates), used.prompt, cached, used.output)
+        row = UsageAmounts(int(summary.generates), used.prompt, cached, used.output)
         self._book.settle(_key_id(caller), caller.tenant, tokens, row, self._clock.wall_ns())
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.door.errors import ClientFault, ErrorKind
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 
 _BAD_REQUEST = "invalid_request_error"
 
@@ -22,9 +22,9 @@ ISSUER_UNAVAILABLE = ErrorKind(
     503, "server_error", "issuer_unavailable", "The signing keys of the token's issuer are unavailable.", 5.0
 )
 _KINDS = {
-    Reason.SCOPE: INSUFFICIENT_SCOPE,
-    Reason.NOT_MAPPED: TOKEN_NOT_MAPPED,
-    Reason.UNAVAILABLE: ISSUER_UNAVAILABLE,
+    TokenFault.SCOPE: INSUFFICIENT_SCOPE,
+    TokenFault.NOT_MAPPED: TOKEN_NOT_MAPPED,
+    TokenFault.UNAVAILABLE: ISSUER_UNAVAILABLE,
 }
 
 

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.targets import Dialect
-from gateway.engines.exposition import BadProbe, Lines, Sample, find, first_present, lines_about, samples
+from gateway.engines.exposition import BadProbe, Lines, MetricSample, find, first_present, lines_about, samples
 
 
-class Reading(Struct, frozen=True):
+class LoadReading(Struct, frozen=True):
     """Load of one engine, or of one of its data-parallel ranks."""
 
     running: int = 0
@@ -40,15 +40,15 @@ class Reading(Struct, frozen=True):
     """Requests that the engine runs at once; 0 if not reported, as by vLLM."""
 
 
-class Question(Struct, frozen=True):
+class LoadQuery(Struct, frozen=True):
     """One GET, and the function that reads its answer into one reading for each of a given number of ranks."""
 
     path: str
-    read: Callable[[bytes, int], list[Reading]]
+    read: Callable[[bytes, int], list[LoadReading]]
 
 
 class EngineDialect(Struct, frozen=True):
-    load: tuple[Question, ...]
+    load: tuple[LoadQuery, ...]
     """Questions in order of preference; where one is not offered, the next is asked."""
     tells_load: bool = True
     health_path: str | None = None
@@ -103,7 +103,7 @@ _CACHE_LABELS_LENGTH_MAX = 8192
 _CACHE_CONFIGS_KNOWN_MAX = 1024
 
 
-def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
+def read_metrics(page: bytes, ranks: int = 1) -> list[LoadReading]:
     """Read a Prometheus page. Raises BadProbe."""
     lines = find(page, _WANTED)
     waiting = _counted(first_present(lines, _WAITING))
@@ -131,7 +131,7 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
     ]
 
 
-def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
+def read_loads(page: bytes, ranks: int = 1) -> list[LoadReading]:
     """Read SGLang's own page of loads, one entry per rank. Raises BadProbe."""
     loads = _decoded(page, _LOADS, "the loads").loads
     if not loads:
@@ -139,7 +139,7 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
     readings = {each.dp_rank: _load_reading(each) for each in loads}
     if ranks == 1:
         return [
-            Reading(
+            LoadReading(
                 sum(each.running for each in readings.values()),
                 sum(each.waiting for each in readings.values()),
                 max(each.kv_usage for each in readings.values()),
@@ -152,7 +152,7 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
     return [readings[rank] for rank in sorted(readings)]
 
 
-def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
+def read_slots(page: bytes, ranks: int = 1) -> list[LoadReading]:
     """Read llama.cpp's slots. They do not show the queue: while none is idle, one request counts as waiting, since the
     next one would. Each slot keeps the prompt that it ran last, so the capacity of the KV cache is that of all slots
     together. Raises BadProbe."""
@@ -162,14 +162,14 @@ def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
         raise BadProbe("the engine has no slots")
     running = sum(each.is_processing for each in slots)
     kv_tokens = sum(_room(each.n_ctx) for each in slots)
-    return [Reading(running, waiting=int(running == len(slots)), kv_tokens=kv_tokens, slots=len(slots))]
+    return [LoadReading(running, waiting=int(running == len(slots)), kv_tokens=kv_tokens, slots=len(slots))]
 
 
-def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
+def read_sign_of_life(page: bytes, ranks: int = 1) -> list[LoadReading]:
     """Read a list of models as a sign of life, from an engine that reports no load. Raises BadProbe."""
     assert ranks == 1, "it has no ranks"
     listed_models(page)
-    return [Reading()]
+    return [LoadReading()]
 
 
 class ListedModel(Struct, frozen=True):
@@ -186,41 +186,41 @@ def listed_models(page: bytes) -> list[ListedModel]:
 
 
 DIALECTS: dict[Dialect, EngineDialect] = {
-    Dialect.VLLM: EngineDialect((Question("/metrics", read_metrics),), health_path="/health"),
+    Dialect.VLLM: EngineDialect((LoadQuery("/metrics", read_metrics),), health_path="/health"),
     Dialect.SGLANG: EngineDialect(
-        (Question("/v1/loads", read_loads), Question("/metrics", read_metrics)), life_path="/ping"
+        (LoadQuery("/v1/loads", read_loads), LoadQuery("/metrics", read_metrics)), life_path="/ping"
     ),
     Dialect.LLAMACPP: EngineDialect(
-        (Question("/metrics", read_metrics), Question("/slots", read_slots)), life_path="/health"
+        (LoadQuery("/metrics", read_metrics), LoadQuery("/slots", read_slots)), life_path="/health"
     ),
-    Dialect.OPENAI: EngineDialect((Question("/v1/models", read_sign_of_life),), tells_load=False),
+    Dialect.OPENAI: EngineDialect((LoadQuery("/v1/models", read_sign_of_life),), tells_load=False),
 }
 
 
 # Combining the samples of one name
 
 
-def _counted(found: Iterable[Sample]) -> list[Sample]:
+def _counted(found: Iterable[MetricSample]) -> list[MetricSample]:
     """Samples of each rank, counted once: SGLang repeats them per priority and per tensor-parallel rank."""
-    by_rank: defaultdict[bytes, dict[int, list[Sample]]] = defaultdict(dict)
+    by_rank: defaultdict[bytes, dict[int, list[MetricSample]]] = defaultdict(dict)
     for sample in found:
         if not sample.labels.get(b"priority"):
             by_rank[_rank_of(sample)].setdefault(_number(sample.labels.get(b"tp_rank", b"0")), []).append(sample)
     return [sample for parts in by_rank.values() for sample in parts[min(parts)]]
 
 
-def _rank_of(sample: Sample) -> bytes:
+def _rank_of(sample: MetricSample) -> bytes:
     for label in _RANK_LABELS:
         if label in sample.labels:
             return sample.labels[label]
     return b"0"
 
 
-def _of_rank(found: list[Sample], rank: bytes) -> list[Sample]:
+def _of_rank(found: list[MetricSample], rank: bytes) -> list[MetricSample]:
     return [sample for sample in found if _rank_of(sample) == rank]
 
 
-def _rank_labels(found: list[Sample], ranks: int) -> list[bytes]:
+def _rank_labels(found: list[MetricSample], ranks: int) -> list[bytes]:
     """Labels of the configured ranks, in order. An engine may number its ranks from any number on. Raises BadProbe."""
     labels = sorted({_rank_of(sample) for sample in found}, key=_number)
     if len(labels) != ranks:
@@ -228,7 +228,7 @@ def _rank_labels(found: list[Sample], ranks: int) -> list[bytes]:
     return labels
 
 
-def _required(found: list[Sample], rank: bytes) -> list[Sample]:
+def _required(found: list[MetricSample], rank: bytes) -> list[MetricSample]:
     if not found:
         raise BadProbe(f"the metrics say nothing of rank {rank.decode(errors='replace')}")
     return found
@@ -241,15 +241,15 @@ def _number(label: bytes) -> int:
 
 
 def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
-    waiting: list[Sample],
-    running: list[Sample],
-    kv_usage: list[Sample],
-    kv_tokens: list[Sample],
-    asleep: list[Sample],
-    deferred: list[Sample],
-    preemptions: list[Sample],
-) -> Reading:
-    return Reading(
+    waiting: list[MetricSample],
+    running: list[MetricSample],
+    kv_usage: list[MetricSample],
+    kv_tokens: list[MetricSample],
+    asleep: list[MetricSample],
+    deferred: list[MetricSample],
+    preemptions: list[MetricSample],
+) -> LoadReading:
+    return LoadReading(
         _requests(sum([sample.value for sample in running])),
         _requests(sum([sample.value for sample in waiting])),
         _share(max([sample.value for sample in kv_usage], default=0.0)),
@@ -260,7 +260,7 @@ def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
     )
 
 
-def _kv_tokens(lines: Lines) -> list[Sample]:
+def _kv_tokens(lines: Lines) -> list[MetricSample]:
     """KV-cache capacity of each rank, in tokens."""
     if _CACHE_CONFIG in lines:
         return [_cache_config(labels[:_CACHE_LABELS_LENGTH_MAX]) for labels, _ in lines[_CACHE_CONFIG]]
@@ -268,16 +268,16 @@ def _kv_tokens(lines: Lines) -> list[Sample]:
 
 
 @lru_cache(_CACHE_CONFIGS_KNOWN_MAX)
-def _cache_config(braces: bytes) -> Sample:
+def _cache_config(braces: bytes) -> MetricSample:
     """KV-cache capacity from vLLM's labels, which are constant during the life of the engine. Block size times blocks
     exceeds the capacity where layers keep different shares of a prompt; newer versions report the exact number, which
     is preferred."""
     told = dict(_CACHE_LABELS.findall(braces))
     blocks_tokens = int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
-    return Sample({b"engine": told.get(b"engine", b"0")}, float(told.get(b"kv_cache_size_tokens", blocks_tokens)))
+    return MetricSample({b"engine": told.get(b"engine", b"0")}, float(told.get(b"kv_cache_size_tokens", blocks_tokens)))
 
 
-def _sleep_of(states: list[Sample]) -> str:
+def _sleep_of(states: list[MetricSample]) -> str:
     for sample in states:
         state = sample.labels.get(b"sleep_state", b"awake")[:_KEY_LENGTH_MAX].decode(errors="replace")
         if state != "awake":
@@ -355,8 +355,8 @@ def _decoded(page: bytes, decoder: msgspec.json.Decoder[_Page], what: str) -> _P
         raise BadProbe(f"{what} cannot be read: {error}") from error
 
 
-def _load_reading(load: _Load) -> Reading:
-    return Reading(
+def _load_reading(load: _Load) -> LoadReading:
+    return LoadReading(
         _requests(load.num_running_reqs),
         _requests(load.num_waiting_reqs),
         _share(load.token_usage),

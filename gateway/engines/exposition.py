@@ -16,7 +16,7 @@ class BadProbe(Exception):
     """An engine's page does not contain what it should, for the reason given in words."""
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     labels: Mapping[bytes, bytes]
     value: float
 
@@ -55,7 +55,7 @@ def find(page: bytes, wanted: re.Pattern[bytes]) -> Lines:
     return lines
 
 
-def first_present(lines: Lines, names: tuple[bytes, ...]) -> list[Sample]:
+def first_present(lines: Lines, names: tuple[bytes, ...]) -> list[MetricSample]:
     """Samples of the first of these names that has any. Raises BadProbe if one of them cannot be read."""
     for name in names:
         if name in lines:
@@ -63,17 +63,17 @@ def first_present(lines: Lines, names: tuple[bytes, ...]) -> list[Sample]:
     return []
 
 
-def samples(lines: Lines, name: bytes) -> list[Sample]:
+def samples(lines: Lines, name: bytes) -> list[MetricSample]:
     """Samples of this name. Raises BadProbe if one of them cannot be read."""
     return [_sample(labels, rest) for labels, rest in lines.get(name, ())]
 
 
-def _sample(labels: bytes, rest: bytes) -> Sample:
+def _sample(labels: bytes, rest: bytes) -> MetricSample:
     if not labels and rest.startswith(b"{"):
         raise BadProbe("a sample's labels are malformed")
     known = _known_labels(labels) if len(labels) <= _KNOWN_LENGTH_MAX else _read_labels(labels)
     try:
-        return Sample(known, float(rest.split(None, 1)[0]))
+        return MetricSample(known, float(rest.split(None, 1)[0]))
     except (IndexError, ValueError) as error:
         raise BadProbe("a sample has no number") from error
 

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
-from gateway.engines.dialects import DIALECTS, Reading
+from gateway.engines.dialects import DIALECTS, LoadReading
 from gateway.engines.endpoints import Engine
 from gateway.engines.exposition import BadProbe
 from gateway.engines.origins import origin_of
@@ -45,7 +45,7 @@ class EngineProbe:
         self._engine = engine
         self._dialect = DIALECTS[engine.dialect]
         self._question = 0
-        self._last = [Reading()] * engine.ranks
+        self._last = [LoadReading()] * engine.ranks
         self._timeouts_in_row = 0
         self._silent_since_ns: int | None = None
         self._health_due_ns = 0
@@ -54,7 +54,7 @@ class EngineProbe:
     def interval_ns(self) -> int:
         return self.config.interval_ns if self._dialect.tells_load else self.config.life_interval_ns
 
-    async def look(self, sent_ns: int) -> list[Reading] | None:
+    async def look(self, sent_ns: int) -> list[LoadReading] | None:
         """Probe the engine: a reading for each rank. None if its silence proves nothing yet, or if this gateway lacked
         the resources to ask."""
         try:
@@ -72,7 +72,7 @@ class EngineProbe:
         self._timeouts_in_row, self._silent_since_ns = 0, None
         return readings
 
-    async def _ask(self, sent_ns: int) -> list[Reading]:
+    async def _ask(self, sent_ns: int) -> list[LoadReading]:
         if self._dialect.health_path is not None and sent_ns >= self._health_due_ns:
             await self._check_health(self._dialect.health_path)
             self._health_due_ns = sent_ns + self.config.health_interval_ns
@@ -84,7 +84,7 @@ class EngineProbe:
         if status != 200 and status not in _NOT_OFFERED:
             raise BadProbe(f"{path} has status {status}")
 
-    async def _read_load(self) -> list[Reading]:
+    async def _read_load(self) -> list[LoadReading]:
         questions = self._dialect.load
         while True:
             question = questions[self._question]
@@ -95,7 +95,7 @@ class EngineProbe:
                 raise BadProbe(f"{question.path} has status {status}")
             self._question += 1
 
-    async def _read_silence(self, sent_ns: int) -> list[Reading] | None:
+    async def _read_silence(self, sent_ns: int) -> list[LoadReading] | None:
         self._timeouts_in_row += 1
         self._silent_since_ns = sent_ns if self._silent_since_ns is None else self._silent_since_ns
         is_long = sent_ns - self._silent_since_ns >= self.config.slow_max_ns
@@ -118,8 +118,8 @@ class EngineProbe:
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await get_page(self._connections, self._engine, path)
 
-    def _unfit(self, detail: str) -> list[Reading]:
-        return [Reading(unfit=detail)] * self._engine.ranks
+    def _unfit(self, detail: str) -> list[LoadReading]:
+        return [LoadReading(unfit=detail)] * self._engine.ranks
 
     @property
     def _timeout_s(self) -> float:

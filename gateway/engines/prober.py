@@ -15,7 +15,7 @@ from itertools import count
 from gateway.config.sections import ProbeConfig
 from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaObservation
-from gateway.engines.dialects import Reading
+from gateway.engines.dialects import LoadReading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, ProbeRateLimit
 from gateway.engines.probe import EngineProbe, probe_connections
@@ -48,7 +48,7 @@ def wait_s(until_beat_ns: int) -> float:
     return (until_beat_ns + _TIMER_GRAIN_NS) / _SECOND_NS if until_beat_ns > 0 else 0
 
 
-class Prober:
+class EngineProber:
     """Probes the engines of the current endpoints.
 
     Engines are probed in groups, each on one beat: answers that arrive together find caches warm and reach the core as
@@ -118,7 +118,7 @@ class Prober:
             beat_ns = next_beat_ns(sent_ns, probe.interval_ns, phase_ns)
             await asyncio.sleep(wait_s(beat_ns - self._clock.now_ns()))
 
-    def _take_in(self, engine: Engine, readings: list[Reading] | None, sent_ns: int) -> None:
+    def _take_in(self, engine: Engine, readings: list[LoadReading] | None, sent_ns: int) -> None:
         endpoints = self._endpoints.of(engine)
         if readings is None or not endpoints:
             return
@@ -127,7 +127,7 @@ class Prober:
         if self._endpoints.is_adopted(engine):
             self._on_adopted(engine.url, any(not each.unfit for each in readings))
 
-    def _observation(self, endpoint: ReplicaEndpoint, reading: Reading, sent_ns: int) -> ReplicaObservation:
+    def _observation(self, endpoint: ReplicaEndpoint, reading: LoadReading, sent_ns: int) -> ReplicaObservation:
         unfit = reading.unfit
         if unfit:
             self._endpoints.has_closed(endpoint.url)

@@ -23,10 +23,10 @@ from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
 from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from gateway.request.parts import Compare
 from mesh.clock import Clock
-from mesh.control.vocabulary import Wanted
+from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -43,7 +43,7 @@ class Host(Protocol):
     clock: Clock
     log: FilteringBoundLogger
     core: GatewayCore
-    metrics: Metrics
+    metrics: GatewayMetrics
     finished: FinishedRequests
 
     def submit(self, event: Event, /) -> None:
@@ -118,7 +118,7 @@ class Extension:
         """Reader of a peer's heartbeats, or None if the feature takes nothing from them."""
         return None
 
-    def wanted_replicas(self) -> tuple[Wanted, ...]:
+    def wanted_replicas(self) -> tuple[WantedReplicas, ...]:
         """Wanted replicas, for a controller's display."""
         return ()
 

@@ -12,7 +12,7 @@ from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import CoreConfig, PlacementPolicy
 from gateway.core.placement.policy import Policy
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults
-from gateway.features.expert_locality.config import LocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig
 from gateway.features.lengths.checks import length_faults
 from gateway.features.limits.checks import limits_faults
 from gateway.features.prices.key import PricesPath
@@ -38,7 +38,7 @@ class FeatureSections(Struct, frozen=True, kw_only=True):
     """Keys of features."""
 
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
-    locality: LocalityConfig = field(default_factory=LocalityConfig)
+    locality: ExpertLocalityConfig = field(default_factory=ExpertLocalityConfig)
     prices: PricesPath = None
     """Prices of replicas and egress, by time of day. None: only the controller's prices, if it sends any."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)

@@ -17,7 +17,7 @@ from gateway.core.features.disaggregated.predictors.estimator import Features
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
-from gateway.fit.samples import Questions, questions_about, split_in_time, with_features
+from gateway.fit.samples import PredictionSamples, questions_about, split_in_time, with_features
 from gateway.fit.scores import Scores, score
 from gateway.fit.trees import TooLittle, TreeRules, fit_trees
 
@@ -85,7 +85,7 @@ def _fitted(known: _Known, rules: FitRules) -> PredictorArrays:
             assert_never(rules.kind)
 
 
-def _questions(known: _Known, rules: FitRules) -> Questions:
+def _questions(known: _Known, rules: FitRules) -> PredictionSamples:
     questions = questions_about(known, every_tokens=rules.every_tokens)
     if not len(questions):
         raise TooLittle("no request generated anything")

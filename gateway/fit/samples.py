@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 """Golden ratio less 1. Fractional parts of its multiples are spread evenly, and so are the first ages of requests."""
 
 
-class Questions(Struct, frozen=True):
+class PredictionSamples(Struct, frozen=True):
     """Questions in columns, each with one entry per question."""
 
     ages: Ages
@@ -62,7 +62,7 @@ def with_features(snapshot: Snapshot) -> Iterator[tuple[Ended, Features]]:
 
 def questions_about(
     requests: Sequence[tuple[Ended, Features]], *, every_tokens: int, questions_max: int = QUESTIONS_MAX
-) -> Questions:
+) -> PredictionSamples:
     """Questions about each request, one every so many tokens; fewer where they would be more than `questions_max`."""
     tokens = sum(ended.output_tokens for ended, _ in requests)
     step = max(every_tokens, -(-tokens // questions_max))
@@ -75,4 +75,4 @@ def questions_about(
             ages.append(age)
             remaining.append(ended.output_tokens - age)
             features.append(known)
-    return Questions(np.array(ages, np.int64), features, np.array(remaining, np.int64))
+    return PredictionSamples(np.array(ages, np.int64), features, np.array(remaining, np.int64))

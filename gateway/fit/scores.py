@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Estimator
-from gateway.fit.samples import Questions
+from gateway.fit.samples import PredictionSamples
 
 BINS = 10
 
@@ -53,7 +53,9 @@ class Scores(Struct, frozen=True):
     bins: tuple[Bin, ...]
 
 
-def score(estimator: Estimator, questions: Questions, horizon: int, *, requests: int, gate: float = 0.5) -> Scores:
+def score(
+    estimator: Estimator, questions: PredictionSamples, horizon: int, *, requests: int, gate: float = 0.5
+) -> Scores:
     """Score an estimator on at least one question."""
     probability, tokens = estimator.estimate(questions.ages, questions.features, horizon)
     leaves, truth = questions.leaves(horizon), questions.within(horizon)

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.arrays import ForestArrays, LearnedArrays
 from gateway.core.features.disaggregated.predictors.learned import FEATURES, feature_rows
-from gateway.fit.samples import Questions
+from gateway.fit.samples import PredictionSamples
 
 
 class TooLittle(ValueError):
@@ -53,10 +53,7 @@ class FittedTrees(Struct, frozen=True):
     regressor: Any
 
 
-_USUAL = TreeRules()
-
-
-def fit_trees(questions: Questions, horizon: int, rules: TreeRules = _USUAL) -> FittedTrees:
+def fit_trees(questions: PredictionSamples, horizon: int, rules: TreeRules = TreeRules()) -> FittedTrees:
     """Fit a classifier with cross-entropy over all of the questions, and a regressor with squared error over those
     whose request left within the horizon. Raises TooLittle. Runs in one thread: on a busy machine several only wait for
     each other."""

@@ -49,7 +49,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class Finding(Struct, frozen=True):
+class PolicyFinding(Struct, frozen=True):
     """Finding about one policy file, for its author."""
 
     severity: Severity
@@ -61,7 +61,7 @@ class Check(Struct, frozen=True):
     """Result of the check: one region for each place, and the findings, the gravest first."""
 
     regions: list[Region]
-    findings: list[Finding]
+    findings: list[PolicyFinding]
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity is severity for finding in self.findings)
@@ -80,7 +80,7 @@ class Check(Struct, frozen=True):
 
 def check_policies(
     policies: Mapping[Path, ResidencyPolicy],
-    invalid: Iterable[Finding] = (),
+    invalid: Iterable[PolicyFinding] = (),
     narrowings: Mapping[Path, ResidencyPolicy] = _NOTHING,
 ) -> Check:
     """Check each file's policy alone, then all of them against each other. The returned regions have the policies that
@@ -98,12 +98,12 @@ def check_policies(
     return Check(shown, sorted(findings, key=_rank))
 
 
-def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings: list[Finding]) -> list[Region]:
+def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings: list[PolicyFinding]) -> list[Region]:
     """Regions of these files. Contradictions within a file are added to the findings, and its region is closed."""
     regions: list[Region] = []
     for path, policy in policies.items():
         faults = contradictions_in(policy)
-        findings += [Finding(Severity.CONTRADICTION, path, fault) for fault in faults]
+        findings += [PolicyFinding(Severity.CONTRADICTION, path, fault) for fault in faults]
         regions.append(region_of(path, _closed(path, policy, faults[0]) if faults else policy))
     return regions
 
@@ -124,16 +124,16 @@ def _narrowed(region: Region, limits: list[Region]) -> Region:
     return region
 
 
-def _narrowings_without_effect(regions: list[Region], limits: list[Region]) -> Iterator[Finding]:
+def _narrowings_without_effect(regions: list[Region], limits: list[Region]) -> Iterator[PolicyFinding]:
     places = {region.place.region: region.place for region in regions}
     for limit in limits:
         place = places.get(limit.place.region)
         if place is None:
             message = "none of the given files is for this region, so nothing is narrowed by it"
-            yield Finding(Severity.WARNING, limit.path, Fault("region", message))
+            yield PolicyFinding(Severity.WARNING, limit.path, Fault("region", message))
         elif place != limit.place:
             message = f"is for {in_words(limit.place)}, and the region is {in_words(place)}: it closes the region"
-            yield Finding(Severity.CONTRADICTION, limit.path, Fault("jurisdiction", message))
+            yield PolicyFinding(Severity.CONTRADICTION, limit.path, Fault("jurisdiction", message))
 
 
 def _closed(path: Path, policy: ResidencyPolicy, fault: Fault) -> ResidencyPolicy:
@@ -147,11 +147,11 @@ def _one_per_region(regions: list[Region]) -> list[Region]:
     return list(first.values())
 
 
-def _rank(finding: Finding) -> int:
+def _rank(finding: PolicyFinding) -> int:
     return list(Severity).index(finding.severity)
 
 
-def findings_between(regions: list[Region]) -> list[Finding]:
+def findings_between(regions: list[Region]) -> list[PolicyFinding]:
     """Findings that need several files. A file that contradicts itself is left out: its region is closed until it is
     mended."""
     sound = [region for region in regions if not region.is_closed]
@@ -170,33 +170,33 @@ def findings_between(regions: list[Region]) -> list[Finding]:
     ]
 
 
-def _stated_twice(regions: list[Region]) -> Iterator[Finding]:
+def _stated_twice(regions: list[Region]) -> Iterator[PolicyFinding]:
     first: dict[str, Region] = {}
     for region in regions:
         other = first.setdefault(region.place.region, region)
         if other is not region:
             message = f"{other.path} is a policy for this region too, and states it as {in_words(other.place)}"
-            yield Finding(Severity.CONTRADICTION, region.path, Fault("region", message))
+            yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault("region", message))
 
 
-def _spelled_twice(regions: list[Region]) -> Iterator[Finding]:
+def _spelled_twice(regions: list[Region]) -> Iterator[PolicyFinding]:
     first: dict[tuple[NameKind, str], tuple[str, Path]] = {}
     for region in regions:
         for kind, name, key in names_of(region.policy):
             spelling, path = first.setdefault((kind, folded(kind, name)), (name, region.path))
             if spelling != name:
                 message = f"{kind} {name} is written {spelling} in {path}"
-                yield Finding(Severity.CONTRADICTION, region.path, Fault(key, message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(key, message))
 
 
-def _mistaken_kinds(regions: list[Region]) -> Iterator[Finding]:
+def _mistaken_kinds(regions: list[Region]) -> Iterator[PolicyFinding]:
     kinds = _kinds_of_places({region.place for region in regions})
     for region in regions:
         for kind, name, key in names_of(region.policy):
             known = kinds.get(name)
             if known is not None and kind is not NameKind.TENANT and kind not in known:
                 message = f"{name} stands here as a {kind}, but other files know it as a {min(known)}"
-                yield Finding(Severity.CONTRADICTION, region.path, Fault(key, message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(key, message))
 
 
 def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
@@ -207,7 +207,7 @@ def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
     return kinds
 
 
-def _tables_at_odds(regions: list[Region]) -> Iterator[Finding]:
+def _tables_at_odds(regions: list[Region]) -> Iterator[PolicyFinding]:
     """Contradictions between the tables of regions. The mesh has one table: a region whose jurisdiction differs between
     two files gets nothing from either."""
     first: dict[RegionName, tuple[Place, Path]] = {}
@@ -217,10 +217,10 @@ def _tables_at_odds(regions: list[Region]) -> Iterator[Finding]:
             known, path = first.setdefault(place.region, (place, region.path))
             if place != known:
                 message = f"has {in_words(place)}, and {path} has {in_words(known)}"
-                yield Finding(Severity.CONTRADICTION, region.path, Fault(f"regions.{place.region}", message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(f"regions.{place.region}", message))
 
 
-def _named_and_not_in_table(regions: list[Region]) -> Iterator[Finding]:
+def _named_and_not_in_table(regions: list[Region]) -> Iterator[PolicyFinding]:
     for region in regions:
         table = region.policy.regions
         if table is None or len(table.regions) == 1:
@@ -228,10 +228,10 @@ def _named_and_not_in_table(regions: list[Region]) -> Iterator[Finding]:
         for key, rule in rules_of(region.policy):
             for name in sorted(rule.regions - table.regions.keys()):
                 message = f"names {name}, which is not in the table of regions, and so gets nothing"
-                yield Finding(Severity.WARNING, region.path, Fault(f"{key}.regions", message))
+                yield PolicyFinding(Severity.WARNING, region.path, Fault(f"{key}.regions", message))
 
 
-def _sent_but_not_accepted(regions: list[Region]) -> Iterator[Finding]:
+def _sent_but_not_accepted(regions: list[Region]) -> Iterator[PolicyFinding]:
     """Rules that send to regions which do not accept. Naming a region is a claim about it, which its refusal
     contradicts; naming a jurisdiction claims less."""
     for region in regions:
@@ -242,13 +242,13 @@ def _sent_but_not_accepted(regions: list[Region]) -> Iterator[Finding]:
                     yield _not_accepted(region, key, rule, target, accepted)
 
 
-def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, accepted: Verdict) -> Finding:
+def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, accepted: Verdict) -> PolicyFinding:
     name = target.place.region
     if name in rule.regions:
         message = f"names {name}, which takes in nothing from here: in {target.path}, {accepted.why}"
-        return Finding(Severity.CONTRADICTION, region.path, Fault(f"{key}.regions", message))
+        return PolicyFinding(Severity.CONTRADICTION, region.path, Fault(f"{key}.regions", message))
     message = f"lets requests go to {in_words(target.place)}, which takes in nothing from here: {accepted.why}"
-    return Finding(Severity.NOTE, region.path, Fault(f"{key}.jurisdictions", message))
+    return PolicyFinding(Severity.NOTE, region.path, Fault(f"{key}.jurisdictions", message))
 
 
 def _sending_rules(region: Region) -> Iterator[tuple[str, PlaceRule]]:
@@ -263,7 +263,7 @@ def _rule_key(tenants: tuple[TenantName, ...]) -> str:
     return tenant_key(tenants[0]) if tenants else "process"
 
 
-def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Finding]:
+def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[PolicyFinding]:
     """Names that no file is for. A name that resembles a known one is a contradiction already."""
     kinds = _kinds_of_places(places)
     resembling = {(kind, folded(kind, name)) for name, known in kinds.items() for kind in known}
@@ -275,10 +275,10 @@ def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Findin
                 continue  # the table is of the whole mesh, and the given files need not be
             severity = Severity.WARNING if kind is NameKind.REGION else Severity.NOTE
             whose = "for region" if kind is NameKind.REGION else "for a region in jurisdiction"
-            yield Finding(severity, region.path, Fault(key, f"none of the given files is {whose} {name}"))
+            yield PolicyFinding(severity, region.path, Fault(key, f"none of the given files is {whose} {name}"))
 
 
-def _denials_without_effect(regions: list[Region]) -> Iterator[Finding]:
+def _denials_without_effect(regions: list[Region]) -> Iterator[PolicyFinding]:
     places = {region.place.region: region.place for region in regions}
     for region in regions:
         inherited = region.policy.process.denied_regions
@@ -287,10 +287,10 @@ def _denials_without_effect(regions: list[Region]) -> Iterator[Finding]:
             for place in (places[name] for name in sorted(denied & places.keys())):
                 if place.jurisdiction not in rule.jurisdictions:
                     message = f"denies {in_words(place)}, which nothing beside it would allow"
-                    yield Finding(Severity.NOTE, region.path, Fault(f"{key}.denied_regions", message))
+                    yield PolicyFinding(Severity.NOTE, region.path, Fault(f"{key}.denied_regions", message))
 
 
-def _tenants_forgotten(regions: list[Region]) -> Iterator[Finding]:
+def _tenants_forgotten(regions: list[Region]) -> Iterator[PolicyFinding]:
     every_tenant = dict.fromkeys(name for region in regions for name in region.policy.tenants)
     for region in regions:
         missing = [name for name in every_tenant if name not in region.policy.tenants]
@@ -299,10 +299,10 @@ def _tenants_forgotten(regions: list[Region]) -> Iterator[Finding]:
             message = (
                 f"{tenants_in_words(missing)} {have} in other files and none here, where the region's `process` applies"
             )
-            yield Finding(Severity.WARNING, region.path, Fault("tenants", message))
+            yield PolicyFinding(Severity.WARNING, region.path, Fault("tenants", message))
 
 
-def _tenants_wider_than_region(regions: list[Region]) -> Iterator[Finding]:
+def _tenants_wider_than_region(regions: list[Region]) -> Iterator[PolicyFinding]:
     for region in regions:
         for tenants in region.groups:
             if not tenants or not may_enter(region.policy, tenants[0]).allowed:
@@ -312,7 +312,7 @@ def _tenants_wider_than_region(regions: list[Region]) -> Iterator[Finding]:
             if wider:
                 who, where = tenants_in_words(tenants), places_in_words(wider)
                 message = f"{who} may go to {where}, where the region's own `process` does not"
-                yield Finding(Severity.NOTE, region.path, Fault(tenant_key(tenants[0]), message))
+                yield PolicyFinding(Severity.NOTE, region.path, Fault(tenant_key(tenants[0]), message))
 
 
 def _is_wider(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> bool:

@@ -23,9 +23,9 @@ from rich.text import Text
 from gateway.core.kernel.regions import only
 from gateway.core.kernel.residency import ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place
-from gateway.policy.check import Check, Finding, Severity, check_policies
+from gateway.policy.check import Check, PolicyFinding, Severity, check_policies
 from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy, rules_of
-from gateway.policy.flows import Flow, Region, flows_between
+from gateway.policy.flows import Region, RegionFlow, flows_between
 from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
 from gateway.policy.samples import copy_samples, samples
 from gateway.policy.words import capitalised, region_sentences
@@ -127,14 +127,14 @@ def _console() -> Console:
 
 def check_files(files: Iterable[Path], narrowings: Iterable[Path] = ()) -> Check:
     read: dict[Path, YamlFile] = {}
-    invalid: list[Finding] = []
+    invalid: list[PolicyFinding] = []
     policies = _read_policies(files, read, invalid)
     checked = check_policies(policies, invalid, _read_policies(narrowings, read, invalid, is_narrowing=True))
     return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
 
 
 def _read_policies(
-    files: Iterable[Path], read: dict[Path, YamlFile], invalid: list[Finding], *, is_narrowing: bool = False
+    files: Iterable[Path], read: dict[Path, YamlFile], invalid: list[PolicyFinding], *, is_narrowing: bool = False
 ) -> dict[Path, ResidencyPolicy]:
     policies: dict[Path, ResidencyPolicy] = {}
     for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
@@ -143,13 +143,13 @@ def _read_policies(
             policies[path] = written = document.policy()
             if written.regions is None and not is_narrowing:
                 policies[path] = replace(written, regions=only(written.place))
-                invalid += [Finding(Severity.WARNING, path, fault) for fault in _want_of_table(written)]
+                invalid += [PolicyFinding(Severity.WARNING, path, fault) for fault in _want_of_table(written)]
         except PolicyError as error:
-            invalid += [Finding(Severity.INVALID, path, fault) for fault in error.faults]
+            invalid += [PolicyFinding(Severity.INVALID, path, fault) for fault in error.faults]
     return policies
 
 
-def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:
+def _located(finding: PolicyFinding, read: Mapping[Path, YamlFile]) -> PolicyFinding:
     file = read.get(finding.path)
     return finding if file is None else replace(finding, fault=file.located([finding.fault])[0])
 
@@ -190,7 +190,7 @@ def machine_form(checked: Check) -> dict[str, Any]:
     }
 
 
-def _finding_form(finding: Finding) -> dict[str, Any]:
+def _finding_form(finding: PolicyFinding) -> dict[str, Any]:
     fault = finding.fault
     return {
         "severity": finding.severity,
@@ -213,7 +213,7 @@ def _region_form(region: Region) -> dict[str, Any]:
     }
 
 
-def _flow_form(flow: Flow) -> dict[str, Any]:
+def _flow_form(flow: RegionFlow) -> dict[str, Any]:
     return {
         "from": flow.origin.region,
         "to": flow.target.region,
@@ -294,7 +294,7 @@ def _print_region(region: Region, regions: list[Region], console: Console) -> No
         console.print(Text(_wrapped(f"- {sentence}", console)))
 
 
-def _print_finding(finding: Finding, console: Console) -> None:
+def _print_finding(finding: PolicyFinding, console: Console) -> None:
     severity = capitalised(finding.severity)
     text = Text(f"{severity}  {finding.path}: {finding.fault.where}".removesuffix(": "))
     text.append(f"\n{_wrapped(finding.fault.message, console)}")

@@ -33,7 +33,7 @@ from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, 
 from mesh.descriptions import describe_keys
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import Fault, FileError
-from mesh.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
+from mesh.regions import Name, NamedRegions, RegionEntry, table_named_in, table_of
 from mesh.values import FileContext
 from mesh.yaml_file import YamlFile, read_yaml
 
@@ -87,7 +87,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe_keys)
 
 
-class Places(_Section):
+class PolicyPlaces(_Section):
     """A set of places. A region belongs to it when it or its jurisdiction is named, and the region is not denied."""
 
     jurisdictions: Names = ()
@@ -108,7 +108,7 @@ class Places(_Section):
 class TenantSection(_Section):
     """Rules of one tenant that differ from the region's."""
 
-    process: Places
+    process: PolicyPlaces
     """Replaces the region's `process` for this tenant; the regions denied there stay denied. It may leave out the home
     region: then this tenant's requests are refused here (HTTP 421) before their content is read."""
 
@@ -130,9 +130,9 @@ class PolicyDocument(_Section):
     """Region whose gateways read this file."""
     jurisdiction: Name
     """Jurisdiction of the region, in the one spelling that all files share: EU, UK, US, IN."""
-    process: Places
+    process: PolicyPlaces
     """Places where requests that arrive in this region may be processed. It includes the region itself."""
-    accept: Places
+    accept: PolicyPlaces
     """Regions whose overflow is accepted. Requests that arrive in this region itself need no mention."""
     tenants: Annotated[
         dict[TenantText, TenantSection],
@@ -261,7 +261,7 @@ def in_words(place: Place) -> str:
 
 # Messages for faults of shape.
 
-_SECTIONS = (PolicyDocument, Places, TenantSection, LoggingSection, RegionFile)
+_SECTIONS = (PolicyDocument, PolicyPlaces, TenantSection, LoggingSection, RegionEntry)
 _KEYS = sorted({name for section in _SECTIONS for name in section.model_fields})
 
 

@@ -34,7 +34,7 @@ class Region(Struct, frozen=True):
         return bool(self.policy.closed_reason)
 
 
-class Flow(Struct, frozen=True):
+class RegionFlow(Struct, frozen=True):
     """Verdicts of both regions on whether requests of these tenants may go from one to the other."""
 
     origin: Place
@@ -62,7 +62,7 @@ def _groups(policy: ResidencyPolicy) -> list[tuple[TenantName, ...]]:
     return [(), *map(tuple, groups.values())]
 
 
-def flows_between(regions: list[Region]) -> list[Flow]:
+def flows_between(regions: list[Region]) -> list[RegionFlow]:
     return [
         flow_between(region, target, tenants)
         for region in regions
@@ -71,13 +71,13 @@ def flows_between(regions: list[Region]) -> list[Flow]:
     ]
 
 
-def flow_between(region: Region, target: Region, tenants: tuple[TenantName, ...]) -> Flow:
+def flow_between(region: Region, target: Region, tenants: tuple[TenantName, ...]) -> RegionFlow:
     tenant = one_of(tenants)
     if may_enter(region.policy, tenant).allowed:
         process = may_process(region.policy, tenant, target.place)
     else:
         process = Verdict(False, "requests are refused on arrival")
-    return Flow(region.place, target.place, tenants, process, may_accept(target.policy, region.place))
+    return RegionFlow(region.place, target.place, tenants, process, may_accept(target.policy, region.place))
 
 
 def others(region: Region, regions: list[Region]) -> list[Region]:

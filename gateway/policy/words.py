@@ -13,7 +13,7 @@ from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 from gateway.policy.file import in_words
-from gateway.policy.flows import Flow, Region, flow_between, others, region_of
+from gateway.policy.flows import Region, RegionFlow, flow_between, others, region_of
 
 NAMES_SHOWN = 4
 """Most tenants named in one sentence; the rest are counted."""
@@ -56,7 +56,7 @@ def _open_to(other: Place, place: Place) -> ResidencyPolicy:
     return ResidencyPolicy(place, process=either, accept=either)
 
 
-def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterator[str]:
+def _sending(flows: list[RegionFlow], region: Region, regions: list[Region]) -> Iterator[str]:
     if not flows:
         yield "Requests stay here, for no other region was given."
     policies = {each.place: each.policy for each in regions}
@@ -67,7 +67,7 @@ def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterat
     yield from _filled(sentences)
 
 
-def _sending_sentence(flow: Flow, sender: ResidencyPolicy, receiver: ResidencyPolicy) -> str:
+def _sending_sentence(flow: RegionFlow, sender: ResidencyPolicy, receiver: ResidencyPolicy) -> str:
     ground = _ground(sender.process, flow.target, sender.regions)
     if flow.allowed:
         return f"Requests may be sent to {{places}}: `process` {ground}."
@@ -80,7 +80,7 @@ def _sending_sentence(flow: Flow, sender: ResidencyPolicy, receiver: ResidencyPo
     return f"Requests are not sent to {{places}}, though `process` {ground}: `accept` there does not take them in."
 
 
-def _taking(flows: list[Flow], region: Region) -> Iterator[str]:
+def _taking(flows: list[RegionFlow], region: Region) -> Iterator[str]:
     senders = {flow.origin for flow in flows if flow.allowed}
     accepted = {flow.origin for flow in flows if flow.accept.allowed}
     sentences: dict[str, list[Place]] = {}

@@ -114,7 +114,7 @@ class AuditLine(msgspec.Struct, frozen=True, tag="request", tag_field="kind", om
     streamed: bool = False
 
 
-class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
+class LostAuditLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
     """Marker in place of lines that could be neither written nor held."""
 
     time: str
@@ -133,7 +133,7 @@ class ForbiddenPlace(msgspec.Struct, frozen=True, tag="violation", tag_field="ki
     """Replica and place as the peer states them."""
 
 
-AuditRecord = AuditLine | ForbiddenPlace | LostLines
+AuditRecord = AuditLine | ForbiddenPlace | LostAuditLines
 
 
 class Audit:
@@ -447,7 +447,7 @@ class Audit:
             self._log.warning("audit_write_recovered", lines_lost=self._lost_untold)
         if self._lost_untold:
             lost, self._lost_untold = self._lost_untold, 0
-            self._keep(LostLines(self._clock.wall_time(), self._gateway_id, lost))
+            self._keep(LostAuditLines(self._clock.wall_time(), self._gateway_id, lost))
 
     def _say_what_was_deleted(self, path: object) -> None:
         self._log.warning("audit_file_deleted", path=str(path))

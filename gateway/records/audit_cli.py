@@ -17,7 +17,7 @@ from rich.text import Text
 from gateway.core.kernel.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
 from gateway.policy.file import PolicyError, load_policy
-from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
+from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostAuditLines
 from gateway.records.audit_files import SUFFIX, FileHeader
 from gateway.records.audit_heads import SignedHead, Witness, read_noted, read_public_key
 from gateway.records.audit_verify import (
@@ -212,7 +212,7 @@ def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) ->
         raise SystemExit(1)
 
 
-class Counts(Struct):
+class AuditCounts(Struct):
     """Requests of one region in another, as each side wrote it down."""
 
     seen_by_origin: int = 0
@@ -234,7 +234,7 @@ class Summary(Struct):
     policies: dict[str, ResidencyPolicy]
     judges: bool
     """True if the lines are checked against the policies."""
-    counts: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    counts: dict[tuple[str, str], AuditCounts] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     contradictions: int = 0
     shown: list[Contradiction] = field(default_factory=list)
@@ -253,7 +253,7 @@ class Summary(Struct):
         except msgspec.DecodeError:
             self.unreadable += 1
             return
-        if isinstance(record, LostLines):
+        if isinstance(record, LostAuditLines):
             self.lost += record.lines
         elif isinstance(record, ForbiddenPlace):
             where = f"{record.processed.region}/{record.processed.jurisdiction}"
@@ -269,11 +269,11 @@ class Summary(Struct):
         is_origin = not record.origin_gateway
         origin = record.origin.region
         for region in {place.region for place in _places(record)}:
-            counts = self.counts.setdefault((origin, region), Counts())
+            counts = self.counts.setdefault((origin, region), AuditCounts())
             counts.seen_by_origin += is_origin
             counts.seen_by_receiver += not is_origin
         if record.processed is not None:
-            counts = self.counts.setdefault((origin, record.processed.region), Counts())
+            counts = self.counts.setdefault((origin, record.processed.region), AuditCounts())
             counts.processed_by_origin += is_origin
             counts.processed_by_receiver += not is_origin
 

@@ -137,7 +137,7 @@ def _noted_in(line: bytes) -> Head | None:
         return None
 
 
-class Finding(Struct, frozen=True):
+class HeadFinding(Struct, frozen=True):
     line: int
     """Line number from 1; 0 for the file as a whole."""
     problem: str
@@ -194,18 +194,20 @@ class FileWitness:
             return "is not the line whose head was noted: it, or one before it, was written anew"
         return problem
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[HeadFinding]:
         """Problems of the file as a whole, once all lines are taken."""
         late = max((line for line in self._noted if line > self._count), default=0)
         if late:
             lines = f"line {late}" if late == self._count + 1 else f"lines {self._count + 1} to {late}"
-            yield Finding(self._count, f"cut off after this line: {lines} had been written when a head was noted")
+            yield HeadFinding(self._count, f"cut off after this line: {lines} had been written when a head was noted")
         if not self._keys:
             return
         if not self._has_signed_header:
-            yield Finding(1, "no signature by the keys given stands behind the header: the file may be forged whole")
+            yield HeadFinding(
+                1, "no signature by the keys given stands behind the header: the file may be forged whole"
+            )
         elif self._signed is not None and (problem := self._lateness(self._signed)) is not None:
-            yield Finding(self._signed.line + 2, problem)
+            yield HeadFinding(self._signed.line + 2, problem)
 
     def notes(self) -> Iterator[str]:
         """Observations that are no proof of a fault and need a person's judgement."""

@@ -36,7 +36,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RanAt, RequestSummary
-from mesh.page.shown import SLOW_MS, Mark
+from mesh.page.shown import SLOW_MS, DecisionMark
 from mesh.values import ID_PATTERN
 
 REFUSED = "refused"
@@ -243,7 +243,7 @@ class Latest(Struct, frozen=True):
 
     arrived_ns: int
     request: ExplainedRequest
-    marks: list[Mark]
+    marks: list[DecisionMark]
 
 
 class DecisionLog:
@@ -305,7 +305,7 @@ class DecisionLog:
         """Latest finished requests, newest first, and of those before them as many as it takes to have `marked_max` of
         each mark."""
         found: list[Latest] = []
-        counts: Counter[Mark] = Counter()
+        counts: Counter[DecisionMark] = Counter()
         for index, entry in enumerate(islice(reversed(self._remembered.values()), max(count, _MARKED_AMONG))):
             marks = _marks_of(entry.record)
             if index < count or any(counts[mark] < marked_max for mark in marks):
@@ -522,7 +522,7 @@ def _shadow_row(peer: str, model: ModelName, count: _ShadowCount) -> dict[str, o
     }
 
 
-def _marks_of(record: RequestRecord) -> list[Mark]:
+def _marks_of(record: RequestRecord) -> list[DecisionMark]:
     """Properties that operators filter decisions by."""
     return [mark for mark, has_it in _MARKS.items() if has_it(record)]
 
@@ -549,12 +549,12 @@ def _is_forwarded(record: RequestRecord) -> bool:
     return record.origin is not None or any(leg.target.kind is TargetKind.PEER for leg in record.legs)
 
 
-_MARKS: dict[Mark, Callable[[RequestRecord], bool]] = {
-    Mark.FAILED: _is_failed,
-    Mark.SLOW: _is_slow,
-    Mark.REFUSED: _is_refused,
-    Mark.RESUMED: _is_resumed,
-    Mark.FORWARDED: _is_forwarded,
+_MARKS: dict[DecisionMark, Callable[[RequestRecord], bool]] = {
+    DecisionMark.FAILED: _is_failed,
+    DecisionMark.SLOW: _is_slow,
+    DecisionMark.REFUSED: _is_refused,
+    DecisionMark.RESUMED: _is_resumed,
+    DecisionMark.FORWARDED: _is_forwarded,
 }
 
 

@@ -13,14 +13,14 @@ _LOOK_EVERY_NS = 5_000_000_000
 _LOOKS_MAX = 64
 
 
-class Way(Word):
+class ForwardDirection(Word):
     """Direction of a forward, as seen from this gateway."""
 
     OUT = "out"
     IN = "in"
 
 
-Counts = Mapping[tuple[str, Way], int]
+Counts = Mapping[tuple[str, ForwardDirection], int]
 """Forwards by peer and direction. Former peers share one label, as in the counters."""
 
 
@@ -40,7 +40,7 @@ class ForwardRates:
         while len(self._looks) > 1 and self._looks[1][0] <= now_ns - _WINDOW_NS:
             self._looks.popleft()
 
-    def per_minute(self, now_ns: int) -> dict[tuple[str, Way], float]:
+    def per_minute(self, now_ns: int) -> dict[tuple[str, ForwardDirection], float]:
         """Forwards per minute, over the last minute or the time since the first sample. Pairs without any are
         left out."""
         began_ns, before = self._looks[0]

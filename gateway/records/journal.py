@@ -27,7 +27,7 @@ from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, te
 FORMAT = 2
 
 
-class Header(msgspec.Struct, frozen=True):
+class GatewayJournalHeader(msgspec.Struct, frozen=True):
     """First line of a file: the values needed to build the same core again."""
 
     format: int
@@ -47,13 +47,13 @@ class Header(msgspec.Struct, frozen=True):
     """True for the last steps before a crash, which are no run from its beginning."""
 
 
-class Journal(JournalFiles):
+class GatewayJournal(JournalFiles):
     """Observer of the driver that encodes steps; the base class writes them."""
 
     def __init__(
         self,
         settings: JournalSettings,
-        header: Header,
+        header: GatewayJournalHeader,
         on_stopped: Callable[[str], None],
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
@@ -106,12 +106,16 @@ def places_by_session(policy: str) -> bool:
     return policy in _BY_SESSION or policy not in frozenset(PlacementPolicy)
 
 
-def new_header(gateway_id: GatewayId, place: Place, placement: PlacementConfig, *, seed: int, story: str) -> Header:
+def new_header(
+    gateway_id: GatewayId, place: Place, placement: PlacementConfig, *, seed: int, story: str
+) -> GatewayJournalHeader:
     policy, version = placement.policy, placement.policy_version
-    return Header(FORMAT, code_version(), gateway_id, place, seed, story, part=0, policy=policy, policy_version=version)
+    return GatewayJournalHeader(
+        FORMAT, code_version(), gateway_id, place, seed, story, part=0, policy=policy, policy_version=version
+    )
 
 
-_READER: StoryReader[Header, Event, Effect] = StoryReader(Header, FORMAT, Event, Effect)
+_READER: StoryReader[GatewayJournalHeader, Event, Effect] = StoryReader(GatewayJournalHeader, FORMAT, Event, Effect)
 read_journal = _READER.read
 
 

@@ -33,7 +33,7 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from gateway.records.forward_rates import Way
+from gateway.records.forward_rates import ForwardDirection
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.sharing_metrics import SharingLevels
@@ -42,7 +42,7 @@ from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import SHARE, UsageMetrics, ran
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RequestSummary
-from mesh.series import Described, Distribution, Level, Tally, described
+from mesh.series import CounterSeries, Described, Distribution, Level, described
 from mesh.totals import FIRST_TOKEN_BOUNDS_S, Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,7 +54,7 @@ _NO_ERRORS = frozenset({Outcome.COMPLETED, Outcome.CLIENT_ERROR, Outcome.ABANDON
 _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
-class Metrics:
+class GatewayMetrics:
     """Metrics of one gateway in a registry of their own. What happens to a request's legs is counted as it happens, and
     the request when it is finished."""
 
@@ -109,11 +109,11 @@ class Metrics:
         (`caller`)."""
         self._refused_peers.add(seen_by)
 
-    def forwards_so_far(self) -> dict[tuple[str, Way], int]:
+    def forwards_so_far(self) -> dict[tuple[str, ForwardDirection], int]:
         """Counts since the start, by peer: forwards sent to it, and its forwards accepted here."""
-        sent = {(peer, Way.OUT): int(count) for (peer,), count in self._sent.counts()}
+        sent = {(peer, ForwardDirection.OUT): int(count) for (peer,), count in self._sent.counts()}
         taken = (each for each in self._received.counts() if each[0][1] == "accepted")
-        return sent | {(peer, Way.IN): int(count) for (peer, _), count in taken}
+        return sent | {(peer, ForwardDirection.IN): int(count) for (peer, _), count in taken}
 
     def totals(self) -> Totals:
         """Counts since the start of requests that clients sent here, from the counters of the metrics page."""
@@ -302,8 +302,8 @@ class Metrics:
             "role",
         )
 
-    def _counter(self, name: str, words: str, *labels: str) -> Tally:
-        tally = Tally(f"nightside_{name}", words, labels)
+    def _counter(self, name: str, words: str, *labels: str) -> CounterSeries:
+        tally = CounterSeries(f"nightside_{name}", words, labels)
         self.registry.register(tally)
         return tally
 

@@ -39,7 +39,7 @@ class BudgetUse(NamedTuple):
         return BudgetUse(self.name, later.day, in_day, in_month, later.set_aside)
 
 
-class Used(NamedTuple):
+class OthersUsed(NamedTuple):
     """Usage by all other gateways together."""
 
     in_day: int = 0
@@ -47,7 +47,7 @@ class Used(NamedTuple):
     set_aside: int = 0
 
 
-NOTHING = Used()
+NOTHING = OthersUsed()
 TOLD_MAX = 40_000
 """Maximum of stored reports over all gateways and budgets; beyond it, a new gateway's or budget's report is
 rejected."""
@@ -114,13 +114,13 @@ class OthersUsage:
                 changed.append(name)
         return changed
 
-    def used(self, name: BudgetName, day: str) -> Used:
+    def used(self, name: BudgetName, day: str) -> OthersUsed:
         """Usage in the day and its month. Reports of a later day or month count too."""
         of_name = self._told.get(name)
         if of_name is None:
             return NOTHING
         uses = of_name.values()
-        return Used(
+        return OthersUsed(
             sum([use.tokens_in_day for use in uses if use.day >= day]),
             sum([use.tokens_in_month for use in uses if use.day[:7] >= day[:7]]),
             sum([use.set_aside for use in uses]),

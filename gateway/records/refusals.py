@@ -14,7 +14,7 @@ from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest, Latest
 from gateway.request.callers import KeyId
 from mesh.clock import Clock
-from mesh.page.shown import Mark
+from mesh.page.shown import DecisionMark
 
 REMEMBERED_MAX = 1024
 """Maximum of remembered refusals. They are kept apart from decisions, so that clients without a key cannot push
@@ -79,7 +79,7 @@ class Refusals:
     def latest(self, count: int) -> list[Latest]:
         """Latest refused requests, newest first."""
         found = [(self._latest[each][1], self.explain(each)) for each in islice(reversed(self._latest), count)]
-        return [Latest(at_ns, each, [Mark.REFUSED]) for at_ns, each in found if each is not None]
+        return [Latest(at_ns, each, [DecisionMark.REFUSED]) for at_ns, each in found if each is not None]
 
     def explain(self, wanted: str) -> ExplainedRequest | None:
         """Explanation of a refused request; None if it was not refused, or is forgotten."""

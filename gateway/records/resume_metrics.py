@@ -9,7 +9,7 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import LegResult, RequestProfile
 from gateway.request.legs import RequestSummary
-from mesh.series import Tally
+from mesh.series import CounterSeries
 
 _BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 
@@ -18,25 +18,25 @@ class ResumeMetrics:
     """Counters of broken and resumed answers: a consumer of finished requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._broken = Tally(
+        self._broken = CounterSeries(
             "nightside_answers_broken",
             "Answers that broke after their first token, by target and result, and by whether they can be resumed.",
             ("target", "result", "continuable"),
         )
-        self._resumes = Tally(
+        self._resumes = CounterSeries(
             "nightside_resumes", "Attempts to resume a broken answer, by kind of target.", ("target",)
         )
-        self._ended = Tally(
+        self._ended = CounterSeries(
             "nightside_resumed_requests",
             "Requests whose answer was resumed at least once, by outcome.",
             ("outcome",),
         )
-        self._tokens = Tally(
+        self._tokens = CounterSeries(
             "nightside_resumed_tokens",
             "Output tokens that were prefilled again to resume broken answers.",
             (),
         )
-        self._dropped = Tally(
+        self._dropped = CounterSeries(
             "nightside_transcripts_dropped",
             "Answers that cannot be resumed because the memory for transcripts is full.",
             (),

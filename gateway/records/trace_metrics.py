@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mesh.series import Tally
+from mesh.series import CounterSeries
 
 NOT_KEPT = "no"
 
 
-class Waiting(Protocol):
+class SpanBuffer(Protocol):
     """Buffer of requests whose spans wait for export."""
 
     exported: int
@@ -28,22 +28,22 @@ class TraceMetrics:
     """Counters of traced requests, all zero where tracing is off."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Tally(
+        self.requests = CounterSeries(
             "nightside_traced_requests",
             "Ended requests, by the reason for which their spans are kept (`head`, `failed`, `resumed`, "
             "`slow`, `forwarded`) or `no`.",
             ("kept",),
         )
-        self._waiting: Waiting | None = None
+        self._waiting: SpanBuffer | None = None
         registry.register(self.requests)
         registry.register(_Levels(lambda: self._waiting))
 
-    def follow(self, waiting: Waiting) -> None:
+    def follow(self, waiting: SpanBuffer) -> None:
         self._waiting = waiting
 
 
 class _Levels(Collector):
-    def __init__(self, waiting: Callable[[], Waiting | None]) -> None:
+    def __init__(self, waiting: Callable[[], SpanBuffer | None]) -> None:
         self._waiting = waiting
 
     def describe(self) -> Iterable[Metric]:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from gateway.core.kernel.limits_config import TRY_AGAIN_NS
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage
-from gateway.records.others_usage import Used as UsedByOthers
+from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage, OthersUsed
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
 ACCOUNTS_MAX = 40_000
@@ -28,7 +27,7 @@ OTHERS = TenantName("(others)")
 _DAY_NS = 86_400_000_000_000
 
 
-class Line(NamedTuple):
+class UsageKey(NamedTuple):
     """Key of a row."""
 
     day: str
@@ -39,7 +38,7 @@ class Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class Used:
+class UsageAmounts:
     """Usage of a row."""
 
     requests: int = 0
@@ -52,18 +51,18 @@ class Used:
     def tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
 
-    def add(self, other: Used) -> None:
+    def add(self, other: UsageAmounts) -> None:
         self.requests += other.requests
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.output_tokens += other.output_tokens
 
 
-Rows = Mapping[Line, Used]
+Rows = Mapping[UsageKey, UsageAmounts]
 
 
 @dataclass(slots=True)
-class Account:
+class UsageAccount:
     """Usage of one key or one tenant in the current day and month."""
 
     name: BudgetName
@@ -75,7 +74,7 @@ class Account:
     """Tokens reserved for running requests."""
     held_before: int = 0
     """Part of `set_aside` that belongs to requests in the process that this one took over from."""
-    by_others: UsedByOthers = NOTHING
+    by_others: OthersUsed = NOTHING
     """Usage at other gateways, as far as reported."""
 
     left: tuple[str, int, int] = ("", 0, 0)
@@ -128,9 +127,9 @@ class UsageBook:
         self._version = 0
         self._changed: dict[BudgetName, int] = {}
         """Accounts with a budget and the version of their last change, in the order of that change."""
-        self._accounts: dict[BudgetName, Account] = {}
-        self._pairs: dict[tuple[KeyId, TenantName], tuple[Account, Account]] = {}
-        self._unwritten: dict[Line, Used] = {}
+        self._accounts: dict[BudgetName, UsageAccount] = {}
+        self._pairs: dict[tuple[KeyId, TenantName], tuple[UsageAccount, UsageAccount]] = {}
+        self._unwritten: dict[UsageKey, UsageAmounts] = {}
         self._today = ("", 0)
         """Current day and the time at which it ends."""
 
@@ -170,7 +169,7 @@ class UsageBook:
             if account.budget is not NO_BUDGET:
                 self._note_change(account)
 
-    def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: Used, wall_ns: int) -> None:
+    def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: UsageAmounts, wall_ns: int) -> None:
         """Count a finished request's usage on the day on which it ended, and release its reservation."""
         day, tokens = self._day(wall_ns), used.tokens
         for account in self._pair(key, tenant):
@@ -180,9 +179,9 @@ class UsageBook:
             account.tokens_in_month += tokens
             if account.budget is not NO_BUDGET:
                 self._note_change(account)
-        self._write(Line(day, key, tenant), used)
+        self._write(UsageKey(day, key, tenant), used)
 
-    def take_rows(self) -> dict[Line, Used]:
+    def take_rows(self) -> dict[UsageKey, UsageAmounts]:
         """Return and clear the rows to be stored. A caller that cannot store them calls `give_back`."""
         rows, self._unwritten = self._unwritten, {}
         return rows
@@ -213,7 +212,7 @@ class UsageBook:
             account.held_before = held.get(name, 0)
             self._note_change(account)
 
-    def _count(self, account: Account, day: str, tokens: int, wall_ns: int) -> None:
+    def _count(self, account: UsageAccount, day: str, tokens: int, wall_ns: int) -> None:
         today = self._day(wall_ns)
         self._turn(account, today)
         account.tokens_in_day += tokens if day == today else 0
@@ -263,31 +262,31 @@ class UsageBook:
         self._turn(account, day)
         account.by_others = self.others.used(name, day)
 
-    def _turn(self, account: Account, day: str) -> None:
+    def _turn(self, account: UsageAccount, day: str) -> None:
         if account.day != day:
             account.turn(day)
             account.by_others = self.others.used(account.name, day)
 
-    def _use_of(self, account: Account, day: str) -> BudgetUse:
+    def _use_of(self, account: UsageAccount, day: str) -> BudgetUse:
         self._turn(account, day)
         return BudgetUse(account.name, day, account.tokens_in_day, account.tokens_in_month, set_aside=account.set_aside)
 
-    def _note_change(self, account: Account) -> None:
+    def _note_change(self, account: UsageAccount) -> None:
         self._version += 1
         self._changed.pop(account.name, None)
         self._changed[account.name] = self._version
 
     # Internals
 
-    def _write(self, line: Line, used: Used) -> None:
+    def _write(self, line: UsageKey, used: UsageAmounts) -> None:
         row = self._unwritten.get(line)
         if row is None:
             if len(self._unwritten) >= self._unwritten_max:
-                line = Line(line.day, KeyId(""), OTHERS)
-            row = self._unwritten.setdefault(line, Used())
+                line = UsageKey(line.day, KeyId(""), OTHERS)
+            row = self._unwritten.setdefault(line, UsageAmounts())
         row.add(used)
 
-    def _pair(self, key: KeyId, tenant: TenantName) -> tuple[Account, Account]:
+    def _pair(self, key: KeyId, tenant: TenantName) -> tuple[UsageAccount, UsageAccount]:
         """Accounts of the key and of the tenant; looked up for each request, nearly always from the cache."""
         pair = self._pairs.get((key, tenant))
         if pair is None:
@@ -297,10 +296,10 @@ class UsageBook:
             self._pairs[key, tenant] = pair
         return pair
 
-    def _account(self, name: BudgetName) -> Account:
+    def _account(self, name: BudgetName) -> UsageAccount:
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(name, self._budgets.get(name, NO_BUDGET))
+            account = self._accounts[name] = UsageAccount(name, self._budgets.get(name, NO_BUDGET))
             if len(self._accounts) > self._accounts_max:
                 self._forget_one()
         return account

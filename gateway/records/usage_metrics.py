@@ -16,7 +16,7 @@ from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind,
 from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
-from mesh.series import Distribution, Tally
+from mesh.series import CounterSeries, Distribution
 from mesh.totals import FIRST_TOKEN_BOUNDS_S
 
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -169,8 +169,8 @@ class UsageMetrics:
             "counted",
         )
 
-    def _counter(self, name: str, words: str, *labels: str) -> Tally:
-        tally = Tally(f"nightside_{name}", words, labels)
+    def _counter(self, name: str, words: str, *labels: str) -> CounterSeries:
+        tally = CounterSeries(f"nightside_{name}", words, labels)
         self._registry.register(tally)
         return tally
 

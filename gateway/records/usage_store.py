@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import BudgetName, BudgetUse, Told
-from gateway.records.usage_book import Line, Used
+from gateway.records.usage_book import UsageAmounts, UsageKey
 from gateway.request.callers import KeyId
 from mesh.private_files import make_private_folder
 
@@ -77,7 +77,7 @@ class UsageStore:
         says so."""
         self._thread.submit(self._open).result()
 
-    async def open_again(self, since: str) -> tuple[dict[Line, Used], Told] | None:
+    async def open_again(self, since: str) -> tuple[dict[UsageKey, UsageAmounts], Told] | None:
         """Open a file that could not be used so far. Returns its rows from that day on and the other gateways' last
         reports; None if it still cannot be used, or is in use already. The next `add` writes what was counted
         meanwhile."""
@@ -91,7 +91,7 @@ class UsageStore:
         """Close the file for another process, until it is opened again."""
         await self._run(self._close)
 
-    def since(self, day: str) -> dict[Line, Used]:
+    def since(self, day: str) -> dict[UsageKey, UsageAmounts]:
         """Rows from that day on. It blocks, so it is called before any request is served."""
         return self._thread.submit(self._since, day).result()
 
@@ -107,15 +107,15 @@ class UsageStore:
         """Store reports; they are on the disk when this returns. Raises OSError."""
         await self._run(lambda: self._keep_told(told))
 
-    def add_at_once(self, rows: Mapping[Line, Used]) -> None:
+    def add_at_once(self, rows: Mapping[UsageKey, UsageAmounts]) -> None:
         """Add rows at the end of the process; blocks. Raises OSError."""
         self._thread.submit(self._add, rows).result()
 
-    async def add(self, rows: Mapping[Line, Used]) -> None:
+    async def add(self, rows: Mapping[UsageKey, UsageAmounts]) -> None:
         """Add rows; they are on the disk when this returns. Raises OSError."""
         await self._run(lambda: self._add(rows))
 
-    async def asked(self, first: str, last: str, by: str = "") -> tuple[list[tuple[Line, Used]], bool]:
+    async def asked(self, first: str, last: str, by: str = "") -> tuple[list[tuple[UsageKey, UsageAmounts]], bool]:
         """Rows of these days in order, and whether there are more than one answer holds. `by`: `key` or `tenant`, to
         add up all rows of one key or tenant per day."""
         return await self._run(lambda: self._asked(first, last, by))
@@ -145,7 +145,7 @@ class UsageStore:
         if problem:
             raise UsageUnusable(problem, hides_usage=False)
 
-    def _open_again(self, since: str) -> tuple[dict[Line, Used], Told] | None:
+    def _open_again(self, since: str) -> tuple[dict[UsageKey, UsageAmounts], Told] | None:
         in_memory, self._connection = self._db, None
         self._open_file()
         if self._connection is None:
@@ -180,7 +180,7 @@ class UsageStore:
             self._connection.close()
             self._connection = None
 
-    def _add(self, rows: Mapping[Line, Used]) -> None:
+    def _add(self, rows: Mapping[UsageKey, UsageAmounts]) -> None:
         self._require_file()
         values = [
             (*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
@@ -219,11 +219,11 @@ class UsageStore:
             for gateway, kind, name, day, in_day, in_month in found
         }
 
-    def _since(self, day: str) -> dict[Line, Used]:
+    def _since(self, day: str) -> dict[UsageKey, UsageAmounts]:
         found = self._db.execute("SELECT * FROM used WHERE day >= ?", (day,))
-        return {_line(row): Used(*row[3:]) for row in found}
+        return {_line(row): UsageAmounts(*row[3:]) for row in found}
 
-    def _asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
+    def _asked(self, first: str, last: str, by: str) -> tuple[list[tuple[UsageKey, UsageAmounts]], bool]:
         if self._connection is None:
             raise OSError(f"{self._path}: is another process's now")
         group = _GROUPS[by]
@@ -233,7 +233,7 @@ class UsageStore:
             " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?",
             (first, last, ROWS_ASKED_MAX + 1),
         ).fetchall()
-        rows = [(_line(row), Used(*row[3:])) for row in found[:ROWS_ASKED_MAX]]
+        rows = [(_line(row), UsageAmounts(*row[3:])) for row in found[:ROWS_ASKED_MAX]]
         return rows, len(found) > ROWS_ASKED_MAX
 
     def _forget_before(self, day: str) -> None:
@@ -255,8 +255,8 @@ def days_before(day: str, count: int) -> str:
     return (date.fromisoformat(day) - timedelta(days=count)).isoformat()
 
 
-def _line(row: tuple[str, ...]) -> Line:
-    return Line(row[0], KeyId(row[1]), TenantName(row[2]))
+def _line(row: tuple[str, ...]) -> UsageKey:
+    return UsageKey(row[0], KeyId(row[1]), TenantName(row[2]))
 
 
 def _may_hold_rows(path: Path | None) -> bool:

@@ -238,7 +238,7 @@ class _Kept(Struct, frozen=True):
     old_until_ns: float
 
 
-class Found(NamedTuple):
+class FoundKey(NamedTuple):
     key: ClientKey
     is_old: bool
     """The credential has the secret from before the last rotation."""
@@ -265,14 +265,14 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, credential: str, wall_ns: int) -> Found | None:
+    def find(self, credential: str, wall_ns: int) -> FoundKey | None:
         """Key that the credential proves and that is valid at `wall_ns`; else None."""
         key_id, secret = _parts(credential)
         kept = self._kept.get(key_id, self._nobody)
         is_new, is_old = kept.secret.matches(secret), kept.old.matches(secret)
         if is_new and wall_ns < kept.expires_ns:
-            return Found(kept.key, is_old=False)
-        return Found(kept.key, is_old=True) if is_old and wall_ns < kept.old_until_ns else None
+            return FoundKey(kept.key, is_old=False)
+        return FoundKey(kept.key, is_old=True) if is_old and wall_ns < kept.old_until_ns else None
 
 
 _NO_SECRET = "0" * 2 * _SECRET_BYTES

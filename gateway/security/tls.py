@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.sections import GatewayConfig
 from mesh.certificates import date_fault
 from mesh.clock import Clock
-from mesh.tls import Holder, HttpTls, MeshTls, expires_soon
+from mesh.tls import CertificateHolder, HttpTls, MeshTls, expires_soon
 
 _SECOND_NS = 1_000_000_000
 
@@ -19,7 +19,7 @@ class Certificates:
         listen, mesh = config.listen.tls, config.peering.tls
         self.http = HttpTls(listen, clock) if listen else None
         self.mesh = MeshTls(mesh, config.gateway_id, config.place, clock) if mesh else None
-        self.holders: list[Holder] = [each for each in (self.http, self.mesh) if each is not None]
+        self.holders: list[CertificateHolder] = [each for each in (self.http, self.mesh) if each is not None]
         self._clock = clock
 
     def date_faults(self) -> list[str]:
@@ -27,7 +27,7 @@ class Certificates:
         found = [(holder.files()[0], date_fault(holder.pair, now_ns)) for holder in self.holders]
         return [f"{path}: {fault}" for path, fault in found if fault is not None]
 
-    def left_s(self, holder: Holder) -> float:
+    def left_s(self, holder: CertificateHolder) -> float:
         """Seconds until the holder's certificate expires; negative where it has expired."""
         return self._left_ns(holder) / _SECOND_NS
 
@@ -41,5 +41,5 @@ class Certificates:
             for holder in self.holders
         }
 
-    def _left_ns(self, holder: Holder) -> int:
+    def _left_ns(self, holder: CertificateHolder) -> int:
         return holder.pair.ends_ns - self._clock.wall_ns()

@@ -16,7 +16,7 @@ from mesh.clock import Clock
 from mesh.faults import ConfigError, KeyFaults
 from mesh.tokens.claims import claim_values
 from mesh.tokens.config import IssuerConfig
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 from mesh.values import ID_PATTERN, read_secret
 
 FOR_CLIENTS = "clients"
@@ -111,13 +111,13 @@ def chosen(choice: ChoiceConfig, claims: Mapping[str, Any], what: str) -> str:
     else:
         found = said[0] if len(said) == 1 and ID_PATTERN.fullmatch(said[0]) else None
     if found is None and choice.default is None:
-        raise TokenRefused(Reason.NOT_MAPPED, about=f"its {choice.claim} names no {what}")
+        raise TokenRefused(TokenFault.NOT_MAPPED, about=f"its {choice.claim} names no {what}")
     return found or choice.default or ""
 
 
 def _named(known: Mapping[str, Any], name: str, what: str) -> Any:
     if name not in known:
-        raise TokenRefused(Reason.NOT_MAPPED, about=f"it names no {what} of ours")
+        raise TokenRefused(TokenFault.NOT_MAPPED, about=f"it names no {what} of ours")
     return known[name]
 
 

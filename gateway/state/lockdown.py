@@ -46,7 +46,7 @@ class LockdownAnswer(LockdownState, frozen=True, kw_only=True):
     """Reason why the state does not survive a restart; empty where it does."""
 
 
-class Lockdown:
+class LockdownSwitch:
     """Takes lockdown commands, passes them on to the core, and stores the last one."""
 
     def __init__(

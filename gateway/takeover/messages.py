@@ -1,13 +1,13 @@
 """Messages between a gateway's process, the predecessor, and the successor that takes its place, in this order:
 
-successor                     predecessor
-Hello                     →
-                          ←   Offer, with its listening sockets, or Refused
-Ready, once all is loaded →
-                          ←   Released: the predecessor has stopped writing and accepting
-Serving                   →
-                          ←   Used, Audited, Left: about the requests that still run at the predecessor
-                          ←   Done
+successor                       predecessor
+TakeoverHello               →
+                            ←   TakeoverOffer, with its listening sockets, or TakeoverRefused
+TakeoverReady, once loaded →
+                            ←   Released: the predecessor has stopped writing and accepting
+Serving                     →
+                            ←   UsageMessage, Audited, Left: about the requests that still run at the predecessor
+                            ←   Done
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ VERSION = 1
 MESSAGE_BYTES_MAX = 16 << 20
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class TakeoverHello(msgspec.Struct, frozen=True, tag="hello"):
     version: int
     gateway: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class TakeoverRefused(msgspec.Struct, frozen=True, tag="refused"):
     """Refusal; the state of its sender has not changed."""
 
     reason: str
@@ -38,7 +38,7 @@ class Passed(msgspec.Struct, frozen=True):
     """The address as the predecessor's region file has it."""
 
 
-class Offer(msgspec.Struct, frozen=True, tag="offer"):
+class TakeoverOffer(msgspec.Struct, frozen=True, tag="offer"):
     sockets: list[Passed]
     """Descriptions of the sockets, in the order in which they are passed."""
     peers: tuple[str, str]
@@ -46,13 +46,13 @@ class Offer(msgspec.Struct, frozen=True, tag="offer"):
     the system chose."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class TakeoverReady(msgspec.Struct, frozen=True, tag="ready"):
     audit: str
     """Folder of the audit chain that the successor would continue; empty where it keeps none. The predecessor continues
     its own chain to its end where that lies in another folder."""
 
 
-class Account(msgspec.Struct, frozen=True, array_like=True):
+class AccountMessage(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     name: str
     set_aside: int
@@ -60,14 +60,14 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Released(msgspec.Struct, frozen=True, tag="released"):
-    accounts: list[Account]
+    accounts: list[AccountMessage]
 
 
 class Serving(msgspec.Struct, frozen=True, tag="serving"):
     pass
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class UsageRow(msgspec.Struct, frozen=True, array_like=True):
     day: str
     key: str
     tenant: str
@@ -77,12 +77,12 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: int
 
 
-class Used(msgspec.Struct, frozen=True, tag="used"):
+class UsageMessage(msgspec.Struct, frozen=True, tag="used"):
     """Usage of requests that ended at the predecessor."""
 
-    rows: list[Row]
+    rows: list[UsageRow]
     """Usage since the last such message."""
-    accounts: list[Account]
+    accounts: list[AccountMessage]
     """Tokens of budgets that are held by all requests still running."""
 
 
@@ -99,5 +99,5 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     pass
 
 
-FromSuccessor = Hello | Ready | Serving
-FromPredecessor = Refused | Offer | Released | Used | Audited | Left | Done
+FromSuccessor = TakeoverHello | TakeoverReady | Serving
+FromPredecessor = TakeoverRefused | TakeoverOffer | Released | UsageMessage | Audited | Left | Done

@@ -15,7 +15,17 @@ from typing import Protocol, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from gateway.takeover.messages import VERSION, Done, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
+from gateway.takeover.messages import (
+    VERSION,
+    Done,
+    FromSuccessor,
+    Released,
+    Serving,
+    TakeoverHello,
+    TakeoverOffer,
+    TakeoverReady,
+    TakeoverRefused,
+)
 from gateway.takeover.wire import SEND_MAX_S, CounterpartGone, TakeOverFault, Wire, listen_at
 from mesh.threads import finish_in_thread
 
@@ -26,7 +36,7 @@ _RELEASE_MAX_S = 45.0
 """Seconds for the predecessor to release the gateway; the successor waits longer than that."""
 _SERVING_MAX_S = 20.0
 """Seconds for the successor to open the stores; new connections wait meanwhile."""
-_Said = TypeVar("_Said", Ready, Serving)
+_Said = TypeVar("_Said", TakeoverReady, Serving)
 _FAILED = (TakeOverFault, TimeoutError, OSError)
 
 
@@ -37,11 +47,11 @@ class HandedOverParts(Protocol):
         """Reason why no process may take over; empty where one may."""
         ...
 
-    def offer(self) -> tuple[Offer, list[socket.socket]]:
+    def offer(self) -> tuple[TakeoverOffer, list[socket.socket]]:
         """Offer and copies of the listening sockets, which the caller closes."""
         ...
 
-    async def release(self, ready: Ready) -> Released:
+    async def release(self, ready: TakeoverReady) -> Released:
         """Write all state down, stop writing and accepting, and leave the controller."""
         ...
 
@@ -121,11 +131,11 @@ class Predecessor:
             for each in sockets:
                 each.close()
         self._log.info("takeover_started", pid=successor.other.pid)
-        ready = _expected(Ready, await successor.receive(_READY_MAX_S))
+        ready = _expected(TakeoverReady, await successor.receive(_READY_MAX_S))
         if not await self._is_refused(successor, self._estate.why_not()):
             await self._hand_over(successor, ready)
 
-    async def _hand_over(self, successor: Wire[FromSuccessor], ready: Ready) -> None:
+    async def _hand_over(self, successor: Wire[FromSuccessor], ready: TakeoverReady) -> None:
         self._log.info("takeover_release_started", pid=successor.other.pid)
         try:
             await finish_in_thread(successor.send, await self._released(ready))
@@ -138,7 +148,7 @@ class Predecessor:
         self._log.info("takeover_handed_over", pid=successor.other.pid)
         self._estate.give_to(successor)
 
-    async def _released(self, ready: Ready) -> Released:
+    async def _released(self, ready: TakeoverReady) -> Released:
         try:
             async with asyncio.timeout(self._release_max_s):
                 return await self._estate.release(ready)
@@ -153,7 +163,7 @@ class Predecessor:
         await self._estate.take_back()
 
     def _why_not(self, said: FromSuccessor) -> str:
-        if not isinstance(said, Hello):
+        if not isinstance(said, TakeoverHello):
             return "the first message is no hello"
         if said.version != VERSION:
             return (
@@ -167,7 +177,7 @@ class Predecessor:
     async def _is_refused(self, successor: Wire[FromSuccessor], why: str) -> bool:
         if why:
             self._log.warning("takeover_refused", pid=successor.other.pid, reason=why)
-            await finish_in_thread(successor.send, Refused(why))
+            await finish_in_thread(successor.send, TakeoverRefused(why))
         return bool(why)
 
 

@@ -15,18 +15,18 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.vocabulary import GatewayId
 from gateway.takeover.messages import (
     VERSION,
-    Account,
+    AccountMessage,
     Audited,
     Done,
     FromPredecessor,
-    Hello,
     Left,
-    Offer,
-    Ready,
-    Refused,
     Released,
     Serving,
-    Used,
+    TakeoverHello,
+    TakeoverOffer,
+    TakeoverReady,
+    TakeoverRefused,
+    UsageMessage,
 )
 from gateway.takeover.wire import SEND_MAX_S, CounterpartGone, TakeOverFault, Wire, connect_to
 from mesh.values import Address, parse_address
@@ -37,7 +37,7 @@ _RELEASED_MAX_S = 60.0
 class RemainderReceiver(Protocol):
     """Receiver of usage and audit lines of requests that still run at the predecessor."""
 
-    def take_used(self, used: Used) -> None: ...
+    def take_used(self, used: UsageMessage) -> None: ...
 
     def take_lines(self, lines: list[bytes]) -> None: ...
 
@@ -45,7 +45,7 @@ class RemainderReceiver(Protocol):
 class Successor:
     """One hand-over, seen by the successor. Its methods stand in the order of their calls."""
 
-    def __init__(self, predecessor: Wire[FromPredecessor], offer: Offer, sockets: list[socket.socket]) -> None:
+    def __init__(self, predecessor: Wire[FromPredecessor], offer: TakeoverOffer, sockets: list[socket.socket]) -> None:
         self.requests_left: int | None = None
         """Requests that still run at the predecessor; None before the release and once the predecessor has gone."""
         self._predecessor = predecessor
@@ -88,12 +88,12 @@ class Successor:
         told, real = self._offer.peers
         return parse_address(real) if told == str(asked) else asked
 
-    async def until_released(self, audit: str) -> list[Account]:
+    async def until_released(self, audit: str) -> list[AccountMessage]:
         """Report that all is loaded, and wait for the release. `audit` is the folder of this process's audit chain.
         Returns the budget tokens that running requests hold; none where the predecessor has died, and this process
         starts as after a crash. Raises TakeOverFault."""
         try:
-            self._predecessor.send(Ready(audit))
+            self._predecessor.send(TakeoverReady(audit))
             said = await self._predecessor.receive(_RELEASED_MAX_S)
         except TimeoutError as error:
             raise TakeOverFault("the running process does not let go") from error
@@ -101,7 +101,7 @@ class Successor:
             if not await asyncio.to_thread(self._predecessor.other.has_ended, SEND_MAX_S):
                 raise TakeOverFault("the running process has broken off the hand-over") from error
             return []
-        if isinstance(said, Refused):
+        if isinstance(said, TakeoverRefused):
             raise TakeOverFault(f"the running process refuses: {said.reason}")
         if not isinstance(said, Released):
             raise TakeOverFault(f"the running process says {type(said).__name__} where Released is due")
@@ -125,7 +125,7 @@ class Successor:
             log.error("predecessor_lost", reason=why)  # noqa: TRY400 - said
             self.requests_left = None
             self._predecessor.close()
-        heir.take_used(Used([], []))
+        heir.take_used(UsageMessage([], []))
 
     def close(self) -> None:
         self._predecessor.close()
@@ -137,7 +137,7 @@ class Successor:
 
     def _take(self, said: FromPredecessor, heir: RemainderReceiver) -> None:
         match said:
-            case Used():
+            case UsageMessage():
                 heir.take_used(said)
             case Audited():
                 heir.take_lines([each.encode() for each in said.lines])
@@ -151,18 +151,18 @@ class Successor:
 
 def _offer_of(
     predecessor: Wire[FromPredecessor], gateway_id: GatewayId, answer_max_s: float
-) -> tuple[Offer, list[socket.socket]]:
+) -> tuple[TakeoverOffer, list[socket.socket]]:
     try:
-        predecessor.send(Hello(VERSION, gateway_id))
+        predecessor.send(TakeoverHello(VERSION, gateway_id))
         said, sockets = predecessor.receive_sockets(answer_max_s)
     except TimeoutError as error:
         raise TakeOverFault("the running process does not answer: does another take over already?") from error
     except OSError as error:
         raise TakeOverFault(f"the running process cannot be asked: {error}") from error
-    if isinstance(said, Offer) and len(said.sockets) == len(sockets):
+    if isinstance(said, TakeoverOffer) and len(said.sockets) == len(sockets):
         return said, sockets
     for each in sockets:
         each.close()
-    if isinstance(said, Refused):
+    if isinstance(said, TakeoverRefused):
         raise TakeOverFault(f"the running process refuses: {said.reason}")
     raise TakeOverFault("the running process offers nothing that is understood")

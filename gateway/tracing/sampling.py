@@ -30,7 +30,7 @@ _FAILED_LEGS = frozenset({LegResult.FAILED, LegResult.INTERNAL})
 _SHARE_BITS = 64
 
 
-class Kept(StrEnum):
+class KeptBecause(StrEnum):
     """Reason why a request's spans are sent: the first that holds."""
 
     HEAD = "head"
@@ -77,23 +77,23 @@ class TailSampler:
 
     def why_kept(
         self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None, now_ns: int
-    ) -> Kept | None:
+    ) -> KeptBecause | None:
         why = self._why(end, summary, record)
         return why if why is not None and self._has_room(now_ns) else None
 
-    def _why(self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None) -> Kept | None:
+    def _why(self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None) -> KeptBecause | None:
         config = self._config
         slow_ns, took_ns = config.slow_first_token_ns, _until_first_token(summary)
         legs = [] if record is None else record.legs
         if config.failed and (end.outcome in FAILURES or any(leg.result in _FAILED_LEGS for leg in legs)):
-            return Kept.FAILED
+            return KeptBecause.FAILED
         if config.resumed and summary.resumes:
-            return Kept.RESUMED
+            return KeptBecause.RESUMED
         if slow_ns is not None and took_ns > slow_ns:
-            return Kept.SLOW
+            return KeptBecause.SLOW
         is_arrival = record is not None and record.origin is not None
         if config.forwarded and (is_arrival or any(leg.target.kind is TargetKind.PEER for leg in legs)):
-            return Kept.FORWARDED
+            return KeptBecause.FORWARDED
         return None
 
     def _has_room(self, now_ns: int) -> bool:

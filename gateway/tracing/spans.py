@@ -40,7 +40,7 @@ from gateway.request.engine_api import (
 )
 from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, fresh_span_id
-from gateway.tracing.sampling import FAILURES, Kept
+from gateway.tracing.sampling import FAILURES, KeptBecause
 from mesh.values import MILLISECOND_NS, SECOND_NS
 
 Attribute = str | int | float | bool
@@ -117,7 +117,7 @@ class FinishedRequest(Struct, frozen=True):
     summary: RequestSummary
     record: RequestRecord | None
     trace: RequestTrace
-    kept: Kept
+    kept: KeptBecause
     ended_ns: int
     wall_offset_ns: int
     """Nanoseconds to add to the gateway's times to get wall-clock times."""

@@ -19,7 +19,7 @@ from gateway.records.finished import ServesModel, names_served_model
 from gateway.records.trace_metrics import NOT_KEPT, TraceMetrics
 from gateway.request.legs import OutboundRequest, RequestSummary
 from gateway.request.trace_context import RequestTrace
-from gateway.tracing.sampling import HeadSampler, Kept, TailSampler
+from gateway.tracing.sampling import HeadSampler, KeptBecause, TailSampler
 from gateway.tracing.spans import FinishedRequest, ServerOf
 from mesh.clock import Clock
 from mesh.export_queue import ExportQueue
@@ -79,7 +79,7 @@ class Tracing:
         if trace is None:
             return
         now_ns = self._clock.now_ns()
-        kept = Kept.HEAD if trace.own.is_sampled else self._tail.why_kept(end, summary, record, now_ns)
+        kept = KeptBecause.HEAD if trace.own.is_sampled else self._tail.why_kept(end, summary, record, now_ns)
         self._metrics.requests.add(NOT_KEPT if kept is None else str(kept))
         if kept is None:
             return

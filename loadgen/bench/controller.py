@@ -17,7 +17,7 @@ from controller.core.vocabulary import GatewayEntry, HeardPeer, Location, Replic
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
 from mesh.control.codec import said_by_controller
-from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 
 SIZES = ((10, 3), (1_000, 3), (10_000, 3), (10, 100), (1_000, 100), (10_000, 100))
 """Pairs of replicas and regions."""
@@ -95,7 +95,7 @@ class _Mesh:
         self._core = ControllerCore()
         return _took(lambda: self._begin(owners))
 
-    def largest_snapshot(self) -> Snapshot:
+    def largest_snapshot(self) -> ControlSnapshot:
         """Snapshot of the gateway with the most replicas, after a gateway's death."""
         core = self._core
         owned: dict[GatewayId, list[ReplicaId]] = {}
@@ -104,7 +104,7 @@ class _Mesh:
         most = max(owned, key=lambda each: len(owned[each]))
         homes = {each.replica_id: each.home for each in self._replicas}
         places = {each.gateway_id: each.place for each in self._gateways}
-        return Snapshot(
+        return ControlSnapshot(
             ControlVersion(1, core.version),
             most,
             tuple(

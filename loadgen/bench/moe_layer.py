@@ -39,18 +39,18 @@ class LayerShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostLine:
     """Least-squares fit: time = intercept + slope · size."""
 
     intercept_us: float
     slope_us: float
 
 
-def fitted(sizes: Sequence[float], times_us: Sequence[float]) -> Line:
+def fitted(sizes: Sequence[float], times_us: Sequence[float]) -> CostLine:
     mean_size, mean_time = sum(sizes) / len(sizes), sum(times_us) / len(times_us)
     spread = sum((size - mean_size) ** 2 for size in sizes)
     slope = sum((size - mean_size) * (took - mean_time) for size, took in zip(sizes, times_us, strict=True)) / spread
-    return Line(mean_time - slope * mean_size, slope)
+    return CostLine(mean_time - slope * mean_size, slope)
 
 
 @click.command()

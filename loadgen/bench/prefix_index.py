@@ -34,7 +34,7 @@ _TTL_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IndexRow:
     """One figure, and the reference's value where it has one."""
 
     case: str
@@ -44,7 +44,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class IndexCase:
     shape: str
     block_bytes: int
     targets: int
@@ -120,7 +120,7 @@ class Naive:
             block = child
 
 
-def population(case: Case) -> Iterator[Sent]:
+def population(case: IndexCase) -> Iterator[Sent]:
     match case.shape:
         case "disjoint":
             return _disjoint(case)
@@ -128,13 +128,13 @@ def population(case: Case) -> Iterator[Sent]:
             return _conversations(case)
 
 
-def _disjoint(case: Case) -> Iterator[Sent]:
+def _disjoint(case: IndexCase) -> Iterator[Sent]:
     rng = random.Random(1)
     for _ in range(case.conversations):
         yield Sent(rng.randbytes(case.blocks * PREFIX_HASH_BYTES), rng.randrange(case.targets), is_timed=True)
 
 
-def _conversations(case: Case) -> Iterator[Sent]:
+def _conversations(case: IndexCase) -> Iterator[Sent]:
     """Conversations that start from one of a few system prompts and take turns; prompts of the last turn are timed."""
     rng = random.Random(1)
     system_blocks = case.blocks // _SYSTEM_PROMPT_SHARE
@@ -150,19 +150,19 @@ def _conversations(case: Case) -> Iterator[Sent]:
             yield Sent(chains[number], slots[number], is_timed=turn == _TURNS - 1)
 
 
-def available_of(case: Case) -> list[int]:
+def available_of(case: IndexCase) -> list[int]:
     rng = random.Random(2)
     return sorted(rng.sample(range(case.targets), int(case.targets * _AVAILABLE)))
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class IndexTimes:
     match_us: float
     insert_us: float
     both_us: float
 
 
-def timed(case: Case, index: Index) -> Times:
+def timed(case: IndexCase, index: Index) -> IndexTimes:
     """Medians over whole prompts, each matched and then inserted, as a placement does."""
     matches, inserts = list[int](), list[int]()
     for now_ns, sent in enumerate(population(case)):
@@ -174,10 +174,10 @@ def timed(case: Case, index: Index) -> Times:
             inserts.append(perf_counter_ns() - middle)
             matches.append(middle - start)
     both = [match + insert for match, insert in zip(matches, inserts, strict=True)]
-    return Times(median(matches) / 1000, median(inserts) / 1000, median(both) / 1000)
+    return IndexTimes(median(matches) / 1000, median(inserts) / 1000, median(both) / 1000)
 
 
-def allocated_bytes(case: Case, make: Callable[[], Index]) -> int:
+def allocated_bytes(case: IndexCase, make: Callable[[], Index]) -> int:
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -190,31 +190,31 @@ def allocated_bytes(case: Case, make: Callable[[], Index]) -> int:
     return allocated
 
 
-def beside_naive(case: Case) -> Iterator[Row]:
+def beside_naive(case: IndexCase) -> Iterator[IndexRow]:
     available = available_of(case)
     ours = Ours(available)
     mine, theirs = timed(case, ours), timed(case, Naive(available))
-    yield Row(str(case), "match_us", mine.match_us, theirs.match_us)
-    yield Row(str(case), "insert_us", mine.insert_us, theirs.insert_us)
-    yield Row(str(case), "both_us", mine.both_us, theirs.both_us)
+    yield IndexRow(str(case), "match_us", mine.match_us, theirs.match_us)
+    yield IndexRow(str(case), "insert_us", mine.insert_us, theirs.insert_us)
+    yield IndexRow(str(case), "both_us", mine.both_us, theirs.both_us)
     blocks = ours.index.blocks
     our_bytes = allocated_bytes(case, lambda: Ours(available))
     naive_bytes = allocated_bytes(case, lambda: Naive(available))
-    yield Row(str(case), "memory_per_block_bytes", our_bytes / blocks, naive_bytes / blocks)
-    yield Row(str(case), "estimate_to_allocated_ratio", ours.index.size_bytes / our_bytes)
+    yield IndexRow(str(case), "memory_per_block_bytes", our_bytes / blocks, naive_bytes / blocks)
+    yield IndexRow(str(case), "estimate_to_allocated_ratio", ours.index.size_bytes / our_bytes)
 
 
-def alone(case: Case) -> Iterator[Row]:
+def alone(case: IndexCase) -> Iterator[IndexRow]:
     ours = Ours(available_of(case))
     times = timed(case, ours)
-    yield Row(str(case), "match_us", times.match_us)
-    yield Row(str(case), "insert_us", times.insert_us)
-    yield Row(str(case), "both_us", times.both_us)
-    yield Row(str(case), "size_bytes", ours.index.size_bytes)
-    yield Row(str(case), "memory_per_block_bytes", ours.index.size_bytes / ours.index.blocks)
+    yield IndexRow(str(case), "match_us", times.match_us)
+    yield IndexRow(str(case), "insert_us", times.insert_us)
+    yield IndexRow(str(case), "both_us", times.both_us)
+    yield IndexRow(str(case), "size_bytes", ours.index.size_bytes)
+    yield IndexRow(str(case), "memory_per_block_bytes", ours.index.size_bytes / ours.index.blocks)
 
 
-def at_its_bound(case: Case) -> Iterator[Row]:
+def at_its_bound(case: IndexCase) -> Iterator[IndexRow]:
     """Insert the same prompts into an index with room for all of them, and into one with room for a tenth."""
     available = available_of(case)
     roomy = Ours(available)
@@ -223,13 +223,13 @@ def at_its_bound(case: Case) -> Iterator[Row]:
     full = Ours(available, bytes_max)
     full_us = timed(case, full).insert_us
     allocated = allocated_bytes(case, lambda: Ours(available, bytes_max))
-    yield Row(f"full_{case}", "insert_when_full_us", full_us)
-    yield Row(f"full_{case}", "insert_when_full_to_with_room_ratio", full_us / roomy_us)
-    yield Row(f"full_{case}", "largest_size_to_bound_ratio", _largest_size(case, bytes_max) / bytes_max)
-    yield Row(f"full_{case}", "allocated_to_bound_ratio", allocated / bytes_max)
+    yield IndexRow(f"full_{case}", "insert_when_full_us", full_us)
+    yield IndexRow(f"full_{case}", "insert_when_full_to_with_room_ratio", full_us / roomy_us)
+    yield IndexRow(f"full_{case}", "largest_size_to_bound_ratio", _largest_size(case, bytes_max) / bytes_max)
+    yield IndexRow(f"full_{case}", "allocated_to_bound_ratio", allocated / bytes_max)
 
 
-def _largest_size(case: Case, bytes_max: int) -> int:
+def _largest_size(case: IndexCase, bytes_max: int) -> int:
     index, largest = PrefixIndex(bytes_max, _TTL_NS), 0
     for now_ns, sent in enumerate(population(case)):
         index.insert(sent.chain, sent.slot, now_ns)
@@ -237,7 +237,7 @@ def _largest_size(case: Case, bytes_max: int) -> int:
     return largest
 
 
-def hashing(block_bytes: int) -> Row:
+def hashing(block_bytes: int) -> IndexRow:
     """Time from a prompt's bytes to its chain, which each request pays once before matching."""
     text = random.Random(3).randbytes(_PROMPT_BYTES)
     times = list[int]()
@@ -245,19 +245,19 @@ def hashing(block_bytes: int) -> Row:
         start = perf_counter_ns()
         prefix_chain(b"salt", [text[:1000], memoryview(text)[1000:]], block_bytes=block_bytes, blocks_max=4096)
         times.append(perf_counter_ns() - start)
-    return Row("chain", f"of_{_PROMPT_BYTES // block_bytes}_blocks_us", median(times) / 1000)
+    return IndexRow("chain", f"of_{_PROMPT_BYTES // block_bytes}_blocks_us", median(times) / 1000)
 
 
-def measure() -> list[Row]:
+def measure() -> list[IndexRow]:
     """Every figure. The values of one row come from the same run on the same machine."""
     rows = [hashing(block_bytes) for block_bytes in (64, 128)]
     for shape in ("conversations", "disjoint"):
         for block_bytes in (128, 64):
             for targets in (64, 4096):
-                rows += beside_naive(Case(shape, block_bytes, targets))
+                rows += beside_naive(IndexCase(shape, block_bytes, targets))
     for targets in (64, 4096):
-        rows += alone(Case("conversations", 128, targets, _CONVERSATIONS_MANY))
-        rows += at_its_bound(Case("conversations", 128, targets, _CONVERSATIONS_MANY // 10))
+        rows += alone(IndexCase("conversations", 128, targets, _CONVERSATIONS_MANY))
+        rows += at_its_bound(IndexCase("conversations", 128, targets, _CONVERSATIONS_MANY // 10))
     return rows
 
 

@@ -42,7 +42,7 @@ _LONG_TOKENS, _SHORT_TOKENS = 200, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DemoReply:
     """One question and its answer."""
 
     client: RegionName
@@ -85,7 +85,7 @@ async def converse(console: Console, scenario: DemoScenario, mesh: Mesh) -> None
     console.print(_moral(said, busy, idle))
 
 
-def _problems(said: list[Said], idle: RegionName) -> Iterator[str]:
+def _problems(said: list[DemoReply], idle: RegionName) -> Iterator[str]:
     for each in said:
         if not each.answer.strip():
             yield f"{each.client}: no word came back for {each.question!r}"
@@ -95,7 +95,7 @@ def _problems(said: list[Said], idle: RegionName) -> Iterator[str]:
         yield "nothing was answered from another region"
 
 
-def _moral(said: list[Said], busy: RegionName, idle: RegionName) -> str:
+def _moral(said: list[DemoReply], busy: RegionName, idle: RegionName) -> str:
     forwarded = sum(each.came_from_elsewhere for each in said)
     asked = sum(each.client == busy for each in said)
     return (
@@ -104,7 +104,7 @@ def _moral(said: list[Said], busy: RegionName, idle: RegionName) -> str:
     )
 
 
-def _print(console: Console, said: Said) -> None:
+def _print(console: Console, said: DemoReply) -> None:
     style = "bold green" if said.came_from_elsewhere else "bold"
     console.print(f"[bold]{said.client}[/bold] asks: {escape(said.question)}")
     console.print(f"[{style}]{said.engine}[/{style}] answers, first word after {said.first_token_s:.2f} s:")
@@ -124,7 +124,7 @@ class _Clients:
         self._mesh = mesh
         self._clock = Clock()
 
-    async def ask(self, region: RegionName, question: str, tokens_max: int) -> Said:
+    async def ask(self, region: RegionName, question: str, tokens_max: int) -> DemoReply:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": question}],
@@ -145,7 +145,7 @@ class _Clients:
                 engine = RegionName(answer.headers["x-nightside-region"])
         except (aiohttp.ClientError, TimeoutError) as error:
             raise DemoFailure(f"asking {region} failed: {type(error).__name__} {error}") from error
-        return Said(region, question, "".join(words), engine, (first_ns - asked_ns) * _NS)
+        return DemoReply(region, question, "".join(words), engine, (first_ns - asked_ns) * _NS)
 
     async def until_full(self, region: RegionName) -> None:
         """Wait until the region's gateway has no available replica of its own. Raises DemoFailure on time-out."""

@@ -30,7 +30,7 @@ HOME_WITHIN_S = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failover:
+class DemoFailover:
     """Death and return of a gateway, in nanoseconds since the start of the client's run."""
 
     gateway: GatewayId
@@ -40,7 +40,9 @@ class Failover:
     home: ReplicasReturned
 
 
-async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_s: float, return_s: float) -> Failover:
+async def kill_and_return(
+    mesh: Mesh, region: RegionName, clock: Clock, *, kill_s: float, return_s: float
+) -> DemoFailover:
     """Kill the region's first gateway after `kill_s` and restart it after `return_s`, or once the effects of its death
     have been observed, if that is later."""
     began_ns = clock.now_ns()
@@ -58,17 +60,17 @@ async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_
         await member.start()
         home = await watch.homecoming(member, lost[member.gateway_id], HOME_WITHIN_S)
     death = Death(frozenset({member.host}), killed_ns, dead_ns, seen.renamed_ns)
-    return _shifted(Failover(member.gateway_id, death, seen, restarted_ns, home), began_ns)
+    return _shifted(DemoFailover(member.gateway_id, death, seen, restarted_ns, home), began_ns)
 
 
-def _shifted(failover: Failover, began_ns: int) -> Failover:
+def _shifted(failover: DemoFailover, began_ns: int) -> DemoFailover:
     """Failover with its times counted from `began_ns`."""
 
     def since(moment_ns: int | None) -> int | None:
         return None if moment_ns is None else moment_ns - began_ns
 
     death, seen, home = failover.death, failover.seen, failover.home
-    return Failover(
+    return DemoFailover(
         failover.gateway,
         Death(death.hosts, death.killed_ns - began_ns, death.dead_ns - began_ns, since(death.renamed_ns)),
         Sightings(since(seen.unforwarded_ns), since(seen.reassigned_ns), since(seen.renamed_ns)),
@@ -80,7 +82,7 @@ def _shifted(failover: Failover, began_ns: int) -> Failover:
 @dataclass(frozen=True, slots=True)
 class FailoverReport:
     run: RunResult
-    failover: Failover | None
+    failover: DemoFailover | None
     """Absent (None) if the run ended before the failover did."""
 
     def failures(self, region: RegionName | None = None) -> Counter[Cause]:

@@ -44,7 +44,7 @@ from loadgen.demo.story import (
     DEATH_RUN,
     MESH_RUN,
     NO_ADDRESSES,
-    Story,
+    DemoStory,
     print_intro,
     print_story,
     story_document,
@@ -52,7 +52,7 @@ from loadgen.demo.story import (
 from loadgen.demo.watch import Watch
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
 from loadgen.live_client import Dialect
-from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan
+from loadgen.live_runner import ClosedLoop, LiveClientGroup, LiveRunner, LoadPlan
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.names import NameResolver
@@ -69,7 +69,7 @@ class Demo:
     """Runs the scenario; all results are in `story`, however the demo ended."""
 
     def __init__(self, scenario: DemoScenario, folder: Path, console: Console) -> None:
-        self.story = Story(scenario)
+        self.story = DemoStory(scenario)
         self._scenario = scenario
         self._folder = folder
         self._console = console
@@ -193,21 +193,21 @@ class Demo:
         return LoadPlan(groups, Dialect(scenario.model), load_s, scenario.drain_s)
 
 
-def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) -> ClientGroup:
+def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) -> LiveClientGroup:
     """Clients of a region: they resolve the mesh's one name, or use their region's gateway where there is no name."""
     load = ClosedLoop(workload, region.clients)
     if mesh.name is None:
-        return ClientGroup(region.name, (mesh.gateways[region.name],), load)
+        return LiveClientGroup(region.name, (mesh.gateways[region.name],), load)
     resolver = NameResolver(mesh.name.servers, mesh.name.networks[region.name], Clock())
-    return ClientGroup(region.name, (mesh.name.url,), load, resolver=resolver)
+    return LiveClientGroup(region.name, (mesh.name.url,), load, resolver=resolver)
 
 
-async def run_to_its_end(story: Story, work: Coroutine[None, None, None]) -> None:
+async def run_to_its_end(story: DemoStory, work: Coroutine[None, None, None]) -> None:
     """Run `work` until it is done, fails, or is ended by a signal; never raises for any of these."""
     story.is_interrupted = await ends_by_signal(_noting_failure(story, work))
 
 
-async def _noting_failure(story: Story, work: Coroutine[None, None, None]) -> None:
+async def _noting_failure(story: DemoStory, work: Coroutine[None, None, None]) -> None:
     try:
         await work
     except* DemoFailure as failures:

@@ -30,7 +30,7 @@ _ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedMesh:
     """The mesh's one DNS name, and the name servers that answer for it."""
 
     url: str
@@ -54,7 +54,7 @@ class Mesh:
     controller_admin: str = ""
     """Empty without a controller."""
     controller: Child | None = None
-    name: Named | None = None
+    name: NamedMesh | None = None
     """Absent (None) without a controller, and on a system where all gateways share one address."""
 
     def first_of(self, region: RegionName) -> Member:
@@ -206,12 +206,12 @@ def _named_after(seat: Seat) -> str:
     return f"gateway-{seat.gateway_id.removeprefix('gw-')}"
 
 
-def _named(layout: Layout) -> Named | None:
+def _named(layout: Layout) -> NamedMesh | None:
     """Name of the mesh; None where gateways have no addresses of their own."""
     if not layout.networks or layout.controller is None:
         return None
     servers = [(LOOPBACK, layout.controller.dns), *((seat.ports.host, seat.ports.dns) for seat in layout.seats)]
-    return Named(url_at(layout.seats[0].ports.http, ZONE), tuple(servers), layout.networks)
+    return NamedMesh(url_at(layout.seats[0].ports.http, ZONE), tuple(servers), layout.networks)
 
 
 async def read_prefix_tokens(engines: Mapping[RegionName, Iterable[str]]) -> dict[RegionName, PrefixTokens]:

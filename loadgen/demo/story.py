@@ -35,7 +35,7 @@ NO_TENANT = TenantName("")
 
 
 @dataclass(slots=True)
-class Story:
+class DemoStory:
     """Results, filled while the demo runs and printed when it is over, however it ended."""
 
     scenario: DemoScenario
@@ -121,7 +121,7 @@ def _closed_regions(scenario: DemoScenario) -> list[RegionName]:
     ]
 
 
-def print_story(console: Console, story: Story) -> None:
+def print_story(console: Console, story: DemoStory) -> None:
     reports = story.reports()
     if reports:
         console.print(table_of(reports))
@@ -158,7 +158,7 @@ def _cpu(machine: MachineUse) -> str:
     return f"{machine.mean_share:.0%} (peak {machine.peak_share:.0%}{own})"
 
 
-def story_document(story: Story) -> dict[str, object]:
+def story_document(story: DemoStory) -> dict[str, object]:
     reports = story.reports()
     return {
         "scenario": _scenario_document(story.scenario),

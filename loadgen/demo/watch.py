@@ -14,7 +14,7 @@ import aiohttp
 
 from gateway.core.vocabulary import GatewayId
 from loadgen.demo.members import Member
-from loadgen.demo.mesh import Mesh, Named
+from loadgen.demo.mesh import Mesh, NamedMesh
 from loadgen.demo.region_files import ZONE
 from loadgen.names import NameResolver
 from mesh.clock import Clock
@@ -84,7 +84,7 @@ class Watch:
     def __init__(self, mesh: Mesh, session: aiohttp.ClientSession, clock: Clock) -> None:
         assert mesh.name is not None, "what the name says is watched"
         self._members = mesh.members
-        self._name: Named = mesh.name
+        self._name: NamedMesh = mesh.name
         self._session = session
         self._clock = clock
 

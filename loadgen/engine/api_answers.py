@@ -1,6 +1,6 @@
 """Answers of the emulated engine, byte for byte in the shapes recorded from vLLM 0.32.
 
-One `Answer` per request: it knows the whole output beforehand and writes the bytes for any range of its tokens.
+One `ApiAnswer` per request: it knows the whole output beforehand and writes the bytes for any range of its tokens.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AnyAnswer:
 
 
 @dataclass(slots=True)
-class Answer(AnyAnswer):
+class ApiAnswer(AnyAnswer):
     preamble: bytes = b""
     """Bytes of a stream that precede the first token."""
     is_one_of_several: bool = False

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 
-from loadgen.engine.api_answers import Answer
+from loadgen.engine.api_answers import ApiAnswer
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.driver import TokenFeed
 from loadgen.engine.vocabulary import FinishReason
@@ -19,8 +19,8 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Choice:
-    answer: Answer
+class EngineChoice:
+    answer: ApiAnswer
     feed: TokenFeed
     tokens: int = 0
     reason: FinishReason | None = None
@@ -42,14 +42,14 @@ def voice_of(request: GenerationRequest) -> str:
     return f"{request.model}#{sample}" if sample else request.model
 
 
-async def stream_all(choices: list[Choice], write: Write, progress: Progress) -> None:
+async def stream_all(choices: list[EngineChoice], write: Write, progress: Progress) -> None:
     async with asyncio.TaskGroup() as tasks:
         for choice in choices:
             tasks.create_task(_stream(choice, write, progress))
     await write(_totals(choices).ending(_tokens(choices)))
 
 
-async def collect_all(choices: list[Choice], progress: Progress) -> bytes:
+async def collect_all(choices: list[EngineChoice], progress: Progress) -> bytes:
     for choice in choices:
         while choice.reason is None:
             choice.tokens, choice.reason = await progress(choice.feed, choice.tokens)
@@ -58,7 +58,7 @@ async def collect_all(choices: list[Choice], progress: Progress) -> bytes:
     return _totals(choices).body(told, _tokens(choices))
 
 
-async def _stream(choice: Choice, write: Write, progress: Progress) -> None:
+async def _stream(choice: EngineChoice, write: Write, progress: Progress) -> None:
     while choice.reason is None:
         sent = choice.tokens
         choice.tokens, choice.reason = await progress(choice.feed, sent)
@@ -66,7 +66,7 @@ async def _stream(choice: Choice, write: Write, progress: Progress) -> None:
         await write(choice.answer.piece(sent, choice.tokens, choice.reason))
 
 
-def _totals(choices: list[Choice]) -> Answer:
+def _totals(choices: list[EngineChoice]) -> ApiAnswer:
     """Answer with summed prompt and cached tokens; each prompt counts once, whatever its number of samples."""
     first = choices[0].answer
     per_prompt = [choice.answer for choice in choices[:: first.request.samples]]
@@ -77,5 +77,5 @@ def _totals(choices: list[Choice]) -> Answer:
     )
 
 
-def _tokens(choices: list[Choice]) -> int:
+def _tokens(choices: list[EngineChoice]) -> int:
     return sum(choice.tokens for choice in choices)

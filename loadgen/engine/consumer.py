@@ -17,7 +17,7 @@ import msgspec
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.handoff import Fetch, HandoffConfig
 from loadgen.engine.model import Fetching
-from loadgen.engine.producer import PREFIX, Found, Renewal, Wish
+from loadgen.engine.producer import PREFIX, FoundCache, Renewal, Wish
 
 _ANSWER_S = 5.0
 _HEARTBEATS_A_LEASE = 6
@@ -25,7 +25,7 @@ _REMEMBERED_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCache:
     """Remote KV cache that a local request needs."""
 
     fetch: Fetch
@@ -54,7 +54,7 @@ class Consumer:
         self._block_tokens = block_tokens
         self._time_scale = time_scale
         self._die = die
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, WantedCache] = {}
         self._fetched: OrderedDict[str, None] = OrderedDict()
         """Keys of recent fetches, the latest last."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -72,7 +72,7 @@ class Consumer:
                 for address, keys in self._waiting_by_address().items():
                     self._start(self._post(address, "renew", Renewal(keys)))
 
-    def want(self, request_id: str, wanted: Wanted) -> None:
+    def want(self, request_id: str, wanted: WantedCache) -> None:
         """Register the KV cache that a request needs, before the request is submitted."""
         self._wanted[request_id] = wanted
 
@@ -97,7 +97,7 @@ class Consumer:
             found.setdefault(wanted.fetch.address, []).append(wanted.fetch.key)
         return found
 
-    async def _bring(self, fetching: Fetching, wanted: Wanted) -> None:
+    async def _bring(self, fetching: Fetching, wanted: WantedCache) -> None:
         fetch = wanted.fetch
         status, body = await self._post(
             fetch.address, "find", Wish(fetch.key, fetch.engine_id, fetch.waits_s), fetch.waits_s * self._time_scale
@@ -110,14 +110,14 @@ class Consumer:
             self.stale_reads += status == 404
             self._not_to_be_had(fetching.request_id)
         else:
-            await self._carry(fetching, wanted, msgspec.json.decode(body, type=Found))
+            await self._carry(fetching, wanted, msgspec.json.decode(body, type=FoundCache))
 
-    def _is_all_here(self, fetching: Fetching, wanted: Wanted) -> bool:
+    def _is_all_here(self, fetching: Fetching, wanted: WantedCache) -> bool:
         """True if the prompt was fetched before and its full blocks are still in the cache."""
         full = (wanted.prompt_tokens - 1) // self._block_tokens * self._block_tokens
         return wanted.fetch.key in self._fetched and fetching.cached_tokens >= full
 
-    async def _carry(self, fetching: Fetching, wanted: Wanted, found: Found) -> None:
+    async def _carry(self, fetching: Fetching, wanted: WantedCache, found: FoundCache) -> None:
         if self._blocks(wanted.prompt_tokens) > self._blocks(found.prompt_tokens):
             self._die("assert num_decode_blocks <= len(prefill_group)")
             return

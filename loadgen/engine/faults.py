@@ -35,7 +35,7 @@ class FaultMode(StrEnum):
     """`/metrics` answers after `delay_s`."""
 
 
-class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /faults`; it replaces the fault before it."""
 
     mode: FaultMode = FaultMode.NONE
@@ -63,14 +63,14 @@ GENERATION_FAULTS = (
 class FaultSwitch:
     """Fault in force, and the number of requests it has hit."""
 
-    fault: Fault = field(default_factory=Fault)
+    fault: EngineFault = field(default_factory=EngineFault)
     _strikes: int = 0
 
-    def turn_to(self, fault: Fault) -> None:
+    def turn_to(self, fault: EngineFault) -> None:
         self.fault = fault
         self._strikes = 0
 
-    def strike(self, *modes: FaultMode) -> Fault | None:
+    def strike(self, *modes: FaultMode) -> EngineFault | None:
         """Return the fault in force if it is one of these modes, and count a hit; otherwise None."""
         if self.fault.mode not in modes:
             return None

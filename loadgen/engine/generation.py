@@ -21,18 +21,18 @@ from uuid import uuid4
 import xxhash
 from aiohttp import web
 
-from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
+from loadgen.engine.api_answers import DONE, ApiAnswer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
-from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
-from loadgen.engine.consumer import Consumer, Wanted
+from loadgen.engine.choices import EngineChoice, choices_of, collect_all, stream_all, voice_of
+from loadgen.engine.consumer import Consumer, WantedCache
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.expert_counts import COUNTS_KEY, told_counts
-from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
+from loadgen.engine.faults import GENERATION_FAULTS, EngineFault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError, bad_value, json_body
 from loadgen.engine.handoff import EngineDied, Fetch, HandOver, handed_over, handoff_of, prompt_digest
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
 from loadgen.engine.pooling import PoolingRequest, parse_embeddings, parse_rerank, parse_score
-from loadgen.engine.producer import Offer, Producer
+from loadgen.engine.producer import CacheOffer, Producer
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
@@ -41,7 +41,7 @@ from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 from mesh.clock import Clock
 
-_AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
+_AnyAnswer = ApiAnswer | ResponsesAnswer | MessagesAnswer
 _Parse = Callable[[str, bytes], GenerationRequest]
 _OnEnd = Callable[[int, FinishReason], None]
 _ANSWER_PREFIX = {
@@ -265,7 +265,7 @@ class Generation:
                 raise AssertionError(f"{mode} strikes elsewhere")
 
     async def _generate(
-        self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
+        self, http: web.Request, request: GenerationRequest, fault: EngineFault | None, asked: _Asked
     ) -> web.StreamResponse:
         if request.samples > 1 or request.further_prompts:
             return await self._generate_several(http, request, fault, asked)
@@ -289,12 +289,12 @@ class Generation:
             self._driver.abort(request_id)
 
     async def _generate_several(
-        self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
+        self, http: web.Request, request: GenerationRequest, fault: EngineFault | None, asked: _Asked
     ) -> web.StreamResponse:
         """Serve several choices entirely on this engine: gateways never split such a request between prefill and
         decode."""
         planned = [self._plan(http, each, None) for each in choices_of(request)]
-        choices: list[Choice] = []
+        choices: list[EngineChoice] = []
 
         async def progress(feed: TokenFeed, seen: int) -> tuple[int, FinishReason | None]:
             tokens, reason = await _progress(feed, seen, fault)
@@ -308,9 +308,9 @@ class Generation:
                 feed = self._driver.submit(engine_request, rank)
                 if isinstance(feed, Rejection):
                     return await _refuse(http, request, busy())
-                assert isinstance(answer, Answer), "no other API has several choices"
+                assert isinstance(answer, ApiAnswer), "no other API has several choices"
                 answer.is_one_of_several = True
-                choices.append(Choice(answer, feed))
+                choices.append(EngineChoice(answer, feed))
             if not request.stream:
                 return web.Response(body=await collect_all(choices, progress), headers=_JSON)
             response = await _open(http, request)
@@ -330,12 +330,12 @@ class Generation:
         digest = prompt_digest(request.model, request.cache_salt, request.prompt)
         if isinstance(handoff, Fetch):
             assert self._consumer is not None
-            self._consumer.want(request_id, Wanted(handoff, tokens, digest))
+            self._consumer.want(request_id, WantedCache(handoff, tokens, digest))
             asked.is_wanted = True
         elif engine_request.lease_ns is not None:
             assert self._producer is not None
             key = handoff.key or request_id
-            self._producer.offer(key, Offer(request_id, self._producer.engine_ids[rank], tokens, digest))
+            self._producer.offer(key, CacheOffer(request_id, self._producer.engine_ids[rank], tokens, digest))
 
     def forget(self, request_id: str) -> None:
         """Remove an ended request from producer and consumer; an offer whose blocks are kept under a lease stays."""
@@ -441,7 +441,7 @@ def _answer(request: GenerationRequest, answer_id: str, created: int, prompt_tok
         return ResponsesAnswer(request, answer_id, created, prompt_tokens, output)
     if request.endpoint is Endpoint.MESSAGES:
         return MessagesAnswer(request, answer_id, created, prompt_tokens, output)
-    return Answer(request, answer_id, created, prompt_tokens, output)
+    return ApiAnswer(request, answer_id, created, prompt_tokens, output)
 
 
 def _json(content: object) -> web.Response:
@@ -478,7 +478,7 @@ def _end_mark(request: GenerationRequest) -> bytes:
 
 
 async def _relay(
-    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: Fault | None, on_end: _OnEnd
+    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: EngineFault | None, on_end: _OnEnd
 ) -> web.StreamResponse:
     """Send the headers at once, then tokens as they exist; tokens that are due together go out together."""
     response = await _open(http, answer.request)
@@ -504,7 +504,7 @@ async def _relay(
 
 
 async def _collect(
-    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: Fault | None, on_end: _OnEnd
+    http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: EngineFault | None, on_end: _OnEnd
 ) -> web.StreamResponse:
     tokens = 0
     reason = None
@@ -519,7 +519,7 @@ async def _collect(
     return web.Response(body=answer.whole(tokens, reason), headers=_JSON)
 
 
-async def _progress(feed: TokenFeed, seen: int, fault: Fault | None) -> tuple[int, FinishReason | None]:
+async def _progress(feed: TokenFeed, seen: int, fault: EngineFault | None) -> tuple[int, FinishReason | None]:
     """Wait for more tokens; gives the token count, and the finish reason once it is complete. A fault ends it early."""
     await feed.more_than(seen)
     if fault is not None and feed.tokens >= fault.after_tokens:
@@ -527,5 +527,5 @@ async def _progress(feed: TokenFeed, seen: int, fault: Fault | None) -> tuple[in
     return feed.tokens, feed.reason
 
 
-def _dies(fault: Fault | None, reason: FinishReason | None) -> bool:
+def _dies(fault: EngineFault | None, reason: FinishReason | None) -> bool:
     return fault is not None and fault.mode is FaultMode.DIE_MIDSTREAM and reason is FinishReason.ABORT

@@ -23,7 +23,7 @@ from loadgen.engine.server_config import EngineServerConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class EngineAnnouncement:
     """Report on standard output that the engines are ready, to the user or to the program that started them."""
 
     as_json: bool
@@ -42,7 +42,7 @@ def describe(server: EngineServer) -> dict[str, object]:
     return {"url": server.url, "model": server.config.model, "adapters": list(server.config.adapters)}
 
 
-async def serve_until_stopped(configs: list[EngineServerConfig], announcement: Announcement) -> None:
+async def serve_until_stopped(configs: list[EngineServerConfig], announcement: EngineAnnouncement) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -198,7 +198,7 @@ def main(
         for index in range(count)
     ]
     try:
-        uvloop.run(serve_until_stopped(configs, Announcement(as_json)))
+        uvloop.run(serve_until_stopped(configs, EngineAnnouncement(as_json)))
     except EngineDied as died:
         raise click.ClickException(str(died)) from died
     except ExceptionGroup as failures:

@@ -25,7 +25,7 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CacheOffer:
     """Prompt that is being computed for a decode worker, or has been."""
 
     request_id: str
@@ -42,7 +42,7 @@ class Wish(msgspec.Struct, frozen=True):
     waits_s: float = 0.0
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundCache(msgspec.Struct, frozen=True):
     prompt_tokens: int
     digest: str
 
@@ -62,7 +62,7 @@ class Producer:
         self._config = config
         self._driver = driver
         self._time_scale = time_scale
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, CacheOffer] = {}
         self._keys: dict[str, str] = {}
         """Keys of offers by request id."""
         self._changed = asyncio.Event()
@@ -74,7 +74,7 @@ class Producer:
     def lease_ns(self) -> int:
         return int(self._config.kept_s * _NS)
 
-    def offer(self, key: str, offer: Offer) -> None:
+    def offer(self, key: str, offer: CacheOffer) -> None:
         """Register an offer, before the prompt is computed. Raises EngineDied if an SGLang room is in use, as a real
         scheduler does."""
         if key in self._offers and self._config.connector is Connector.SGLANG:
@@ -118,7 +118,7 @@ class Producer:
             raise web.HTTPNotFound
         if wish.engine_id is not None and wish.engine_id != offer.engine_id:
             raise web.HTTPConflict
-        return _json(Found(offer.prompt_tokens, offer.digest))
+        return _json(FoundCache(offer.prompt_tokens, offer.digest))
 
     async def _renew(self, http: web.Request) -> web.Response:
         for key in msgspec.json.decode(await http.read(), type=Renewal).keys:
@@ -135,7 +135,7 @@ class Producer:
             raise web.HTTPNotFound
         return web.Response()
 
-    def _kept(self, key: str) -> Offer | None:
+    def _kept(self, key: str) -> CacheOffer | None:
         self._driver.load()
         offer = self._offers.get(key)
         return offer if offer is not None and self._driver.keeps(offer.request_id) else None

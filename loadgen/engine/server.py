@@ -23,7 +23,7 @@ from loadgen.engine.consumer import Consumer
 from loadgen.engine.decode_group import Steps
 from loadgen.engine.driver import EngineDriver
 from loadgen.engine.exposition import CONTENT_TYPE, Exposition
-from loadgen.engine.faults import Fault, FaultMode, FaultSwitch
+from loadgen.engine.faults import EngineFault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError
 from loadgen.engine.generation import Generation, reset_connection
 from loadgen.engine.model import EngineLoad
@@ -157,7 +157,7 @@ class EngineServer:
             differing_prompts=0 if consumer is None else consumer.differing_prompts,
         )
 
-    def set_fault(self, fault: Fault) -> None:
+    def set_fault(self, fault: EngineFault) -> None:
         """Set the fault, for a program that runs the engine in its own process, such as a test; others `POST
         /faults`."""
         self._faults.turn_to(fault)
@@ -351,7 +351,7 @@ class EngineServer:
 
     async def _order_fault(self, http: web.Request) -> web.Response:
         try:
-            fault = msgspec.json.decode(await http.read(), type=Fault)
+            fault = msgspec.json.decode(await http.read(), type=EngineFault)
         except msgspec.DecodeError as error:
             raise ApiError(400, "BadRequestError", str(error)) from None
         self._faults.turn_to(fault)

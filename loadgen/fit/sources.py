@@ -16,7 +16,7 @@ from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, T
 from gateway.core.features.disaggregated.predictors.estimator import KEY_MAX, UNKNOWN_PROMPT
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.state.predictor_files import read_history
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.files import TraceError
 from loadgen.traces.rows import Trace
 from mesh.state_files import StateUnusable
@@ -80,7 +80,7 @@ def _ended(request: Request, after: int, end_s: float) -> Ended:
     return Ended(request.prompt_key, request.prompt_tokens, output_tokens, after, round(end_s * _SECOND_NS))
 
 
-def passage_key(passage: Passage) -> int:
+def passage_key(passage: BlockText) -> int:
     """Key of a prompt that is known by its blocks; UNKNOWN_PROMPT for one with text of its own at its end."""
     if not passage.runs or (passage.own and passage.blocks * passage.block_tokens < passage.tokens):
         return UNKNOWN_PROMPT

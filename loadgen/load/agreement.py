@@ -32,7 +32,7 @@ from loadgen.machine import CpuSampler
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import RunSection, Scenario, load_scenario
 from loadgen.simulator.world import World
-from loadgen.vocabulary import Api
+from loadgen.vocabulary import ApiKind
 from loadgen.workload import Message
 from mesh.clock import Clock
 
@@ -168,7 +168,7 @@ async def _probe(session: aiohttp.ClientSession, url: str, dialect: Dialect, wor
     heard: list[int] = []
     sent_ns = clock.now_ns()
     body = dialect.body([Message(role="user", content=f"{words:<64}")], 2)
-    url += Api.CHAT.path
+    url += ApiKind.CHAT.path
     await exchange(
         session, url, headers={}, body=body, answer=answer, on_text=lambda: heard.append(clock.now_ns() - sent_ns)
     )

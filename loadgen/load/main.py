@@ -28,7 +28,7 @@ from loadgen.results import summary_table, write_results
 from loadgen.settings import setting
 from loadgen.shipped import SCENARIO
 from loadgen.simulator.scenario import load_scenario
-from loadgen.vocabulary import Api
+from loadgen.vocabulary import ApiKind
 from loadgen.wide_console import wide_console
 from mesh.clock import Clock
 from mesh.faults import ConfigError
@@ -62,8 +62,8 @@ _SECOND_NS = 1_000_000_000
 @click.option("--model", help="Replace the scenario's model.")
 @click.option(
     "--api",
-    type=click.Choice([str(api) for api in Api]),
-    default=str(Api.CHAT),
+    type=click.Choice([str(api) for api in ApiKind]),
+    default=str(ApiKind.CHAT),
     show_default=True,
     help="Send by this API.",
 )
@@ -125,7 +125,7 @@ def load(
     changes |= {key: value for key, value in (("duration", duration), ("seed", seed)) if value is not None}
     try:
         loaded = load_scenario(scenario, changes, without_a_fleet)
-        dialect = Dialect(ModelName(model or loaded.model), Api(api), not no_usage, ignore_eos)
+        dialect = Dialect(ModelName(model or loaded.model), ApiKind(api), not no_usage, ignore_eos)
         limits = Limits(connections_max, _tls(ca_file))
         plan = plan_of(loaded, urls_by_region(urls, loaded), read_keys(keys, key_file, loaded), dialect, limits)
     except ConfigError as error:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from gateway.core.vocabulary import RegionName
 from loadgen.live_client import Dialect
-from loadgen.live_runner import ClientGroup, ClosedLoop, LoadPlan, OpenLoop
+from loadgen.live_runner import ClosedLoop, LiveClientGroup, LoadPlan, OpenLoop
 from loadgen.simulator.scenario import ArrivalsSection, ClientsSection, Scenario
 from loadgen.workload import Program, Recorded, Workload, arrivals
 from mesh.faults import ConfigError
@@ -121,10 +121,10 @@ def plan_of(scenario: Scenario, urls: Urls, keys: Keys, dialect: Dialect, limits
     )
 
 
-def _group(scenario: Scenario, number: int, urls: Urls, keys: Keys) -> ClientGroup:
+def _group(scenario: Scenario, number: int, urls: Urls, keys: Keys) -> LiveClientGroup:
     section = scenario.clients[number]
     region = RegionName(section.region)
-    return ClientGroup(
+    return LiveClientGroup(
         region,
         urls[region],
         _load(scenario, number, section),

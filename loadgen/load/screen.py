@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.vocabulary import RegionName
-from loadgen.live_runner import LiveRunner, Tally
+from loadgen.live_runner import ClientTally, LiveRunner
 from loadgen.machine import CpuSampler
 
 _TERMINAL_INTERVAL_S = 0.5
@@ -75,7 +75,7 @@ class Screen:
             table.add_row(region, *self._cells(region, tally))
         return Group(Text(f"{self._title}  {self._clock()}", style="bold"), self._bar(), table)
 
-    def _cells(self, region: RegionName, tally: Tally) -> list[str]:
+    def _cells(self, region: RegionName, tally: ClientTally) -> list[str]:
         return [
             str(tally.completed),
             str(tally.failed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, Picture, cloud, lines
-from loadgen.pages.tables import Cell, Part, Row, Table
+from loadgen.pages.tables import Table, TableCell, TablePart, TableRow
 from loadgen.pages.templates import render
 
 
@@ -24,9 +24,9 @@ def eldr_page(document: Figures) -> str:
 
 
 def _rhos(scores: Figures) -> Table:
-    rows = [Row(name, [Cell(f"{rho:.3f}")]) for name, rho in scores["transformations"].items()]
-    rows.append(Row("count-idf, chosen layers", [Cell(f"{scores['masked']:.3f}")]))
-    return Table("ρ by what a signature is made of", ["", "ρ"], [Part("", rows)])
+    rows = [TableRow(name, [TableCell(f"{rho:.3f}")]) for name, rho in scores["transformations"].items()]
+    rows.append(TableRow("count-idf, chosen layers", [TableCell(f"{scores['masked']:.3f}")]))
+    return Table("ρ by what a signature is made of", ["", "ρ"], [TablePart("", rows)])
 
 
 def _curves(document: Figures) -> Picture:
@@ -37,8 +37,8 @@ def _curves(document: Figures) -> Picture:
 
 
 def _sizes(document: Figures) -> Table:
-    rows = [Row(str(number), [Cell(str(size))]) for number, size in enumerate(document["sizes"])]
-    return Table("Requests of the calibration by cluster", ["cluster", "requests"], [Part("", rows)])
+    rows = [TableRow(str(number), [TableCell(str(size))]) for number, size in enumerate(document["sizes"])]
+    return Table("Requests of the calibration by cluster", ["cluster", "requests"], [TablePart("", rows)])
 
 
 def _picture(plane: Figures) -> Picture:

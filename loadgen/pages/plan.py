@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, Picture, lines
 from loadgen.pages.markdown import NOTHING
-from loadgen.pages.tables import Cell, Part, Row, Table
+from loadgen.pages.tables import Table, TableCell, TablePart, TableRow
 from loadgen.pages.templates import render
 
 MISSING = "price missing"
@@ -96,34 +96,35 @@ def facts(document: Figures) -> list[str]:
 
 
 def fleet_table(fleet: Figures) -> Table:
-    rows = [Row("one pool", _whole_cells(fleet["homogeneous"]))]
+    rows = [TableRow("one pool", _whole_cells(fleet["homogeneous"]))]
     rows += [
-        Row(
+        TableRow(
             f"{each['threshold_tokens']:,}"
             + (" (best)" if each["threshold_tokens"] == fleet["best_threshold_tokens"] else ""),
             _split_cells(each),
         )
         for each in fleet["splits"]
     ]
-    return Table("Fleets by threshold", ["split at", *_HEADS], [Part("", rows)])
+    return Table("Fleets by threshold", ["split at", *_HEADS], [TablePart("", rows)])
 
 
-def _whole_cells(whole: Figures) -> list[Cell]:
-    return [*_dashes(3), Cell(count(whole["instances"])), *_dashes(1), Cell(count(whole["verified_instances"])),
-            *_dashes(1), Cell(count(_gpus(whole))), Cell(money(_cost(whole)))]  # fmt: skip
+def _whole_cells(whole: Figures) -> list[TableCell]:
+    instances, verified = TableCell(count(whole["instances"])), TableCell(count(whole["verified_instances"]))
+    totals = TableCell(count(_gpus(whole))), TableCell(money(_cost(whole)))
+    return [*_dashes(3), instances, *_dashes(1), verified, *_dashes(1), *totals]
 
 
-def _split_cells(each: Figures) -> list[Cell]:
+def _split_cells(each: Figures) -> list[TableCell]:
     return [
-        Cell(f"{each['short_share']:.1%}"),
-        Cell(NOTHING if each["gain"] is None else f"{each['gain']:.2f}"),
-        Cell(percent(each["closed_form_savings_share"])),
-        Cell(count(each["instances"]), _parts(each, "instances")),
-        Cell(percent(each["savings_share"])),
-        Cell(count(each["verified_instances"]), _parts(each, "verified_instances")),
-        Cell(percent(each["verified_savings_share"])),
-        Cell(count(_gpus(each))),
-        Cell(money(_cost(each))),
+        TableCell(f"{each['short_share']:.1%}"),
+        TableCell(NOTHING if each["gain"] is None else f"{each['gain']:.2f}"),
+        TableCell(percent(each["closed_form_savings_share"])),
+        TableCell(count(each["instances"]), _parts(each, "instances")),
+        TableCell(percent(each["savings_share"])),
+        TableCell(count(each["verified_instances"]), _parts(each, "verified_instances")),
+        TableCell(percent(each["verified_savings_share"])),
+        TableCell(count(_gpus(each))),
+        TableCell(money(_cost(each))),
     ]
 
 
@@ -147,21 +148,21 @@ _POOL_HEADS = ("window", "slots", "requests/s", "μ by formula", "carried as pla
 
 def pools_table(fleet: Figures) -> Table:
     """Table of the single pool, and of the best split."""
-    parts = [Part("one pool", [_pool_row(fleet["homogeneous"]["pool"])])]
+    parts = [TablePart("one pool", [_pool_row(fleet["homogeneous"]["pool"])])]
     parts += [
-        Part(f"split at {each['threshold_tokens']:,}", [_pool_row(each["short"]), _pool_row(each["long"])])
+        TablePart(f"split at {each['threshold_tokens']:,}", [_pool_row(each["short"]), _pool_row(each["long"])])
         for each in fleet["splits"]
         if each["threshold_tokens"] == fleet["best_threshold_tokens"]
     ]
     return Table("One instance of each pool", ["", *_POOL_HEADS], parts)
 
 
-def _pool_row(pool: Figures) -> Row:
+def _pool_row(pool: Figures) -> TableRow:
     played: dict[str, Any] = pool["played"] or {}
     texts = (f"{pool['context_tokens']:,}", f"{pool['slots']}", f"{pool['rate_per_s']:,.1f}",
              _figure(pool["throughput_per_s"]), _figure(pool["carried_per_s"]), _figure(played.get("ttft_p99_s")),
              _figure(played.get("tpot_p99_ms"), 0), pool["limited_by"] or NOTHING)  # fmt: skip
-    return Row(pool["name"], [Cell(text) for text in texts])
+    return TableRow(pool["name"], [TableCell(text) for text in texts])
 
 
 def region_table(fleet: Figures) -> Table | None:
@@ -171,13 +172,13 @@ def region_table(fleet: Figures) -> Table | None:
     rows = []
     for name, told in designs.items():
         if told is None:
-            rows.append(Row(name, _dashes(2)))
+            rows.append(TableRow(name, _dashes(2)))
             continue
         local, pooled = told["region_local_instances"], told["pooled_instances"]
         by_region = "; ".join(f"{region} {sum(pools.values())}" for region, pools in told["by_region"].items())
-        rows.append(Row(name, [Cell(f"{local:,}", by_region), Cell(f"{pooled:,}")]))
+        rows.append(TableRow(name, [TableCell(f"{local:,}", by_region), TableCell(f"{pooled:,}")]))
     return Table(
-        "By region", ["", "each region for its own peak", "all regions for their common peak"], [Part("", rows)]
+        "By region", ["", "each region for its own peak", "all regions for their common peak"], [TablePart("", rows)]
     )
 
 
@@ -186,26 +187,28 @@ def price_table(fleet: Figures) -> Table | None:
     designs = {name: told for name, told in (fleet["regions"] or {}).items() if told and "day" in told}
     if not designs:
         return None
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for name, told in designs.items():
         day = told["day"]
-        rows.append(Row(name, _priced_cells(day["weekday"], day["weekend"])))
+        rows.append(TableRow(name, _priced_cells(day["weekday"], day["weekend"])))
         rows += [
-            Row(f"  {region}", _priced_cells(each, day["weekend"]["regions"][region]))
+            TableRow(f"  {region}", _priced_cells(each, day["weekend"]["regions"][region]))
             for region, each in day["weekday"]["regions"].items()
         ]
-        rows += [Row(f"  {region}", [Cell("not in the price list"), *_dashes(3)]) for region in day["unpriced"]]
+        rows += [
+            TableRow(f"  {region}", [TableCell("not in the price list"), *_dashes(3)]) for region in day["unpriced"]
+        ]
     currency = next(iter(designs.values()))["day"]["currency"]
     heads = ["", f"{currency} a weekday", "kg CO2", f"{currency} a day of a weekend", "kg CO2"]
-    return Table("Over a day", heads, [Part("", rows)])
+    return Table("Over a day", heads, [TablePart("", rows)])
 
 
-def _priced_cells(*days: Figures) -> list[Cell]:
-    return [Cell(text) for each in days for text in (f"{each['money']:,.2f}", f"{each['carbon_kg']:,.1f}")]
+def _priced_cells(*days: Figures) -> list[TableCell]:
+    return [TableCell(text) for each in days for text in (f"{each['money']:,.2f}", f"{each['carbon_kg']:,.1f}")]
 
 
-def _dashes(number: int) -> list[Cell]:
-    return [Cell(NOTHING)] * number
+def _dashes(number: int) -> list[TableCell]:
+    return [TableCell(NOTHING)] * number
 
 
 def count(value: int | None) -> str:

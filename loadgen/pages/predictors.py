@@ -6,7 +6,7 @@ from __future__ import annotations
 from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, Picture, lines
 from loadgen.pages.markdown import NOTHING
-from loadgen.pages.tables import Cell, Part, Row, Table
+from loadgen.pages.tables import Table, TableCell, TablePart, TableRow
 from loadgen.pages.templates import render
 
 
@@ -44,8 +44,8 @@ def _table(scores: Figures) -> Table:
         _row("believed", scores["believed_share"], "of questions"),
         _row("right, where believed", scores["believed_right_share"], "did leave"),
     ]  # fmt: skip
-    return Table("Scores", ["", "", "beside"], [Part("", rows)])
+    return Table("Scores", ["", "", "beside"], [TablePart("", rows)])
 
 
-def _row(name: str, value: float | None, beside: str) -> Row:
-    return Row(name, [Cell(NOTHING if value is None else f"{value:.4f}"), Cell(beside)])
+def _row(name: str, value: float | None, beside: str) -> TableRow:
+    return TableRow(name, [TableCell(NOTHING if value is None else f"{value:.4f}"), TableCell(beside)])

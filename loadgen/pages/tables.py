@@ -19,7 +19,7 @@ _FAILURES_MAX = 200
 _RANKS = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     text: str
     note: str = ""
     """Smaller text beside the value."""
@@ -28,14 +28,14 @@ class Cell(NamedTuple):
     """Intensity of the background colour, from 0 to 1."""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Table:
     label: str
     """Label for screen readers."""
     heads: Sequence[str]
-    parts: Sequence[Part]
+    parts: Sequence[TablePart]
     caption: str = ""
     kind: str = ""
 
 
-def _plain(label: str, heads: Sequence[str], rows: Sequence[Row], *, caption: str = "", kind: str = "") -> Table:
-    return Table(label, heads, [Part("", rows)], caption, kind)
+def _plain(label: str, heads: Sequence[str], rows: Sequence[TableRow], *, caption: str = "", kind: str = "") -> Table:
+    return Table(label, heads, [TablePart("", rows)], caption, kind)
 
 
 _Value = Callable[[Figures], float | None]
@@ -131,7 +131,7 @@ _OF_A_VARIANT = tuple(column for _, columns in _PARTS for column in columns)
 def distribution(title: str, unit: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
     """Table of the figures of a box plot."""
     caption = f"{title}, {unit}"
-    shown = [Row(name, [Cell(_three_digits(box[rank])) for rank in _RANKS]) for name, box in rows.items()]
+    shown = [TableRow(name, [TableCell(_three_digits(box[rank])) for rank in _RANKS]) for name, box in rows.items()]
     return _plain(caption, ["run", *_RANKS], shown, caption=caption)
 
 
@@ -139,13 +139,15 @@ def overview(runs: Sequence[Figures]) -> Table:
     """Table with a row for each figure and a column for each run; speeds also have their ratio to the first run."""
     about = "All regions together" + (f"; × is beside {runs[0]['name']}" if len(runs) > 1 else "")
     parts = [
-        Part(title, [Row(column.title, [_compared(run, runs[0], column) for run in runs]) for column in columns])
+        TablePart(
+            title, [TableRow(column.title, [_compared(run, runs[0], column) for run in runs]) for column in columns]
+        )
         for title, columns in _PARTS
     ]
     return Table(about, ["figure", *(run["name"] for run in runs)], parts, about)
 
 
-def _compared(run: Figures, first: Figures, column: _Column) -> Cell:
+def _compared(run: Figures, first: Figures, column: _Column) -> TableCell:
     cell, base = _cell(run["total"], column), column.value_of(first["total"])
     value = column.value_of(run["total"])
     if value is None or not base or run is first or column not in _SPEED:
@@ -153,17 +155,17 @@ def _compared(run: Figures, first: Figures, column: _Column) -> Cell:
     return cell._replace(note=f"× {value / base:.2f}")
 
 
-def _cell(total: Figures, column: _Column) -> Cell:
+def _cell(total: Figures, column: _Column) -> TableCell:
     value = column.value_of(total)
-    return Cell(column.unseen, is_unseen=True) if value is None else Cell(column.shown(value))
+    return TableCell(column.unseen, is_unseen=True) if value is None else TableCell(column.shown(value))
 
 
 def by_region(document: Figures) -> Table:
     """Table with a part for each region, in it a row for each run."""
     parts = [
-        Part(
+        TablePart(
             region,
-            [Row(run["name"], [_cell(run["regions"][region], each) for each in _OF_A_REGION])
+            [TableRow(run["name"], [_cell(run["regions"][region], each) for each in _OF_A_REGION])
              for run in document["runs"]],
         )
         for region in document["regions"][:_REGIONS_LISTED_MAX]
@@ -178,7 +180,7 @@ def regions_left_out(document: Figures) -> int:
 def sweep(cells: Sequence[tuple[str, Figures]]) -> Table:
     """Table of a sweep, each row named after its variant and run."""
     rows = [
-        Row(f"{name} {run['name']}", [_cell(run["total"], column) for column in _OF_A_VARIANT])
+        TableRow(f"{name} {run['name']}", [_cell(run["total"], column) for column in _OF_A_VARIANT])
         for name, document in cells
         for run in document["runs"]
     ]
@@ -192,14 +194,14 @@ def flow(run: Figures, regions: Sequence[str]) -> Table:
     for (client, _), count in counted.items():
         totals[client] += count
     rows = [
-        Row(client, [_flow_cell(counted.get((client, engine), 0), totals[client]) for engine in regions])
+        TableRow(client, [_flow_cell(counted.get((client, engine), 0), totals[client]) for engine in regions])
         for client in regions
     ]
     return _plain(f"Who served whom, {run['name']}", ["asked in \\ served in", *regions], rows, kind="flow")
 
 
-def _flow_cell(count: int, total: int) -> Cell:
-    return Cell(f"{count / total:.1%}", f"{count:,}", heat=0.08 + 0.5 * count / total) if count else Cell("·")
+def _flow_cell(count: int, total: int) -> TableCell:
+    return TableCell(f"{count / total:.1%}", f"{count:,}", heat=0.08 + 0.5 * count / total) if count else TableCell("·")
 
 
 def reasons(runs: Sequence[Figures]) -> Table:
@@ -207,7 +209,7 @@ def reasons(runs: Sequence[Figures]) -> Table:
     counted = {run["name"]: _attempts(run) for run in runs}
     totals = {run["name"]: sum(each["attempts"] for each in run["placements"]) for run in runs}
     rows = [
-        Row(reason, [_share_cell(each[reason], totals[name]) for name, each in counted.items()])
+        TableRow(reason, [_share_cell(each[reason], totals[name]) for name, each in counted.items()])
         for reason in sorted({reason for each in counted.values() for reason in each})
     ]
     return _plain("Why requests went where they went", ["where, and by which rule", *counted], rows)
@@ -225,12 +227,14 @@ def _attempts(run: Figures) -> Counter[str]:
     return counted
 
 
-def _share_cell(count: int, total: int) -> Cell:
-    return Cell(f"{count:,}", f"{count / total:.1%}") if count and total else Cell(str(count))
+def _share_cell(count: int, total: int) -> TableCell:
+    return TableCell(f"{count:,}", f"{count / total:.1%}") if count and total else TableCell(str(count))
 
 
 def failures(runs: Sequence[Figures]) -> Table | None:
     """Failures as clients saw them, with a column for each run; None where no request failed."""
     details = sorted({detail for run in runs for detail in run["total"]["failures"]})[:_FAILURES_MAX]
-    rows = [Row(each, [Cell(_COUNT(run["total"]["failures"].get(each, 0))) for run in runs]) for each in details]
+    rows = [
+        TableRow(each, [TableCell(_COUNT(run["total"]["failures"].get(each, 0))) for run in runs]) for each in details
+    ]
     return _plain("What failed", ["as clients saw it", *(run["name"] for run in runs)], rows) if rows else None

@@ -54,7 +54,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MeasureVerdict:
     """Result of one measure over all runs."""
 
     title: str
@@ -66,25 +66,25 @@ class Verdict:
     """Differences of the next best and of the last run from the best."""
 
 
-def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
+def verdicts(runs: Sequence[Figures]) -> list[MeasureVerdict]:
     return [_verdict(measure, runs) for measure in _MEASURES]
 
 
-def _verdict(measure: Measure, runs: Sequence[Figures]) -> Verdict:
+def _verdict(measure: Measure, runs: Sequence[Figures]) -> MeasureVerdict:
     title = measure.title if len(runs) > 1 else _of_one(measure.title)
     counting = [run for run in runs if measure.counts(run["total"])]
     known = _known(measure, counting)
     losing = [_losing(run, is_left_out=bool(known)) for run in runs if not measure.counts(run["total"])]
     known = known or _known(measure, runs)
     if not known:
-        return Verdict(title, "–", "not measured", tuple(losing))
+        return MeasureVerdict(title, "–", "not measured", tuple(losing))
     ranked = sorted(known, key=lambda pair: pair[1], reverse=measure.more_is_better)
     value = ranked[0][1]
     leaders = [name for name, other in ranked if measure.is_same(value, other)]
     beaten = [pair for pair in ranked if pair[0] not in leaders]
     told = beaten if len(beaten) < 2 else [beaten[0], beaten[-1]]
     others = (f"{name} {measure.shown(other)} ({measure.difference(other, value)})" for name, other in told)
-    return Verdict(title, measure.shown(value), _named(leaders, len(runs)), (*others, *losing))
+    return MeasureVerdict(title, measure.shown(value), _named(leaders, len(runs)), (*others, *losing))
 
 
 def _of_one(title: str) -> str:

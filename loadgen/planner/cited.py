@@ -4,7 +4,7 @@ file."""
 from __future__ import annotations
 
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.planner.profiles import Gpu, Model, Price, Profile
+from loadgen.planner.profiles import Gpu, GpuPrice, Model, Profile
 
 _US = 1_000
 _PAPER = "token-budget paper (arXiv 2604.09613)"
@@ -14,7 +14,7 @@ LLAMA_3_70B_A100 = Profile(
     name="llama-3-70b-a100-tp2",
     source=f"{_PAPER}: §4.1 (model, GPU), Appendix A (Eq. 9's W = 8 ms and H = 0.65 ms, chunks of 512, 65,536 blocks,"
     " at most 128 slots). Weights: 70.6e9 parameters of 2 bytes over 2 GPUs",
-    gpu=Gpu("NVIDIA A100 80 GB", 85.9e9, Price(2.21, f"{_PAPER}, §4.2, for p4d.24xlarge", _PAPER_DATE)),
+    gpu=Gpu("NVIDIA A100 80 GB", 85.9e9, GpuPrice(2.21, f"{_PAPER}, §4.2, for p4d.24xlarge", _PAPER_DATE)),
     model=Model("Llama-3-70B-Instruct", 80, 8, 128, 2, 70.6e9),
     tensor_parallel=2,
     memory_used_share=0.9,
@@ -31,7 +31,7 @@ QWEN3_235B_MI300X = Profile(
     " GB of activations, a margin of 10 %. Its timing is not published: W = 29.4 GB at 70 % of the data sheet's 5.3"
     " TB/s = 7.9 ms, H = 0.03 ms (keys and values of 4,000 tokens at 5.3 TB/s, and sampling), 5 µs a prefill token (44"
     " GFLOP at 40 % of 8 × 2.6 PFLOP/s); derived, not measured",
-    gpu=Gpu("AMD Instinct MI300X 192 GB", 192e9, Price(3.67, f"{_PAPER}, Table 5, a cloud's rate", _PAPER_DATE)),
+    gpu=Gpu("AMD Instinct MI300X 192 GB", 192e9, GpuPrice(3.67, f"{_PAPER}, Table 5, a cloud's rate", _PAPER_DATE)),
     model=Model("Qwen3-235B-A22B, FP8", 94, 4, 128, 1, 29.4e9, 10e9),
     tensor_parallel=8,
     memory_used_share=0.9,

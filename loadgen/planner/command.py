@@ -27,7 +27,7 @@ from loadgen.planner.cited import CITED
 from loadgen.planner.fleet import Seats, thresholds_below
 from loadgen.planner.planning import Ask, NothingFits, plan
 from loadgen.planner.profile_file import read_profiles
-from loadgen.planner.profiles import Price, Profile
+from loadgen.planner.profiles import GpuPrice, Profile
 from loadgen.planner.regions import RegionLoad, region_load, together_per_s
 from loadgen.planner.sources import Source, SourceError, from_curves, from_gateways, from_trace
 from loadgen.planner.verified import Slo, Trial
@@ -166,7 +166,7 @@ def _profile(name: str, file: Path | None, price: float | None) -> Profile:
     profile = known[name]
     if price is None:
         return profile
-    return replace(profile, gpu=replace(profile.gpu, price=Price(price, "--price", "as given")))
+    return replace(profile, gpu=replace(profile.gpu, price=GpuPrice(price, "--price", "as given")))
 
 
 def _source(trace: Path | None, given: dict[str, Any]) -> Source:

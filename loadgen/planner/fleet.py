@@ -2,7 +2,7 @@
 formula (Eq. 8) and its service times (Appendix A). Arithmetic only; `verified.py` simulates the result.
 
 The formulas use means. They model queueing only by a headroom factor, and do not model an engine's shared prefill
-budget: see `Work`.
+budget: see `PlannedWork`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Seats(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedWork:
     """Work of a mean request on an engine, and its use of the KV cache."""
 
     iterations: float
@@ -44,14 +44,14 @@ class Work:
     held_deviation: float
 
 
-def work_of(lengths: Lengths, chunk_tokens: int) -> Work:
+def work_of(lengths: Lengths, chunk_tokens: int) -> PlannedWork:
     def iterations(shape: Shape) -> float:
         return -(-shape.prompt_tokens // chunk_tokens) + shape.output_tokens
 
     mean_iterations = lengths.mean(iterations)
     held = lengths.mean(lambda each: iterations(each) * _held(each)) / mean_iterations
     square = lengths.mean(lambda each: iterations(each) * _held_square(each)) / mean_iterations
-    return Work(
+    return PlannedWork(
         mean_iterations, lengths.mean(lambda each: each.prompt_tokens), held, math.sqrt(max(0.0, square - held**2))
     )
 
@@ -66,7 +66,7 @@ def _held_square(shape: Shape) -> float:
     return (low * low + low * high + high * high) / 3
 
 
-def slots_of(profile: Profile, context_tokens: int, work: Work, seats: Seats) -> int:
+def slots_of(profile: Profile, context_tokens: int, work: PlannedWork, seats: Seats) -> int:
     """Slots of an instance; 0 where not even one window fits."""
     reserved = profile.slots_at(context_tokens)
     if seats is Seats.RESERVED or reserved == 0:
@@ -77,7 +77,7 @@ def slots_of(profile: Profile, context_tokens: int, work: Work, seats: Seats) ->
     return min(profile.sequences_max, max(reserved, int(root * root)))
 
 
-def throughput(profile: Profile, slots: int, work: Work) -> float:
+def throughput(profile: Profile, slots: int, work: PlannedWork) -> float:
     """μ: requests per second of one instance whose slots are all taken. With a prefill cost of zero per token it is n /
     E[S] of Appendix A."""
     if slots == 0:

@@ -25,7 +25,7 @@ class HistogramError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedLengths:
     model: str
     lengths: Lengths
     requests: int
@@ -45,7 +45,7 @@ class _Histogram:
         return max(self.up_to.values(), default=0.0)
 
 
-def lengths_from_pages(pages: Sequence[str], model: str | None = None) -> Counted:
+def lengths_from_pages(pages: Sequence[str], model: str | None = None) -> CountedLengths:
     """Lengths from gateways' metrics pages. Raises HistogramError."""
     found: dict[tuple[str, str], _Histogram] = {}
     for page in pages:
@@ -61,7 +61,7 @@ def lengths_from_pages(pages: Sequence[str], model: str | None = None) -> Counte
     totals, prompts = found[TOTALS, chosen], found.get((PROMPTS, chosen))
     if prompts is None or not prompts.count:
         raise HistogramError(f"{PROMPTS} does not count {chosen}")
-    return Counted(chosen, _joined(prompts, totals), round(totals.count), _NOTES)
+    return CountedLengths(chosen, _joined(prompts, totals), round(totals.count), _NOTES)
 
 
 _NOTES = (

@@ -37,7 +37,7 @@ class Ask:
     """Prices; with regions, the plan also has the fleets' costs over a day."""
 
 
-class Pool(NamedTuple):
+class PlannedPool(NamedTuple):
     """One pool to be simulated, of one threshold or of none."""
 
     seats: Seats
@@ -45,7 +45,7 @@ class Pool(NamedTuple):
     name: str
 
 
-Verified = Mapping[Pool, Carried]
+Verified = Mapping[PlannedPool, Carried]
 
 
 class NothingFits(ValueError):
@@ -91,7 +91,7 @@ def _verified(
     if ask.trial is None:
         return {}
     jobs = [job for job in _jobs(profile, lengths, ask) if job.size.throughput_per_s]
-    found: dict[Pool, Carried] = {}
+    found: dict[PlannedPool, Carried] = {}
     on_progress(0, len(jobs))
     for job, came in all_done(_play, jobs, processes=processes):
         found[job.pool] = came
@@ -101,7 +101,7 @@ def _verified(
 
 @dataclass(frozen=True)
 class _Job:
-    pool: Pool
+    pool: PlannedPool
     profile: Profile
     size: PoolSize
     lengths: Lengths
@@ -114,13 +114,13 @@ def _jobs(profile: Profile, lengths: Lengths, ask: Ask) -> Iterator[_Job]:
     for seats in ask.seats:
         sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
         everybody = sizing.homogeneous()
-        yield _Job(Pool(seats, None, "all"), profile, everybody, lengths, ask.slo, ask.trial)
+        yield _Job(PlannedPool(seats, None, "all"), profile, everybody, lengths, ask.slo, ask.trial)
         for threshold in ask.thresholds:
             sized = sizing.split(threshold)
             for size, part in zip((sized.short, sized.long), lengths.cut(threshold), strict=True):
                 if part is not None:
                     slo = ask.slo if size.share == 1.0 else ask.slo.for_part(size.share)
-                    yield _Job(Pool(seats, threshold, size.name), profile, size, part, slo, ask.trial)
+                    yield _Job(PlannedPool(seats, threshold, size.name), profile, size, part, slo, ask.trial)
 
 
 def _play(job: _Job) -> Carried:
@@ -133,7 +133,7 @@ def _play(job: _Job) -> Carried:
 
 def _fleet(profile: Profile, lengths: Lengths, ask: Ask, seats: Seats, verified: Verified) -> Figures:
     sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
-    everybody = _pool_figures(sizing.homogeneous(), verified.get(Pool(seats, None, "all")))
+    everybody = _pool_figures(sizing.homogeneous(), verified.get(PlannedPool(seats, None, "all")))
     whole = _whole(profile, [everybody])
     splits = [_split_figures(sizing, threshold, verified, whole) for threshold in ask.thresholds]
     counted = "verified_instances" if ask.trial is not None else "instances"
@@ -166,7 +166,7 @@ def _advice(saved: float | None, best: int | None) -> str:
 def _split_figures(sizing: Sizing, threshold: int, verified: Verified, whole: Figures) -> Figures:
     sized = sizing.split(threshold)
     pools = [
-        _pool_figures(size, verified.get(Pool(sizing.seats, threshold, size.name)))
+        _pool_figures(size, verified.get(PlannedPool(sizing.seats, threshold, size.name)))
         for size in (sized.short, sized.long)
     ]
     together = _whole(sizing.profile, pools)

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.planner.profiles import BLOCK_TOKENS, Gpu, Model, Price, Profile
+from loadgen.planner.profiles import BLOCK_TOKENS, Gpu, GpuPrice, Model, Profile
 from mesh.yaml_file import read_yaml
 
 _FILE_BYTES_MAX = 2**20
@@ -72,7 +72,7 @@ class _ProfileKeys(_Part):
     def profile(self, name: str) -> Profile:
         gpu, model, iteration = self.gpu, self.model, self.iteration
         told = gpu.price
-        price = None if told is None else Price(told.usd_per_hour, told.source, told.date)
+        price = None if told is None else GpuPrice(told.usd_per_hour, told.source, told.date)
         return Profile(
             name,
             self.source,

@@ -18,7 +18,7 @@ HOURS_A_YEAR = 8_760
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class GpuPrice:
     """Price of one GPU for an hour in US dollars, with its source and date."""
 
     usd_per_hour: float
@@ -30,7 +30,7 @@ class Price:
 class Gpu:
     name: str
     memory_bytes: float
-    price: Price | None = None
+    price: GpuPrice | None = None
     """Price of the GPU; a missing one (None) is shown as missing."""
 
 

@@ -28,7 +28,7 @@ TRY_MARK = "~"
 
 
 @dataclass(frozen=True, slots=True)
-class RanAt:
+class SimRanAt:
     """Engine that answers, and the prompt tokens that it had in its cache."""
 
     region: RegionName
@@ -43,7 +43,7 @@ class Upstream(Protocol):
 
     def forward_refused(self, reason: RefusalReason, detail: str) -> None: ...
 
-    def first_token(self, ran_at: RanAt) -> None: ...
+    def first_token(self, ran_at: SimRanAt) -> None: ...
 
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None: ...
 
@@ -67,7 +67,7 @@ class Ask:
     is_last_check: bool = False
     """True for a request sent after everything has healed, which must be answered."""
     first_token_ns: int | None = None
-    ran_at: RanAt | None = None
+    ran_at: SimRanAt | None = None
     ended_ns: int | None = None
     outcome: Outcome | None = None
     """Outcome; None while the request runs, and if the connection broke."""

@@ -18,9 +18,9 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.gateways import SimGateway
-from loadgen.simulator.network import Line, Network
+from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
-from mesh.control.vocabulary import PeerHeard, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, PeerHeard, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
 _NONE = ControlVersion()
@@ -58,7 +58,7 @@ class StreamAcceptor(Protocol):
     @property
     def region(self) -> RegionName: ...
 
-    def answer(self, near: Attachment, life: int, line: Line) -> Stream: ...
+    def answer(self, near: SimAttachment, life: int, line: NetworkLine) -> Stream: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ControlTimes:
 class AttachmentEnvironment:
     """Shared environment of all attachments of a world."""
 
-    peers: dict[GatewayId, Attachment]
+    peers: dict[GatewayId, SimAttachment]
     """Attachments by gateway."""
     specs: dict[ReplicaId, ReplicaSpec]
     boards: tuple[StreamAcceptor, ...]
@@ -89,7 +89,7 @@ class AttachmentEnvironment:
 
 
 def served(
-    own: Iterable[ReplicaId], gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Iterable[ReplicaId]
+    own: Iterable[ReplicaId], gateway_id: GatewayId, snapshot: ControlSnapshot | None, disowned: Iterable[ReplicaId]
 ) -> tuple[ReplicaId, ...]:
     """Replicas that a gateway serves: those its snapshot grants, and its own that are not away; never one it knows to
     be another gateway's."""
@@ -100,7 +100,7 @@ def served(
     return tuple(each for each in dict.fromkeys([*granted, *own]) if each not in not_ours)
 
 
-class Attachment:
+class SimAttachment:
     """Attachment of one gateway. The disk outlives the process; all other state is lost with it."""
 
     def __init__(self, gateway: SimGateway, ties: AttachmentEnvironment) -> None:
@@ -123,15 +123,15 @@ class Attachment:
         self._observers = ties.observers
         self._life = 0
         self._policy = gateway.spec.policy
-        self._disk: deque[Snapshot] = deque(maxlen=_DISK_MAX)
+        self._disk: deque[ControlSnapshot] = deque(maxlen=_DISK_MAX)
         """Snapshots kept on disk; the process starts from the last one."""
-        self._snapshot: Snapshot | None = None
+        self._snapshot: ControlSnapshot | None = None
         self._told_version = _NONE
         """Newest version of which a peer has told the owners."""
         self._told_away: dict[ReplicaId, GatewayId] = {}
         self._asking_until_ns = -1
         self._stream: Stream | None = None
-        self._line: Line | None = None
+        self._line: NetworkLine | None = None
         self._stream_heard_ns = 0
         self._has_spoken = False
         """True once the controller has sent a message on the open stream."""
@@ -238,11 +238,11 @@ class Attachment:
 
     # Snapshots
 
-    def is_alive(self, life: int, line: Line) -> None:
+    def is_alive(self, life: int, line: NetworkLine) -> None:
         if life == self._life and line is self._line:
             self._note_spoken()
 
-    def snapshot_came(self, life: int, snapshot: Snapshot) -> None:
+    def snapshot_came(self, life: int, snapshot: ControlSnapshot) -> None:
         """Apply a snapshot, unless a delay has made it older than the one in use."""
         if life != self._life:
             return
@@ -295,7 +295,7 @@ class Attachment:
     def peer_gone(self, gateway_id: GatewayId) -> None:
         self._broken.add(gateway_id)
 
-    def asked_for_owners(self, asker: Attachment, life: int) -> None:
+    def asked_for_owners(self, asker: SimAttachment, life: int) -> None:
         if self.is_up and self._snapshot is not None:
             snapshot = self._snapshot
             self._network.datagram(self.region, asker.region, asker.owners_told, life, snapshot.version, snapshot.away)

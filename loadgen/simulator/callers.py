@@ -14,11 +14,11 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
-from loadgen.simulator.asks import TRY_MARK, Ask, RanAt
+from loadgen.simulator.asks import TRY_MARK, Ask, SimRanAt
 from loadgen.simulator.clients import LEFT, ClientWorld, finish
 from loadgen.simulator.gateways import SimGateway
-from loadgen.simulator.naming import Answer, Names
-from loadgen.simulator.network import Line
+from loadgen.simulator.naming import DnsAnswer, Names
+from loadgen.simulator.network import NetworkLine
 
 _TRIED_AGAIN = frozenset(
     {
@@ -72,7 +72,7 @@ _CLIENTS = frozenset(
 )
 
 
-class Caller:
+class SimCaller:
     """One request as its client holds it, over all of its tries."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Caller:
                 self._try.close(LEFT)
             self._end(None, LEFT, FailedBy.CLIENT)
 
-    def first_token(self, ran_at: RanAt) -> None:
+    def first_token(self, ran_at: SimRanAt) -> None:
         ask, now_ns = self._ask, self._town.agenda.now_ns
         self._town.watch.client_heard(ask, now_ns)
         ask.first_token_ns = now_ns
@@ -128,7 +128,7 @@ class Caller:
         if not self._is_over:
             self._names.look_up(self._ask.region, self._looked_up)
 
-    def _looked_up(self, answer: Answer | None) -> None:
+    def _looked_up(self, answer: DnsAnswer | None) -> None:
         if self._is_over:
             return
         if answer is None:
@@ -184,7 +184,7 @@ class _Try:
     """One connection to one gateway: the near end of a line."""
 
     def __init__(
-        self, caller: Caller, town: ClientWorld, gateway: SimGateway, ask: Ask, others: list[GatewayId]
+        self, caller: SimCaller, town: ClientWorld, gateway: SimGateway, ask: Ask, others: list[GatewayId]
     ) -> None:
         self._caller = caller
         self._gateway = gateway
@@ -193,7 +193,7 @@ class _Try:
         self._is_open = True
         self._was_there = False
         """True once the request has reached a running process."""
-        self._line: Line = town.network.connect(ask.region, gateway.region, self.broke, self._left)
+        self._line: NetworkLine = town.network.connect(ask.region, gateway.region, self.broke, self._left)
         self._line.to_far(self._arrive)
         town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)
 
@@ -208,7 +208,7 @@ class _Try:
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
         raise AssertionError(f"a client forwards nothing: {reason}, {detail}")
 
-    def first_token(self, ran_at: RanAt) -> None:
+    def first_token(self, ran_at: SimRanAt) -> None:
         if self._is_open:
             self._caller.first_token(ran_at)
 

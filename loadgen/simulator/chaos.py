@@ -14,7 +14,7 @@ from typing import Any
 
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
-from loadgen.simulator.faults import Fault, FaultPlaces, random_faults
+from loadgen.simulator.faults import FaultPlaces, SimFault, random_faults
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
 
@@ -433,7 +433,7 @@ def _places_in(document: dict[str, Any]) -> FaultPlaces:
     )
 
 
-def _in_writing(fault: Fault) -> dict[str, Any]:
+def _in_writing(fault: SimFault) -> dict[str, Any]:
     written: dict[str, Any] = {
         "kind": str(fault.kind),
         "target": fault.target,

@@ -241,7 +241,7 @@ def names_place(rule: PlaceRule, place: Place) -> bool:
 
 
 @dataclass(slots=True)
-class Counts:
+class CheckCounts:
     """Counters for the report."""
 
     placements: Counter[tuple[RegionName, RegionName, str]] = field(default_factory=Counter)
@@ -256,11 +256,11 @@ class Counts:
     """Attempts to continue an answer that broke."""
 
 
-class Watch:
+class InvariantWatch:
     """Observer of every event and effect of every gateway, and of every answer to a client."""
 
     def __init__(self, *, every_invariant: bool) -> None:
-        self.counts = Counts()
+        self.counts = CheckCounts()
         self._every_invariant = every_invariant
         """Check the whole core after each event, and follow each request: thorough, and slow on a large fleet."""
         self._views: dict[GatewayId, _View] = {}

@@ -29,15 +29,15 @@ from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
 from loadgen.figures import tokens_by
 from loadgen.report import RequestRecord
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, RanAt
-from loadgen.simulator.checkers import Watch
+from loadgen.simulator.asks import Ask, SimRanAt
+from loadgen.simulator.checkers import InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.gateways import SimGateway
-from loadgen.simulator.network import Line, Network
+from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.prompts import Prompt, empty_prompt, passage_prompt, reply_text
 from loadgen.simulator.scenario import ClientsSection
 from loadgen.vocabulary import RequestEnd
-from loadgen.workload import Program, Recorded, Step, Workload, arrivals
+from loadgen.workload import Program, Recorded, Workload, WorkloadStep, arrivals
 
 _SECOND_NS = 1_000_000_000
 _NONE: frozenset[Connector] = frozenset()
@@ -61,7 +61,7 @@ class ClientWorld:
 
     agenda: Agenda
     network: Network
-    watch: Watch
+    watch: InvariantWatch
     chronicle: Chronicle
     ingress_of: Callable[[RegionName], SimGateway | None]
     """Gateway that DNS would name at present."""
@@ -156,7 +156,7 @@ class _Errand:
     def _request_id(self, number: int) -> RequestId:
         return RequestId(f"{self.group.number}:{self.program_id}#{number}")
 
-    def _prompt(self, step: Step) -> Prompt:
+    def _prompt(self, step: WorkloadStep) -> Prompt:
         """Prompt of a step as an engine sees it: each turn between the marks of the chat template."""
         if step.passage is not None:
             return passage_prompt(self.group.empty(self.tenant), step.passage)
@@ -205,7 +205,7 @@ class _Call:
         self._ask = ask
         self._on_end = on_end
         request_id = ask.request_id
-        line: Line = town.network.connect(
+        line: NetworkLine = town.network.connect(
             ask.region, gateway.region, self.broke, lambda _: gateway.upstream_left(line, request_id)
         )
         self._line = line
@@ -217,7 +217,7 @@ class _Call:
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
         raise AssertionError(f"a client forwards nothing: {reason}, {detail}")
 
-    def first_token(self, ran_at: RanAt) -> None:
+    def first_token(self, ran_at: SimRanAt) -> None:
         ask, now_ns = self._ask, self._town.agenda.now_ns
         self._town.watch.client_heard(ask, now_ns)
         ask.first_token_ns = now_ns

@@ -14,21 +14,21 @@ from controller.core.events import Event as News
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
 from loadgen.figures import Figures
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.attachments import ASK_TIMEOUT_NS, Attachment, AttachmentEnvironment, ControlTimes
-from loadgen.simulator.callers import Caller
+from loadgen.simulator.attachments import ASK_TIMEOUT_NS, AttachmentEnvironment, ControlTimes, SimAttachment
+from loadgen.simulator.callers import SimCaller
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import Call, ClientWorld
 from loadgen.simulator.control_checkers import ControlWatch
 from loadgen.simulator.controller import SimController
 from loadgen.simulator.failovers import Failovers
-from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
-from loadgen.simulator.gateways import Surroundings
-from loadgen.simulator.naming import Names, NameServer, ServedZone
+from loadgen.simulator.faults import CONTROLLER, STANDBY, FaultKind, SimFault
+from loadgen.simulator.gateways import SimEnvironment
+from loadgen.simulator.naming import Names, ServedZone, SimNameServer
 from loadgen.simulator.network import Way
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.shared_store import SharedStore
-from mesh.control.vocabulary import Snapshot
+from mesh.control.vocabulary import ControlSnapshot
 
 _SECOND_NS = 1_000_000_000
 _OLDER_BY = 3
@@ -96,11 +96,11 @@ class _ControlTracer:
         """Ignored: the controller's effects are noted."""
 
     def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
-        if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.TimePassed):
+        if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.ControllerTimePassed):
             told = " ".join(map(_order_in_words, effects))
             self._chronicle.note(now_ns, f"{self._name} {_news_in_words(event)} -> {told}")
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
         self._chronicle.note(now_ns, f"{self._name} snapshot {snapshot.version} to {snapshot.gateway_id}")
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
@@ -121,7 +121,7 @@ def _news_in_words(event: News) -> str:
             return f"{type(event).__name__} {event.gateway_id} {event.policy.digest}"
         case news.RegistryApplied():
             return f"RegistryApplied {len(event.gateways)} {len(event.replicas)}"
-        case news.ConfigApplied() | news.StateRestored():
+        case news.ControllerConfigApplied() | news.StateRestored():
             return type(event).__name__
         case _:
             return str(event)
@@ -134,7 +134,7 @@ def _order_in_words(effect: Order) -> str:
 class Control:
     """Controllers of a world, and all that they reach."""
 
-    def __init__(self, scenario: Scenario, around: Surroundings, chronicle: Chronicle, rng: random.Random) -> None:
+    def __init__(self, scenario: Scenario, around: SimEnvironment, chronicle: Chronicle, rng: random.Random) -> None:
         section = scenario.controller
         assert section is not None
         homes = {
@@ -162,7 +162,7 @@ class Control:
             section.report_interval, section.stream_timeout, section.redial, scenario.network.connection_timeout
         )
         specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
-        self.attachments: dict[GatewayId, Attachment] = {}
+        self.attachments: dict[GatewayId, SimAttachment] = {}
         ties = AttachmentEnvironment(
             self.attachments,
             specs,
@@ -174,11 +174,11 @@ class Control:
             rng,
         )
         for gateway_id, gateway in around.gateways.items():
-            self.attachments[gateway_id] = Attachment(gateway, ties)
+            self.attachments[gateway_id] = SimAttachment(gateway, ties)
             gateway.control = self.attachments[gateway_id]
         for controller in self.controllers.values():
             controller.know(self.attachments)
-        servers: tuple[NameServer, ...] = (*self.controllers.values(), *self.attachments.values())
+        servers: tuple[SimNameServer, ...] = (*self.controllers.values(), *self.attachments.values())
         zone = ServedZone(servers, around.agenda, around.network, scenario.names, rng)
         self.names = Names([RegionName(region) for region in scenario.regions], zone)
 
@@ -188,7 +188,7 @@ class Control:
 
     def give_clients_the_name(self, town: ClientWorld) -> None:
         def call_by_name(ask: Ask, on_end: Callable[[Ask], None]) -> Call:
-            return Caller(town, self.names, self._around.gateways, ask, on_end)
+            return SimCaller(town, self.names, self._around.gateways, ask, on_end)
 
         town.call_by_name = call_by_name
 
@@ -219,7 +219,7 @@ class Control:
 
     # Faults
 
-    def note(self, fault: Fault, begins: bool) -> None:
+    def note(self, fault: SimFault, begins: bool) -> None:
         """Record the begin or end of a fault that may delay news."""
         now_ns = self._around.agenda.now_ns
         by = 1 if begins else -1
@@ -233,7 +233,7 @@ class Control:
             for watcher in self._watchers:
                 watcher.on_struck(now_ns, GatewayId(fault.target))
 
-    def _late_ns(self, fault: Fault) -> int:
+    def _late_ns(self, fault: SimFault) -> int:
         """Maximum delay of a message that was sent while the fault lasted."""
         if self._section.standby is not None and {fault.target, fault.other} & {CONTROLLER, STANDBY}:
             return self._succession_ns()
@@ -250,7 +250,7 @@ class Control:
         waits = section.lease + section.lapse_max + 2 * section.look_interval + section.restart
         return waits + section.stream_timeout + 4 * section.redial
 
-    def change(self, fault: Fault, begins: bool) -> None:
+    def change(self, fault: SimFault, begins: bool) -> None:
         """Apply or heal a fault of the controller, or of a gateway's attachment to it."""
         if fault.kind.hits_controller:
             self._change_controller(fault, begins)
@@ -268,7 +268,7 @@ class Control:
             attachment.age_disk(_OLDER_BY)
             gateway.restart()
 
-    def _change_controller(self, fault: Fault, begins: bool) -> None:
+    def _change_controller(self, fault: SimFault, begins: bool) -> None:
         controller = self.controllers[fault.target]
         match fault.kind:
             case FaultKind.CLOCK_JUMP:

@@ -26,7 +26,7 @@ from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.observers import GatewaySpec
-from mesh.control.vocabulary import Snapshot
+from mesh.control.vocabulary import ControlSnapshot
 from mesh.naming.tree import Area, RecordTree
 
 _SNAPSHOTS_MAX = 256
@@ -106,7 +106,9 @@ class ControlWatch:
         self._overlap_max_ns = overlap_max_ns
         self._now_ns = 0
         self._served: dict[GatewayId, _Served] = {}
-        self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
+        self._snapshots: dict[
+            tuple[GatewayId, ControlVersion], tuple[ControlSnapshot, dict[RegionName, ResidencyPolicy]]
+        ] = {}
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
         self._minds: dict[str, _ControllerView] = {}
         """Records by controller."""
@@ -143,7 +145,7 @@ class ControlWatch:
             elif isinstance(effect, EndRequest | RefuseForward):
                 served.origins.pop(effect.request_id, None)
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
         self._now_ns = now_ns
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
         self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._mind.policies)
@@ -497,7 +499,7 @@ class _Seat:
         self._watch.spoke(self._controller)
         self._watch.on_controller_step(now_ns, clock_ns, event, effects)
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
         self._watch.spoke(self._controller)
         self._watch.on_snapshot_sent(now_ns, snapshot)
 

@@ -11,14 +11,14 @@ from pydantic import Field
 
 from controller.core.config import ControllerConfig
 from gateway.core.vocabulary import Jurisdiction
-from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section, Share
+from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, ScenarioSection, Share
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000 * _MILLISECOND_NS
 _DEFAULTS = ControllerConfig()
 
 
-class ControllerSection(Section):
+class ControllerSection(ScenarioSection):
     """One controller, beside a region's gateways but with network connections of its own, which can be cut."""
 
     region: str
@@ -73,7 +73,7 @@ class ControllerSection(Section):
         )
 
 
-class NamesSection(Section):
+class NamesSection(ScenarioSection):
     """Resolution of the mesh's name by clients, and their behaviour when they reach no gateway."""
 
     resolvers: Count = 4

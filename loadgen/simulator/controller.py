@@ -20,13 +20,13 @@ from controller.store.lease_watch import LeaseMark, LeaseWatch, lease_end_ns
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.attachments import Attachment, SimHello
+from loadgen.simulator.attachments import SimAttachment, SimHello
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
-from loadgen.simulator.network import Line, Network
+from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
-from loadgen.simulator.shared_store import Kept, SharedStore
-from mesh.control.vocabulary import PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner, Snapshot
+from loadgen.simulator.shared_store import KeptDocument, SharedStore
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
 REGION = RegionName(CONTROLLER)
@@ -40,7 +40,7 @@ _WRITE_AGAIN_NS = 200_000_000
 class _Stream:
     """Controller's end of one gateway's stream."""
 
-    def __init__(self, controller: SimController, near: Attachment, near_life: int, line: Line) -> None:
+    def __init__(self, controller: SimController, near: SimAttachment, near_life: int, line: NetworkLine) -> None:
         self.near = near
         self.near_life = near_life
         self.line = line
@@ -86,7 +86,7 @@ class SimController:
         self._store = self._shared.kept
         """State of the store as this controller knows it: for one of a pair, a copy read at its start, plus its own
         writes."""
-        self._attachments: dict[GatewayId, Attachment] = {}
+        self._attachments: dict[GatewayId, SimAttachment] = {}
         self._streams: dict[GatewayId, _Stream] = {}
         self._down: set[GatewayId] = set()
         """Gateways whose DOWN condition is in the store or about to be written."""
@@ -130,7 +130,7 @@ class SimController:
         """Record tree from which it answers, as one of the zone's name servers."""
         return None if self.core is None else self.core.tree
 
-    def know(self, attachments: dict[GatewayId, Attachment]) -> None:
+    def know(self, attachments: dict[GatewayId, SimAttachment]) -> None:
         """Set the gateways' attachments, to which health probes go."""
         self._attachments = attachments
 
@@ -158,7 +158,7 @@ class SimController:
         for observer in self._observers:
             observer.on_store_taken(self.agenda.now_ns, self._process)
             observer.on_controller_start(self.agenda.now_ns, store.term)
-        self.tell(events.ConfigApplied(self._config))
+        self.tell(events.ControllerConfigApplied(self._config))
         policies = tuple(store.policies.values())
         self._down = set(store.down)
         down = tuple(sorted(store.down))
@@ -258,7 +258,7 @@ class SimController:
         """True once its lease has lapsed for so long that gateways should look for the other controller."""
         return self._is_one_of_two and self.agenda.now_ns >= self._lease_ends_ns + self._section.lapse_max
 
-    def _put(self, change: Callable[[Kept], None]) -> bool:
+    def _put(self, change: Callable[[KeptDocument], None]) -> bool:
         """Write a change to the store. Returns True if it is written; a controller that finds another holding the store
         ends."""
         if not self._shared.write(self._process, change):
@@ -357,13 +357,13 @@ class SimController:
         self._wake_ns = None
         next_ns = self.core.next_wakeup_ns()
         if next_ns is not None and next_ns <= self._now_ns():
-            self.tell(events.TimePassed())
+            self.tell(events.ControllerTimePassed())
         else:
             self._arm()
 
     # Streams
 
-    def answer(self, near: Attachment, life: int, line: Line) -> _Stream:
+    def answer(self, near: SimAttachment, life: int, line: NetworkLine) -> _Stream:
         return _Stream(self, near, life, line)
 
     def attached(self, stream: _Stream, hello: SimHello) -> None:
@@ -451,7 +451,7 @@ class SimController:
         else:
             stream.line.to_near(near.snapshot_came, stream.near_life, snapshot)
 
-    def _snapshot_for(self, gateway_id: GatewayId, core: ControllerCore) -> Snapshot:
+    def _snapshot_for(self, gateway_id: GatewayId, core: ControllerCore) -> ControlSnapshot:
         store = self._store
         replicas = tuple(
             self._grant(core.replicas[replica_id], gateway_id)
@@ -468,7 +468,7 @@ class SimController:
             for each in store.gateways.values()
             if each.gateway_id != gateway_id
         )
-        return Snapshot(self._version(), gateway_id, replicas, away, peers, records=core.tree)
+        return ControlSnapshot(self._version(), gateway_id, replicas, away, peers, records=core.tree)
 
     def _grant(self, replica: ReplicaEntry, to: GatewayId) -> ReplicaGrant:
         place = self._place(replica.home)
@@ -507,12 +507,12 @@ class SimController:
             self._probe(life, self._attachments[gateway_id])
         self.agenda.after(self._section.probe_interval, self._look_after, life)
 
-    def _probe(self, life: int, target: Attachment) -> None:
+    def _probe(self, life: int, target: SimAttachment) -> None:
         answers: list[bool] = []
         self._network.datagram(self.region, target.region, self._probed, life, target, answers)
         self.agenda.after(self._section.probe_timeout, self._gave_up, life, target.gateway_id, answers)
 
-    def _probed(self, life: int, target: Attachment, answers: list[bool]) -> None:
+    def _probed(self, life: int, target: SimAttachment, answers: list[bool]) -> None:
         """Answer a probe at the gateway's host; a host that is gone does not answer."""
         if not target.gateway.is_silent:
             self._network.datagram(
@@ -539,18 +539,18 @@ def _entry_of(hello: SimHello) -> GatewayEntry:
     return GatewayEntry(hello.gateway_id, hello.place, (str(hello.gateway_id),))
 
 
-def _note_hello(store: Kept, hello: SimHello) -> None:
+def _note_hello(store: KeptDocument, hello: SimHello) -> None:
     store.gateways[hello.gateway_id] = _entry_of(hello)
     store.replicas |= {each: ReplicaEntry(each, hello.gateway_id) for each in hello.replicas}
 
 
-def _write_all(store: Kept, kept: Iterable[Effect]) -> None:
+def _write_all(store: KeptDocument, kept: Iterable[Effect]) -> None:
     for effect in kept:
         _write(store, effect)
     store.revision += 1
 
 
-def _write(store: Kept, effect: Effect) -> None:
+def _write(store: KeptDocument, effect: Effect) -> None:
     if isinstance(effect, KeepOwners):
         store.owners_version = effect.version
         store.owners |= dict(effect.owners)

@@ -10,7 +10,7 @@ import random
 from itertools import combinations
 from typing import Any
 
-from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
+from loadgen.simulator.faults import CONTROLLER, FaultKind, FaultPlaces, SimFault, random_faults
 
 JURISDICTIONS = {"us-east-1": "US", "us-west-2": "US", "eu-west-1": "EU", "eu-north-1": "EU", "ap-northeast-1": "JP"}
 _LOAD_S = 24
@@ -64,7 +64,7 @@ def pair_document(seed: int) -> dict[str, Any]:
     return document | {"name": f"pair-chaos-{seed}", "controller": document["controller"] | more}
 
 
-def pair_faults(seed: int, places: FaultPlaces) -> list[Fault]:
+def pair_faults(seed: int, places: FaultPlaces) -> list[SimFault]:
     """Faults for a pair: those for one controller, and further ones that suspend or kill either controller or cut it
     off from the store."""
     rng = random.Random(f"controller chaos/{seed}/pair faults")
@@ -78,11 +78,11 @@ def pair_faults(seed: int, places: FaultPlaces) -> list[Fault]:
     for _ in range(rng.randrange(1, 4)):
         at_ns = rng.randrange(_LOAD_S * _SECOND_NS * 2 // 3)
         lasts_ns = rng.randrange(200 * _MILLISECOND_NS, _LOAD_S * _SECOND_NS - at_ns)
-        faults.append(Fault(rng.choice(kinds), at_ns, lasts_ns, rng.choice(places.controllers)))
+        faults.append(SimFault(rng.choice(kinds), at_ns, lasts_ns, rng.choice(places.controllers)))
     return faults
 
 
-def controller_faults(seed: int, places: FaultPlaces) -> list[Fault]:
+def controller_faults(seed: int, places: FaultPlaces) -> list[SimFault]:
     """Random faults, and at times one of the patterns that chance alone seldom draws."""
     rng = random.Random(f"controller chaos/{seed}/faults")
     until_ns = _LOAD_S * _SECOND_NS
@@ -141,21 +141,21 @@ def _controller(rng: random.Random, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _all_but_one(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+def _all_but_one(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[SimFault]:
     at_ns = rng.randrange(until_ns // 3)
     lasts_ns = rng.randrange(2 * _SECOND_NS, until_ns // 2)
     kind = rng.choice((FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_SILENT))
     survivor = rng.choice(places.gateways)
-    return [Fault(kind, at_ns, lasts_ns, each) for each in places.gateways if each != survivor]
+    return [SimFault(kind, at_ns, lasts_ns, each) for each in places.gateways if each != survivor]
 
 
-def _cut_off_from_all(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+def _cut_off_from_all(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[SimFault]:
     at_ns = rng.randrange(until_ns // 2)
     lasts_ns = rng.randrange(_SECOND_NS, until_ns // 3)
-    return [Fault(FaultKind.PARTITION, at_ns, lasts_ns, CONTROLLER, each) for each in places.regions]
+    return [SimFault(FaultKind.PARTITION, at_ns, lasts_ns, CONTROLLER, each) for each in places.regions]
 
 
-def _returns_while_only_peers_know(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
+def _returns_while_only_peers_know(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[SimFault]:
     """Faults by which a gateway returns with an old snapshot after other gateways stood in for it, and the controller
     has just crashed."""
     at_ns = rng.randrange(until_ns // 4)
@@ -163,16 +163,16 @@ def _returns_while_only_peers_know(rng: random.Random, places: FaultPlaces, unti
     died_ns = at_ns + gone_ns - _SECOND_NS // 2
     lasts_ns = rng.randrange(6 * _SECOND_NS, until_ns - died_ns)
     return [
-        Fault(FaultKind.OLD_SNAPSHOT, at_ns, gone_ns, rng.choice(places.gateways)),
-        Fault(FaultKind.CONTROLLER_CRASH, died_ns, lasts_ns, CONTROLLER),
+        SimFault(FaultKind.OLD_SNAPSHOT, at_ns, gone_ns, rng.choice(places.gateways)),
+        SimFault(FaultKind.CONTROLLER_CRASH, died_ns, lasts_ns, CONTROLLER),
     ]
 
 
-def _flapping(rng: random.Random, places: FaultPlaces, until_ns: int) -> Fault:
+def _flapping(rng: random.Random, places: FaultPlaces, until_ns: int) -> SimFault:
     every_ns = rng.randrange(2 * _SECOND_NS, 5 * _SECOND_NS)
     times = until_ns * 3 // 4 // every_ns
     kind = rng.choice((FaultKind.GATEWAY_CRASH, FaultKind.OLD_SNAPSHOT))
-    return Fault(kind, _SECOND_NS, every_ns // 2, rng.choice(places.gateways), times=times, every_ns=every_ns)
+    return SimFault(kind, _SECOND_NS, every_ns // 2, rng.choice(places.gateways), times=times, every_ns=every_ns)
 
 
 _CHAT = {

@@ -31,7 +31,7 @@ from loadgen.simulator.agenda import Agenda
 
 
 @dataclass(slots=True, eq=False)
-class Handoff:
+class PrefillRun:
     """Prefill run that computes or has computed the prompt of a decode run."""
 
     source: SimEngine
@@ -51,7 +51,7 @@ class EngineRun:
     on_lost: Callable[[str], None]
     cached_tokens: int | None = None
     """Prompt tokens found in the cache when it first entered the batch."""
-    handoff: Handoff | None = None
+    handoff: PrefillRun | None = None
     """Source of the prompt, for a run whose prompt is computed by a prefill worker."""
     waits_for_its_prompt: bool = False
     """True if the run may come before its prompt has been computed."""

@@ -20,7 +20,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
 from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec
-from mesh.control.vocabulary import Snapshot
+from mesh.control.vocabulary import ControlSnapshot
 from mesh.naming.tree import RecordTree
 
 _SECOND_NS = 1_000_000_000
@@ -100,7 +100,7 @@ class Failovers:
     def on_acting(self, _now_ns: int, _process: str) -> None:
         """Ignored: the actions follow earlier decisions."""
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
+    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
         """Ignored: the time of the decision counts."""
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:

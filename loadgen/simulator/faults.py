@@ -131,7 +131,7 @@ FaultKey = tuple[FaultKind, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SimFault:
     """One fault that heals again; repeated, it flaps."""
 
     kind: FaultKind
@@ -176,7 +176,7 @@ class FaultPlaces:
         return [CONTROLLER, STANDBY] if self.has_pair else [CONTROLLER] if self.has_controller else []
 
 
-def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[Fault]:
+def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[SimFault]:
     """Draw `count` faults, all healed by `until_ns`; they may overlap."""
     kinds = [kind for kind in FaultKind if _has_a_place(kind, places)]
     return [_random_fault(rng, places, rng.choice(kinds), until_ns) for _ in range(count)]
@@ -192,7 +192,7 @@ def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
     return not kind.joins_regions or len(places.regions) > 1
 
 
-def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, until_ns: int) -> Fault:
+def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, until_ns: int) -> SimFault:
     times = rng.choice((1, 1, 1, 2, 4))
     at_ns = rng.randrange(until_ns // 2)
     every_ns = (until_ns - at_ns) // times
@@ -204,7 +204,7 @@ def _random_fault(rng: random.Random, places: FaultPlaces, kind: FaultKind, unti
         target, other = rng.choice(places.controllers) if places.has_pair else CONTROLLER, ""
     else:
         target, other = rng.choice(places.replicas if kind.hits_replica else places.gateways), ""
-    return Fault(kind, at_ns, lasts_ns, target, other, _random_amount(rng, kind), times, every_ns)
+    return SimFault(kind, at_ns, lasts_ns, target, other, _random_amount(rng, kind), times, every_ns)
 
 
 def _random_amount(rng: random.Random, kind: FaultKind) -> float:

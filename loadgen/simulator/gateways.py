@@ -55,10 +55,10 @@ from gateway.request.transcript import Hold
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, RanAt, Upstream
-from loadgen.simulator.engines import EngineRun, Handoff, SimEngine, SimReplica
-from loadgen.simulator.heartbeats import Arrival, Heartbeats
-from loadgen.simulator.network import Line, Network
+from loadgen.simulator.asks import Ask, SimRanAt, Upstream
+from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
+from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
+from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.probes import Probes
 from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
@@ -97,7 +97,7 @@ class ControlSide(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Surroundings:
+class SimEnvironment:
     """Shared environment of all gateways of a world."""
 
     agenda: Agenda
@@ -206,7 +206,7 @@ class _Opener:
 class SimGateway:
     """One gateway process: it can crash, and restarts with its configuration only."""
 
-    def __init__(self, spec: GatewaySpec, around: Surroundings, *, seed: int) -> None:
+    def __init__(self, spec: GatewaySpec, around: SimEnvironment, *, seed: int) -> None:
         self.spec = spec
         self.core: GatewayCore | None = None
         self.heartbeat_loss_share = 0.0
@@ -229,7 +229,7 @@ class SimGateway:
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._wake_ns: int | None = None
-        self.heartbeats = Heartbeats(around.agenda, around.heartbeat_batch_ns, self._hear)
+        self.heartbeats = HeartbeatQueue(around.agenda, around.heartbeat_batch_ns, self._hear)
         self._round_trips_ns: dict[GatewayId, int] = {}
         self.control: ControlSide | None = None
         self._revision = 0
@@ -486,7 +486,7 @@ class SimGateway:
 
     # Requests
 
-    def request_arrives(self, ask: Ask, line: Line, upstream: Upstream) -> None:
+    def request_arrives(self, ask: Ask, line: NetworkLine, upstream: Upstream) -> None:
         if self.core is None:
             self._refuse(line)
             return
@@ -518,7 +518,7 @@ class SimGateway:
             detail = "the owner left"
             self.post(LegEnded(order.request_id, order.attempt, order.leg, LegResult.CANCELLED, detail=detail))
 
-    def _refuse(self, line: Line) -> None:
+    def _refuse(self, line: NetworkLine) -> None:
         """Refuse a connection, as no process runs here; a host that is gone does not answer at all."""
         if self.is_silent:
             self._around.network.fall_silent(line)
@@ -538,7 +538,7 @@ class SimGateway:
         arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left)
         self._begin(arrival, SimSink(self, ask, line, leg, leg.said))
 
-    def upstream_left(self, line: Line, request_id: RequestId) -> None:
+    def upstream_left(self, line: NetworkLine, request_id: RequestId) -> None:
         """Abandon a request whose client, or forwarding gateway, has left."""
         sink = self._sinks.get(request_id)
         if sink is not None and sink.line is line and sink.request is not None:
@@ -637,16 +637,16 @@ class SimGateway:
         assert reading is not None, "the prompt was asked for first"
         source = self._around.engines[ReplicaId(order.prefill.id)]
         assert isinstance(source, SimEngine), "a prefill worker"
-        run.handoff = Handoff(source, reading.run_id)
+        run.handoff = PrefillRun(source, reading.run_id)
         run.waits_for_its_prompt = not order.connector.is_sequential
 
-    def _begun(self, line: Line, leg: SimEngineLeg, run: EngineRun) -> None:
+    def _begun(self, line: NetworkLine, leg: SimEngineLeg, run: EngineRun) -> None:
         """Report a run's first token, except the single token of a prefill."""
         if leg.order.role is not LegRole.PREFILL:
             read_by = leg.sink.reading if leg.order.role is LegRole.DECODE else run
             cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
             engine = leg.engine
-            line.to_near(leg.first_token, RanAt(engine.spec.place.region, engine.replica_id, cached_tokens))
+            line.to_near(leg.first_token, SimRanAt(engine.spec.place.region, engine.replica_id, cached_tokens))
 
     def _forward(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:
         sink, peer = self._sinks[order.request_id], self._around.gateways[GatewayId(order.target.id)]

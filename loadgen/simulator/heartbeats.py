@@ -17,7 +17,7 @@ Arrival = tuple[int, LoadReport]
 _WHEN = itemgetter(0)
 
 
-class Heartbeats:
+class HeartbeatQueue:
     """Queue of heartbeats in transit. A window opens when one arrives, and all that arrived by its end are delivered
     together, in order."""
 

@@ -41,7 +41,7 @@ from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.results import document_of
 from loadgen.simulator.scenario import Scenario, check_playable, load_scenario
-from loadgen.simulator.sweep import Cell, Spread, all_done, all_done_on, grid, play
+from loadgen.simulator.sweep import SeedSpread, SweepCell, all_done, all_done_on, grid, play
 from loadgen.simulator.world import World
 from loadgen.wide_console import wide_console
 from mesh.faults import ConfigError
@@ -227,7 +227,7 @@ def _play_all(
     chosen = [(each, name) for each in loaded for name in _chosen(each, run_names)]
     if len(chosen) > _CELLS_MAX:
         raise click.UsageError(f"{len(chosen)} runs are more than the {_CELLS_MAX} that one sweep may have")
-    cells = [Cell(number, each, name, check) for number, (each, name) in enumerate(chosen)]
+    cells = [SweepCell(number, each, name, check) for number, (each, name) in enumerate(chosen)]
     with _spread_over(processes, ray) as spread:
         done = _with_progress(cells, spread)
     documents = [document_of(each, [done[cell.number] for cell in cells if cell.scenario is each]) for each in loaded]
@@ -255,7 +255,7 @@ def _chosen(scenario: Scenario, run_names: tuple[str, ...]) -> list[str]:
 
 
 @contextmanager
-def _spread_over(processes: int, ray: str | None) -> Iterator[Spread]:
+def _spread_over(processes: int, ray: str | None) -> Iterator[SeedSpread]:
     """Executor of jobs: processes of this machine, or a Ray cluster. Raises ConfigError if the cluster is
     unavailable."""
     if ray is None:
@@ -265,7 +265,7 @@ def _spread_over(processes: int, ray: str | None) -> Iterator[Spread]:
         yield partial(all_done_on, cluster, _JOBS_PER_CORE * cluster.cores)
 
 
-def _with_progress(cells: Sequence[Cell], spread: Spread) -> dict[int, Figures]:
+def _with_progress(cells: Sequence[SweepCell], spread: SeedSpread) -> dict[int, Figures]:
     with _progress() as progress:
         task = progress.add_task("runs", total=len(cells))
         done: dict[int, Figures] = {}
@@ -381,7 +381,7 @@ class _ChaosSeeds:
 
 
 def _run_all(
-    worlds: _ChaosSeeds, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
+    worlds: _ChaosSeeds, spread: SeedSpread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
 ) -> int:
     """Play all seeds. Returns the exit code: 1 if any seed found a fault."""
     if trace is not None:

@@ -21,7 +21,7 @@ from mesh.naming.tree import RecordTree
 _SECOND_NS = 1_000_000_000
 
 
-class NameServer(Protocol):
+class SimNameServer(Protocol):
     """Name server of the zone: a controller or a gateway."""
 
     @property
@@ -34,7 +34,7 @@ class NameServer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """Answer to the clients of one region."""
 
     gateways: tuple[GatewayId, ...]
@@ -42,7 +42,7 @@ class Answer:
     """Time at which a cache has to ask again."""
 
 
-OnAnswer = Callable[[Answer | None], None]
+OnAnswer = Callable[[DnsAnswer | None], None]
 """Callback for an answer; called with None if no name server answered."""
 
 
@@ -59,7 +59,7 @@ def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
 class ServedZone:
     """Name servers of the zone, with the agenda, network and settings to reach them."""
 
-    servers: tuple[NameServer, ...]
+    servers: tuple[SimNameServer, ...]
     agenda: Agenda
     network: Network
     section: NamesSection
@@ -76,7 +76,7 @@ class Cache:
         self._network = zone.network
         self._names = zone.section
         self._rng = zone.rng
-        self._answer: Answer | None = None
+        self._answer: DnsAnswer | None = None
         self._waiting: list[OnAnswer] = []
         """Callbacks that wait for the query in progress; only one query is sent at a time."""
 
@@ -93,7 +93,7 @@ class Cache:
             self._rng.shuffle(order)
             self._ask(order)
 
-    def _ask(self, left: list[NameServer]) -> None:
+    def _ask(self, left: list[SimNameServer]) -> None:
         """Ask one name server after the other."""
         if not left:
             self._tell(None)
@@ -103,7 +103,7 @@ class Cache:
         self._network.datagram(self._region, server.region, self._at_server, server, is_over)
         self._agenda.after(self._names.server_timeout, self._give_up, rest, is_over)
 
-    def _at_server(self, server: NameServer, is_over: list[bool]) -> None:
+    def _at_server(self, server: SimNameServer, is_over: list[bool]) -> None:
         tree = server.records
         if tree is not None:
             self._network.datagram(server.region, self._region, self._answered, tree, is_over)
@@ -112,15 +112,15 @@ class Cache:
         if not is_over:
             is_over.append(True)
             until_ns = self._agenda.now_ns + tree.ttl_s * _SECOND_NS
-            self._answer = Answer(answer_in(tree, self._region), until_ns)
+            self._answer = DnsAnswer(answer_in(tree, self._region), until_ns)
             self._tell(self._answer)
 
-    def _give_up(self, rest: list[NameServer], is_over: list[bool]) -> None:
+    def _give_up(self, rest: list[SimNameServer], is_over: list[bool]) -> None:
         if not is_over:
             is_over.append(True)
             self._ask(rest)
 
-    def _tell(self, answer: Answer | None) -> None:
+    def _tell(self, answer: DnsAnswer | None) -> None:
         waiting, self._waiting = self._waiting, []
         for on_answer in waiting:
             on_answer(answer)

@@ -38,7 +38,7 @@ class NetworkConfig:
     """Time after which a line that crosses a cut breaks (the gateways' keep-alive interval and its time-out)."""
 
 
-class Line:
+class NetworkLine:
     """One connection from a near end that opened it to a far end that serves it."""
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Network:
         self._round_trips_ns = dict(round_trips_ns)
         self._slowness: dict[Way, float] = {}
         self._cuts: dict[Way, int] = {}
-        self._lines: dict[Way, dict[Line, None]] = {}
+        self._lines: dict[Way, dict[NetworkLine, None]] = {}
 
     def round_trip_ns(self, one: RegionName, other: RegionName) -> int:
         """Round trip without faults, jitter or loss."""
@@ -161,8 +161,8 @@ class Network:
             return self._config.in_region_ns
         return self._round_trips_ns[one, other]
 
-    def connect(self, near: RegionName, far: RegionName, on_near_break: OnBreak, on_far_break: OnBreak) -> Line:
-        line = Line(self, near, far, on_near_break, on_far_break)
+    def connect(self, near: RegionName, far: RegionName, on_near_break: OnBreak, on_far_break: OnBreak) -> NetworkLine:
+        line = NetworkLine(self, near, far, on_near_break, on_far_break)
         if near != far:
             self._lines.setdefault((near, far), {})[line] = None
             if self._is_cut(line):
@@ -207,7 +207,7 @@ class Network:
 
     # Calls of lines
 
-    def carry(self, line: Line, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
+    def carry(self, line: NetworkLine, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
         sender, receiver = (line.near, line.far) if outward else (line.far, line.near)
         if self.is_cut(sender, receiver):
             line.hold(outward, action, details)
@@ -215,30 +215,30 @@ class Network:
         delay_ns = self._delay_ns(sender, receiver) + self._retransmission_ns(sender, receiver)
         self._agenda.at(line.in_order(outward, self._agenda.now_ns + delay_ns), action, *details)
 
-    def fall_silent(self, line: Line) -> None:
+    def fall_silent(self, line: NetworkLine) -> None:
         """Break a line after the time-out, because one end is gone without closing it; messages it sent before are not
         lost."""
         self._agenda.after(self._config.connection_timeout_ns, line.break_both, "the network fell silent")
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: NetworkLine) -> None:
         lines = self._lines.get((line.near, line.far))
         if lines is not None:
             lines.pop(line, None)
 
     # Internals
 
-    def _crossing(self, way: Way) -> list[Line]:
+    def _crossing(self, way: Way) -> list[NetworkLine]:
         return [*self._lines.get(way, ()), *self._lines.get((way[1], way[0]), ())]
 
-    def _is_cut(self, line: Line) -> bool:
+    def _is_cut(self, line: NetworkLine) -> bool:
         return self.is_cut(line.near, line.far) or self.is_cut(line.far, line.near)
 
-    def _doom(self, line: Line) -> None:
+    def _doom(self, line: NetworkLine) -> None:
         """Break a line after the time-out if it is still cut: a cut in either direction stops acknowledgements, so both
         ends give up."""
         self._agenda.after(self._config.connection_timeout_ns, self._break_if_cut, line)
 
-    def _break_if_cut(self, line: Line) -> None:
+    def _break_if_cut(self, line: NetworkLine) -> None:
         if self._is_cut(line):
             line.break_both("the network fell silent")
 

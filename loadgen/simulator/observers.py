@@ -15,7 +15,7 @@ from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, ReplicaSpec
-from mesh.control.vocabulary import Snapshot
+from mesh.control.vocabulary import ControlSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ControlObserver(Protocol):
         """Report that a controller acts as the leader in a way that no store token guards."""
         ...
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot, /) -> None: ...
+    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot, /) -> None: ...
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
         """Report that the gateway serves by this version from now on: the latest it received, or at its start the one

@@ -22,12 +22,12 @@ from gateway.core.vocabulary import (
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.simulator.decode_workers import TransferConfig
-from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section
+from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, ScenarioSection
 
 _MILLISECOND_NS = 1_000_000
 
 
-class UnifiedSection(Section):
+class UnifiedSection(ScenarioSection):
     """Pool of engines that run whole requests."""
 
     replicas: Count
@@ -62,7 +62,7 @@ class UnifiedSection(Section):
         return [ReplicaSpec(ReplicaId(f"{pool}{number}"), place, (model,), pool) for number in range(self.replicas)]
 
 
-class DisaggregatedSection(Section):
+class DisaggregatedSection(ScenarioSection):
     """Pool beside the region's other replicas, all of it with one gateway."""
 
     prefill: Count

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from loadgen.engine.blocks import NAME_BYTES, packed
 from loadgen.engine.tokens import TOKEN_BYTES
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 
 _NAME = struct.Struct(">Q")
 
@@ -57,7 +57,7 @@ def empty_prompt(model: str, tenant: str, block_bytes: int) -> Prompt:
     return Prompt(block_bytes, b"", b"", xxh3_64_intdigest(f"{len(model)}:{model}{tenant}".encode()))
 
 
-def passage_prompt(empty: Prompt, passage: Passage) -> Prompt:
+def passage_prompt(empty: Prompt, passage: BlockText) -> Prompt:
     """Passage as a prompt; only the end of its text is generated."""
     unit_tokens = empty.block_bytes // TOKEN_BYTES
     names = passage.names(unit_tokens, empty.seed)

@@ -39,9 +39,9 @@ from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
 from gateway.request.transcript import Unsound
 from loadgen.engine.vocabulary import Rejection
-from loadgen.simulator.asks import Ask, RanAt, Upstream
+from loadgen.simulator.asks import Ask, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimReplica
-from loadgen.simulator.network import Line
+from loadgen.simulator.network import NetworkLine
 
 _EVENT_STREAM = (("content-type", "text/event-stream"),)
 _JSON = (("content-type", "application/json"),)
@@ -91,7 +91,7 @@ class SimSink:
         "upstream",
     )
 
-    def __init__(self, home: Home, ask: Ask, line: Line, upstream: Upstream, said: int = 0) -> None:
+    def __init__(self, home: Home, ask: Ask, line: NetworkLine, upstream: Upstream, said: int = 0) -> None:
         self.home = home
         self.ask = ask
         self.line = line
@@ -103,7 +103,7 @@ class SimSink:
         """Legs that are not over."""
         self.reading: EngineRun | None = None
         """Latest run that computed the prompt for a decode worker."""
-        self.ran_at: RanAt | None = None
+        self.ran_at: SimRanAt | None = None
         """Engine whose first token is being reported."""
         self.has_begun = False
         """True once a first token was reported upstream."""
@@ -162,7 +162,7 @@ class SimLeg:
         self.has_begun = False
         """True once its first token has arrived."""
         self.said = sink.said
-        self.line: Line | None = None
+        self.line: NetworkLine | None = None
         sink.legs.append(self)
 
     # Handle of the request
@@ -216,7 +216,7 @@ class SimLeg:
         self.listener.on_failed(failure)
         self.home.turn_over()
 
-    def _begin(self, ran_at: RanAt, place: Place) -> None:
+    def _begin(self, ran_at: SimRanAt, place: Place) -> None:
         """Report the first token."""
         self.has_begun = True
         order, ask = self.order, self.sink.ask
@@ -285,7 +285,7 @@ class SimEngineLeg(SimLeg):
         self.run: EngineRun | None = None
         """Run that writes the answer, where its progress is followed."""
 
-    def first_token(self, ran_at: RanAt) -> None:
+    def first_token(self, ran_at: SimRanAt) -> None:
         if self.is_over:
             return
         if self.order.role is LegRole.DECODE:
@@ -362,7 +362,7 @@ class SimPeerLeg(SimLeg):
     def forward_refused(self, reason: RefusalReason, detail: str) -> None:
         self._fail(LegFailure(LegResult.REFUSED, detail, reason))
 
-    def first_token(self, ran_at: RanAt) -> None:
+    def first_token(self, ran_at: SimRanAt) -> None:
         if not self.is_over:
             self._begin(ran_at, self.place)
 

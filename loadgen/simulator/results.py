@@ -24,7 +24,7 @@ from loadgen.figures import (
 )
 from loadgen.report import RequestRecord, quantile
 from loadgen.simulator.callers import FailedBy
-from loadgen.simulator.faults import Fault
+from loadgen.simulator.faults import SimFault
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.world import RegionSample, Story
@@ -153,7 +153,7 @@ def document_of(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
     }
 
 
-def _fault_in_words(fault: Fault) -> str:
+def _fault_in_words(fault: SimFault) -> str:
     where = f"{fault.target} → {fault.other}" if fault.other else fault.target
     return f"{fault.kind} {where}" + (f", amount {fault.amount:g}" if fault.kind.needs_amount else "")
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from gateway.core.features.scaling.vocabulary import PoolSettings, ScalingSettings
 from gateway.core.vocabulary import ModelName
-from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section, Share
+from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, ScenarioSection, Share
 
 _SECOND_NS = 1_000_000_000
 _DEFAULTS = ScalingSettings()
@@ -30,7 +30,7 @@ class ScalingMode(StrEnum):
     """All regions decide together, like gateways that tell each other their spare capacity."""
 
 
-class ScalingSection(Section):
+class ScalingSection(ScenarioSection):
     """Scaling of replicas. A region's `replicas` are then its maximum."""
 
     concurrency: Count

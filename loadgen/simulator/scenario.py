@@ -41,7 +41,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.features.prices.file import parse_prices, read_prices_file
-from gateway.policy.file import Places, PolicyDocument, TenantSection
+from gateway.policy.file import PolicyDocument, PolicyPlaces, TenantSection
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
@@ -49,7 +49,7 @@ from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
 from loadgen.simulator.decode_workers import TransferConfig
-from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
+from loadgen.simulator.faults import CONTROLLER, STANDBY, FaultKind, SimFault
 from loadgen.simulator.money import PricedDay
 from loadgen.simulator.network import NetworkConfig, Way
 from loadgen.simulator.pool_sections import DisaggregatedSection, UnifiedSection
@@ -59,12 +59,12 @@ from loadgen.simulator.sections import CountOrNone as _CountOrNone
 from loadgen.simulator.sections import Duration as _Duration
 from loadgen.simulator.sections import Moment as _Moment
 from loadgen.simulator.sections import Positive as _Positive
-from loadgen.simulator.sections import Section as _Section
+from loadgen.simulator.sections import ScenarioSection as _Section
 from loadgen.simulator.sections import Share as _Share
 from loadgen.simulator.sections import Size as _Size
 from loadgen.traces.files import Draw, TraceError, guessed_format, opened, read_trace
 from loadgen.traces.rates import Points, fitted, parse_rates
-from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
+from loadgen.traces.replay import Replay, ReplayConfig, ReplayGroup, ReplayPace
 from loadgen.traces.rows import RowFault, Trace, TraceFormat
 from loadgen.workload import (
     BurstConfig,
@@ -212,9 +212,9 @@ class RegionSection(_Section):
     preset: _Preset | None = None
     """Preset of its engines, if it differs from the scenario's."""
     slots: _Count | None = None
-    process: Places | None = None
+    process: PolicyPlaces | None = None
     """Places that may process its requests, as in a policy file; without it, everywhere in the scenario."""
-    accept: Places | None = None
+    accept: PolicyPlaces | None = None
     tenants: dict[str, TenantSection] = Field(default_factory=dict)
 
 
@@ -258,7 +258,7 @@ class TraceSection(_Section):
     output_tokens_max: _Count | None = None
     scale_tokens: _Positive = 1.0
     pause_max: _Duration | None = None
-    pace: Pace = Pace.ANSWERS
+    pace: ReplayPace = ReplayPace.ANSWERS
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -455,8 +455,8 @@ class FaultSection(_Section):
             raise ValueError("`every` should be at least `lasts`")
         return self
 
-    def as_fault(self) -> Fault:
-        return Fault(self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every)
+    def as_fault(self) -> SimFault:
+        return SimFault(self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every)
 
 
 class PricesSection(_Section):
@@ -775,7 +775,7 @@ class Scenario(_Section):
 
     def policy_document(self, region: str) -> PolicyDocument:
         section = self.regions[region]
-        everywhere = Places(jurisdictions=tuple(sorted({each.jurisdiction for each in self.regions.values()})))
+        everywhere = PolicyPlaces(jurisdictions=tuple(sorted({each.jurisdiction for each in self.regions.values()})))
         return PolicyDocument(
             version=1,
             region=region,
@@ -816,7 +816,9 @@ class Scenario(_Section):
         section = self.workloads[name].trace
         assert section is not None, f"{name} is no trace"
         groups = (
-            Group(each.region, each.weight, each.shift / _SECOND_NS) for each in self.clients if each.workload == name
+            ReplayGroup(each.region, each.weight, each.shift / _SECOND_NS)
+            for each in self.clients
+            if each.workload == name
         )
         return _replay_in(section, self.seed, tuple(groups))
 
@@ -884,7 +886,7 @@ def _shared_out(
     return [replicas[number::count] for number in range(count)]
 
 
-def _replay_in(section: TraceSection, seed: int, groups: tuple[Group, ...]) -> Replay:
+def _replay_in(section: TraceSection, seed: int, groups: tuple[ReplayGroup, ...]) -> Replay:
     path, config = Path(section.file), section.as_config()
     rates = Path(section.rates) if section.rates is not None else None
     try:
@@ -908,7 +910,7 @@ def _replay_as_of(
     *,
     config: ReplayConfig,
     seed: int,
-    groups: tuple[Group, ...],
+    groups: tuple[ReplayGroup, ...],
 ) -> Replay:
     return Replay(_trace_as_of(path, trace_format, draw, changed_ns), config, seed=seed, groups=groups)
 

@@ -25,7 +25,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 
-class Section(BaseModel):
+class ScenarioSection(BaseModel):
     """Section that is read once, as a whole, and immutable; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)

@@ -18,7 +18,7 @@ from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptDocument:
     """State that outlives a process."""
 
     term: int = 0
@@ -35,10 +35,10 @@ class SharedStore:
     """Store of one or two controllers."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.kept = KeptDocument()
         self.mark = LeaseMark(0, "", 0)
 
-    def copy(self) -> Kept:
+    def copy(self) -> KeptDocument:
         """Copy of the present state, from which a process continues."""
         return deepcopy(self.kept)
 
@@ -56,7 +56,7 @@ class SharedStore:
         self.mark = replace(self.mark, renewals=self.mark.renewals + 1)
         return True
 
-    def write(self, key: str, change: Callable[[Kept], None]) -> bool:
+    def write(self, key: str, change: Callable[[KeptDocument], None]) -> bool:
         """Apply a change as a whole; False, and no change, if another process has the store."""
         if not self.is_held(key):
             return False
@@ -69,5 +69,5 @@ class SharedStore:
 
     def lose(self) -> None:
         """Lose the whole state."""
-        self.kept = Kept()
+        self.kept = KeptDocument()
         self.mark = LeaseMark(0, "", 0)

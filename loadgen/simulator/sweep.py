@@ -21,7 +21,7 @@ _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SweepCell:
     """One run of one variant of a scenario: a job for one process, on any machine."""
 
     number: int
@@ -31,7 +31,7 @@ class Cell:
     check: bool
 
 
-def play(cell: Cell) -> Figures:
+def play(cell: SweepCell) -> Figures:
     """Play a cell. Raises Broken if the cell is checked and an invariant does not hold."""
     run = next(run for run in cell.scenario.runs if run.name == cell.run_name)
     world = World(cell.scenario, run, every_invariant=cell.check)
@@ -46,7 +46,7 @@ def grid(sweeps: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
     return [dict(zip(sweeps, values, strict=True)) for values in product(*sweeps.values())]
 
 
-class Spread(Protocol):
+class SeedSpread(Protocol):
     """Executor of jobs, which yields each job with its result, in the order of completion."""
 
     def __call__(self, work: Callable[[_Job], _Done], jobs: Iterable[_Job]) -> Iterator[tuple[_Job, _Done]]: ...

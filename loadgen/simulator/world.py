@@ -31,15 +31,15 @@ from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestRecord
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
-from loadgen.simulator.checkers import Counts, Watch
+from loadgen.simulator.checkers import CheckCounts, InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, ClientWorld, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
 from loadgen.simulator.engines import SimEngine, SimReplica
-from loadgen.simulator.faults import Fault, FaultKey, FaultKind
-from loadgen.simulator.gateways import SimGateway, Surroundings
+from loadgen.simulator.faults import FaultKey, FaultKind, SimFault
+from loadgen.simulator.gateways import SimEnvironment, SimGateway
 from loadgen.simulator.money import Meter
 from loadgen.simulator.network import Network
 from loadgen.simulator.observers import GatewaySpec
@@ -100,7 +100,7 @@ class Story:
 
     run: RunSection
     records: tuple[RequestRecord, ...]
-    counts: Counts
+    counts: CheckCounts
     outcomes: dict[str, int]
     samples: dict[RegionName, list[RegionSample]]
     prefix_tokens: dict[RegionName, PrefixTokens]
@@ -131,7 +131,7 @@ class World:
     ) -> None:
         """`on_line` receives each line of the chronicle; `decisions` hashes what gateways decide, costs included."""
         self._has_readers = every_invariant or decisions is not None
-        self.watch = Watch(every_invariant=every_invariant)
+        self.watch = InvariantWatch(every_invariant=every_invariant)
         self.chronicle = Chronicle(on_line)
         self.tenants = TenantWatch(_sides(scenario))
         self._scenario = scenario
@@ -142,7 +142,7 @@ class World:
         self._network = Network(self._agenda, ways, config, self._rng("network"))
         self._engines: dict[ReplicaId, SimReplica] = {}
         self._autoscaler = self._build_autoscaler()
-        self._around = Surroundings(
+        self._around = SimEnvironment(
             self._agenda,
             self._network,
             self._engines,
@@ -405,7 +405,7 @@ class World:
 
     # Faults
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: SimFault) -> None:
         """Begin a fault. Faults of one kind at one place may overlap: the effect lasts from the first begin to the last
         end."""
         self.chronicle.note(self.now_ns, f"fault {fault}")
@@ -414,14 +414,14 @@ class World:
         if self._active[key] == 1:
             self._change(fault, begins=True)
 
-    def _heal(self, fault: Fault) -> None:
+    def _heal(self, fault: SimFault) -> None:
         self.chronicle.note(self.now_ns, f"healed {fault}")
         key = fault.key
         self._active[key] -= 1
         if not self._active[key]:
             self._change(fault, begins=False)
 
-    def _change(self, fault: Fault, *, begins: bool) -> None:
+    def _change(self, fault: SimFault, *, begins: bool) -> None:
         if self.control is not None:
             self.control.note(fault, begins)
         if fault.kind.joins_regions:
@@ -434,7 +434,7 @@ class World:
         elif GatewayId(fault.target) in self._gateways:  # a global balancer replaces all gateways
             self._change_gateway(fault, self._gateways[GatewayId(fault.target)], begins)
 
-    def _change_way(self, fault: Fault, begins: bool) -> None:
+    def _change_way(self, fault: SimFault, begins: bool) -> None:
         one, other = RegionName(fault.target), RegionName(fault.other)
         ways = [(one, other)] if fault.kind is FaultKind.ONE_WAY_PARTITION else [(one, other), (other, one)]
         for way in ways:
@@ -445,7 +445,7 @@ class World:
             else:
                 self._network.heal(*way)
 
-    def _change_engine(self, fault: Fault, engine: SimReplica, begins: bool) -> None:
+    def _change_engine(self, fault: SimFault, engine: SimReplica, begins: bool) -> None:
         if fault.kind is FaultKind.REPLICA_SLOW:
             if engine.is_up or not begins:
                 engine.slow_down(round(100 * fault.amount) if begins else 100)
@@ -456,7 +456,7 @@ class World:
         else:
             engine.restart()
 
-    def _change_gateway(self, fault: Fault, gateway: SimGateway, begins: bool) -> None:
+    def _change_gateway(self, fault: SimFault, gateway: SimGateway, begins: bool) -> None:
         match fault.kind:
             case FaultKind.GATEWAY_CRASH:
                 gateway.crash() if begins else gateway.restart()
@@ -494,7 +494,7 @@ class World:
             case _ as never:
                 assert_never(never)
 
-    def _change_lockdown(self, fault: Fault, gateway: SimGateway, begins: bool) -> None:
+    def _change_lockdown(self, fault: SimFault, gateway: SimGateway, begins: bool) -> None:
         """Change a gateway's lockdown. Both kinds share it: it is lifted when the last of either is over."""
         if begins or not any(self._active[kind, fault.target, fault.other] for kind in _LOCKDOWNS):
             gateway.tell(LockdownChanged(begins, cut=fault.kind is FaultKind.LOCKDOWN_CUT))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens, Seconds
 from loadgen.traces.rows import Trace, TraceFormat, TraceRow, check_blocks, parsed
 
@@ -58,7 +58,7 @@ def _rows(said: Sequence[_Line]) -> Iterable[TraceRow]:
             after, think_s = _caller(said, number), None
         if after is not None and think_s is None:
             think_s = max(0.0, line.at_s - said[after].at_s - (said[after].api_s or 0.0))
-        passage = Passage(line.session, tuple(line.blocks), BLOCK_TOKENS, line.input_tokens, f"{line.index}")
+        passage = BlockText(line.session, tuple(line.blocks), BLOCK_TOKENS, line.input_tokens, f"{line.index}")
         last_of[line.agent] = number
         yield TraceRow(
             line.at_s,

@@ -11,7 +11,7 @@ from calendar import monthrange, timegm
 from collections.abc import Iterable
 from dataclasses import replace
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, parsed
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -37,7 +37,7 @@ def _row(line: str, _number: int) -> TraceRow | None:
     if len(cells) != 3:
         raise RowFault(f"{len(cells)} columns where there should be 3")
     tokens, output_tokens = _count(cells[1], 1), _count(cells[2], 0)
-    return TraceRow(_seconds(cells[0]), "", Passage("", (), _OWN_BLOCK_TOKENS, tokens), output_tokens)
+    return TraceRow(_seconds(cells[0]), "", BlockText("", (), _OWN_BLOCK_TOKENS, tokens), output_tokens)
 
 
 def _seconds(text: str) -> float:

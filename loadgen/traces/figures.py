@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.rows import Trace
 
 _QUANTILES = {"p10": 0.10, "p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -43,7 +43,7 @@ def trace_figures(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _repeated_shares(passages: Sequence[Passage]) -> tuple[float, float]:
+def _repeated_shares(passages: Sequence[BlockText]) -> tuple[float, float]:
     """Share of all input tokens in blocks that occurred earlier after the same blocks; with and without common
     beginnings."""
     seen: set[int] = set()

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from loadgen.passages import Passage, runs_of
+from loadgen.passages import BlockText, runs_of
 from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens
 from loadgen.traces.rows import Trace, TraceFormat, TraceRow, check_blocks, parsed
 
@@ -49,7 +49,7 @@ def parse_mooncake(lines: Iterable[str]) -> Trace:
 def _row(line: _Line) -> TraceRow:
     runs = runs_of(line.hash_ids)
     check_blocks(runs, BLOCK_TOKENS, line.input_length)
-    passage = Passage("", runs, BLOCK_TOKENS, line.input_length)
+    passage = BlockText("", runs, BLOCK_TOKENS, line.input_length)
     session = str(line.hash_ids[1]) if len(line.hash_ids) > 1 else ""
     return TraceRow(line.timestamp / 1000, session, passage, line.output_length)
 

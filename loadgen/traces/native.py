@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.fields import BlockNumber, InputTokens, OutputTokens, Seconds
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, check_blocks, parsed
 
@@ -90,7 +90,7 @@ def _row(line: _Line, session: str, own: str, session_so_far: _Session) -> Trace
     if line.after is not None and line.after not in session_so_far.number_of:
         raise RowFault(f"waits for {line.after!r} of its session, which is not there before it")
     check_blocks(line.blocks, line.block_tokens, line.input_tokens)
-    passage = Passage(line.space, tuple(line.blocks), line.block_tokens, line.input_tokens, own)
+    passage = BlockText(line.space, tuple(line.blocks), line.block_tokens, line.input_tokens, own)
     return TraceRow(
         line.at or 0.0,
         session,

@@ -13,14 +13,14 @@ from enum import StrEnum
 
 from xxhash import xxh3_64_intdigest
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.rows import Trace, TraceRow
-from loadgen.workload import Program, Step
+from loadgen.workload import Program, WorkloadStep
 
 _WHOLE = 2.0**64
 
 
-class Pace(StrEnum):
+class ReplayPace(StrEnum):
     """Event that a session's next request waits for."""
 
     ANSWERS = "answers"
@@ -47,7 +47,7 @@ class ReplayConfig:
     scale_tokens: float = 1.0
     """Factor on the lengths of inputs and outputs; the number of blocks stays."""
     pause_s_max: float | None = None
-    pace: Pace = Pace.ANSWERS
+    pace: ReplayPace = ReplayPace.ANSWERS
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class ReplayCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReplayGroup:
     """Some of the users who replay a trace together."""
 
     region: str
@@ -94,7 +94,12 @@ class Replay:
     """A trace, shortened as configured and divided among groups of users. One seed, one replay."""
 
     def __init__(
-        self, trace: Trace, config: ReplayConfig, *, seed: int, groups: Sequence[Group] = (Group("anywhere"),)
+        self,
+        trace: Trace,
+        config: ReplayConfig,
+        *,
+        seed: int,
+        groups: Sequence[ReplayGroup] = (ReplayGroup("anywhere"),),
     ) -> None:
         self.trace = trace
         self.counts = ReplayCounts(rows=len(trace.rows) + trace.unreadable.count, unreadable=trace.unreadable.count)
@@ -188,12 +193,12 @@ class Replay:
             think_s = config.pause_s_max
         return replace(row, passage=passage, output_tokens=output_tokens, think_s=think_s)
 
-    def _step(self, row: TraceRow, program_id: str) -> Step:
+    def _step(self, row: TraceRow, program_id: str) -> WorkloadStep:
         passage = self._placed(row, program_id)
-        api_s = row.api_s / self._config.speed if self._config.pace is Pace.RECORDED else 0.0
-        return Step("", row.output_tokens, row.after, row.think_s, passage, api_s)
+        api_s = row.api_s / self._config.speed if self._config.pace is ReplayPace.RECORDED else 0.0
+        return WorkloadStep("", row.output_tokens, row.after, row.think_s, passage, api_s)
 
-    def _placed(self, row: TraceRow, program_id: str) -> Passage:
+    def _placed(self, row: TraceRow, program_id: str) -> BlockText:
         """Passage in this replay's namespace: another seed gives other text, and a session with blocks of its own
         shares nothing between its repetitions."""
         passage = row.passage

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 
 _Row = TypeVar("_Row")
 _REASONS_MAX = 5
@@ -41,7 +41,7 @@ class TraceRow:
     """Seconds from the beginning of the trace, or of its session where a trace does not record more."""
     session: str
     """Session to which requests belong: a user, a conversation or a client."""
-    passage: Passage
+    passage: BlockText
     """Whole input of the request."""
     output_tokens: int
     after: int | None = None

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import msgspec
 
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.rows import RowFault, Trace, TraceFormat, TraceRow, Unreadable
 from loadgen.workload import RateCurve, arrivals
 
@@ -136,7 +136,7 @@ def _requests(client: ServiceClient, seed: int, from_s: float, until_s: float, s
             at_s = begin_s + after_s
             tokens = _window_at(client.tokens, at_s)
             inputs, outputs = max(1, tokens.inputs.draw(rng)), tokens.outputs.draw(rng)
-            passage = Passage("", (), _OWN_BLOCK_TOKENS, inputs, f"{client.name}.{number}")
+            passage = BlockText("", (), _OWN_BLOCK_TOKENS, inputs, f"{client.name}.{number}")
             yield TraceRow(at_s, client.name, passage, outputs)
             number += 1
 

@@ -19,7 +19,7 @@ from mesh.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
-    Answer,
+    ControlSnapshot,
     ForwardsTo,
     FromController,
     FromGateway,
@@ -28,13 +28,13 @@ from mesh.control.vocabulary import (
     PeerGrant,
     PeerHeard,
     Question,
-    Rejected,
+    QuestionAnswer,
     ReplicaGrant,
     ReplicaOwner,
     Report,
-    Snapshot,
-    Taken,
-    Wanted,
+    SnapshotRejected,
+    SnapshotTaken,
+    WantedReplicas,
 )
 from mesh.totals import Totals
 from mesh.values import URL_LENGTH_MAX, parse_address
@@ -93,12 +93,12 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
             return pb.AttachRequest(policy=policy_to_pb(said))
         case Report():
             return pb.AttachRequest(report=_report_to_pb(said))
-        case Taken():
+        case SnapshotTaken():
             return pb.AttachRequest(taken=version_to_pb(said.version))
-        case Rejected():
+        case SnapshotRejected():
             reason = said.reason[:TEXT_LENGTH_MAX]
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
-        case Answer():
+        case QuestionAnswer():
             return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
         case _:
             assert_never(said)
@@ -115,13 +115,13 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "report":
             return _report(message.report)
         case "taken":
-            return Taken(read_version(message.taken))
+            return SnapshotTaken(read_version(message.taken))
         case "rejected":
             reason = read_text(message.rejected.reason, "rejected.reason")
-            return Rejected(read_version(message.rejected.version), reason)
+            return SnapshotRejected(read_version(message.rejected.version), reason)
         case "answer":
             require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
-            return Answer(message.answer.number, message.answer.document)
+            return QuestionAnswer(message.answer.number, message.answer.document)
         case None:
             return None
 
@@ -309,9 +309,9 @@ def _report(message: pb.Report) -> Report:
     )
 
 
-def _wanted(message: pb.Wanted) -> Wanted:
+def _wanted(message: pb.Wanted) -> WantedReplicas:
     require(max(message.replicas, message.ready) <= REPLICAS_MAX, "report.wanted is no number of replicas")
-    return Wanted(
+    return WantedReplicas(
         read_key(message.model, "report.wanted.model"),
         read_id(message.pool, "report.wanted.pool"),
         message.replicas,
@@ -331,7 +331,7 @@ def _is_bounded(heard: pb.PeerHeard, what: str) -> bool:
 
 def said_by_controller(said: FromController) -> pb.AttachResponse:
     match said:
-        case Snapshot():
+        case ControlSnapshot():
             return pb.AttachResponse(snapshot=_snapshot_to_pb(said))
         case Alive():
             return pb.AttachResponse(alive=pb.Alive())
@@ -358,7 +358,7 @@ def version_of(message: pb.AttachResponse) -> ControlVersion:
     return read_version(message.snapshot.version)
 
 
-def _snapshot_to_pb(snapshot: Snapshot) -> pb.Snapshot:
+def _snapshot_to_pb(snapshot: ControlSnapshot) -> pb.Snapshot:
     return pb.Snapshot(
         version=version_to_pb(snapshot.version),
         gateway_id=snapshot.gateway_id,
@@ -384,11 +384,11 @@ def _snapshot_to_pb(snapshot: Snapshot) -> pb.Snapshot:
     )
 
 
-def _snapshot(message: pb.Snapshot) -> Snapshot:
+def _snapshot(message: pb.Snapshot) -> ControlSnapshot:
     require_few(message.replicas, "snapshot.replicas", REPLICAS_MAX)
     require_few(message.peers, "snapshot.peers", LIST_LENGTH_MAX)
     require_once((each.gateway_id for each in message.peers), "snapshot.peers:")
-    return Snapshot(
+    return ControlSnapshot(
         version=read_version(message.version),
         gateway_id=read_gateway_id(message.gateway_id, "snapshot.gateway_id"),
         replicas=_each(_grant, message.replicas, "snapshot.replicas"),

@@ -50,7 +50,7 @@ class PeerHeard(Struct, frozen=True):
     rtt_ns: int | None = None
 
 
-class Wanted(Struct, frozen=True):
+class WantedReplicas(Struct, frozen=True):
     """Number of replicas that a pool in a gateway's region should have, as the gateway reports it."""
 
     model: str
@@ -93,25 +93,25 @@ class Report(Struct, frozen=True):
     load: GatewayLoad | None = None
     """Load of the gateway; None from a gateway that does not report it."""
     forwards: tuple[ForwardsTo, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[WantedReplicas, ...] = ()
     totals: Totals | None = None
     """Counts since the process started; None from a gateway that does not report them. `waiting` is that of `load`."""
 
 
-class Taken(Struct, frozen=True):
+class SnapshotTaken(Struct, frozen=True):
     """The gateway serves by this snapshot."""
 
     version: ControlVersion
 
 
-class Rejected(Struct, frozen=True):
+class SnapshotRejected(Struct, frozen=True):
     """The gateway refuses this snapshot, and keeps the one before."""
 
     version: ControlVersion
     reason: str
 
 
-class Answer(Struct, frozen=True):
+class QuestionAnswer(Struct, frozen=True):
     """Answer to the question with this number."""
 
     number: int
@@ -119,7 +119,7 @@ class Answer(Struct, frozen=True):
     """JSON; empty where the gateway knows nothing of it."""
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer
 
 
 class ReplicaGrant(Struct, frozen=True):
@@ -159,7 +159,7 @@ FEATURE_DOCUMENT_LENGTH_MAX = 256 * 1024
 """Most characters of a document for an optional feature."""
 
 
-class Snapshot(Struct, frozen=True):
+class ControlSnapshot(Struct, frozen=True):
     """Complete state that a gateway is to serve by."""
 
     version: ControlVersion
@@ -192,7 +192,7 @@ class Question(Struct, frozen=True):
     """Id of a request or of a decision; empty for the last decisions."""
 
 
-FromController = Snapshot | Alive | Question
+FromController = ControlSnapshot | Alive | Question
 
 
 class Ownership(Struct, frozen=True):

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mesh.naming.client_location import Address, Network, network_of
 from mesh.naming.tree import RecordTree
-from mesh.naming.zone import Found, Zone
+from mesh.naming.zone import Zone, ZoneAnswer
 
 PAYLOAD_BYTES = 1232
 """UDP payload size that the server announces, and the largest datagram that it sends; datagrams of this size are not
@@ -40,7 +40,7 @@ class _Asker(Struct, frozen=True):
     """The answer depends on that network; a resolver may ask for it not to be used (RFC 7871 §7.1.2)."""
 
 
-class Answers:
+class DnsAnswers:
     """Answers to DNS queries from the last tree that was applied."""
 
     def __init__(self) -> None:
@@ -98,10 +98,10 @@ class Answers:
         found = zone.find(question.name, asker.network)
         if found is None:
             response.set_rcode(dns.rcode.NXDOMAIN)
-            found = Found(())
+            found = ZoneAnswer(())
         _fill(zone, question.rdtype, found, response)
         if query.edns == 0:
-            _say_more(asker, found if question.rdtype in _BY_CLIENT else Found(()), response)
+            _say_more(asker, found if question.rdtype in _BY_CLIENT else ZoneAnswer(()), response)
 
 
 def datagram_max(query: dns.message.Message) -> int:
@@ -109,7 +109,7 @@ def datagram_max(query: dns.message.Message) -> int:
     return min(max(query.payload, _PLAIN_BYTES), PAYLOAD_BYTES) if query.edns >= 0 else _PLAIN_BYTES
 
 
-def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: Found, response: dns.message.Message) -> None:
+def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: ZoneAnswer, response: dns.message.Message) -> None:
     chosen = [each for each in found.sets if kind in (each.rdtype, dns.rdatatype.ANY)]
     if kind == dns.rdatatype.ANY:
         chosen = chosen[:1]  # RFC 8482: ANY gets one set only, against amplification
@@ -120,7 +120,7 @@ def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: Found, response: dns
         response.additional.extend(zone.glue())
 
 
-def _say_more(asker: _Asker, found: Found, response: dns.message.Message) -> None:
+def _say_more(asker: _Asker, found: ZoneAnswer, response: dns.message.Message) -> None:
     """Add the part of the client's network that the answer is for (RFC 7871 §7.2.1), and the reason for an empty answer
     (RFC 8914)."""
     options: list[dns.edns.Option] = []

@@ -9,7 +9,7 @@ import dns.rcode
 import dns.rdatatype
 from prometheus_client.registry import Collector
 
-from mesh.series import Level, Tally
+from mesh.series import CounterSeries, Level
 
 TYPES = ("A", "AAAA", "HTTPS", "SRV", "NS", "SOA", "ANY")
 OTHER = "other"
@@ -28,21 +28,23 @@ class DnsCounters:
     """Counters of one program, over all the addresses at which it answers."""
 
     def __init__(self) -> None:
-        self.queries = Tally(
+        self.queries = CounterSeries(
             "nightside_dns_queries",
             "Queries to the DNS server of this program, by type and answer.",
             ("type", "answer"),
         )
-        self.truncated = Tally(
+        self.truncated = CounterSeries(
             "nightside_dns_truncated", "DNS answers truncated because they exceed a UDP datagram.", ()
         )
-        self.limited = Tally(
+        self.limited = CounterSeries(
             "nightside_dns_limited",
             "DNS queries dropped or truncated by the rate limit of the client's network.",
             (),
         )
-        self.malformed = Tally("nightside_dns_malformed", "Packets to the DNS server that are not valid queries.", ())
-        self.turned_away = Tally(
+        self.malformed = CounterSeries(
+            "nightside_dns_malformed", "Packets to the DNS server that are not valid queries.", ()
+        )
+        self.turned_away = CounterSeries(
             "nightside_dns_connections_closed",
             "TCP connections to the DNS server closed to make room for new ones.",
             (),

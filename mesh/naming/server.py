@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from mesh.accepting import deliver_accepted
 from mesh.clock import Clock
-from mesh.naming.answers import Answers, datagram_max
+from mesh.naming.answers import DnsAnswers, datagram_max
 from mesh.naming.client_location import Address as ClientAddress
 from mesh.naming.counters import DnsCounters
 from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
@@ -50,7 +50,7 @@ _UNREADABLE = (dns.exception.DNSException, ValueError, IndexError, struct.error)
 class Common(Struct, frozen=True):
     """Parts that all DNS servers of one program share, whichever addresses they listen on."""
 
-    answers: Answers
+    answers: DnsAnswers
     clock: Clock
     limits: DnsLimits
     counters: DnsCounters

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from mesh.clock import Clock
 from mesh.logs import LogRateLimit
-from mesh.naming.answers import Answers
+from mesh.naming.answers import DnsAnswers
 from mesh.naming.client_location import Address as ClientAddress
 from mesh.naming.counters import DnsCounters
 from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare, network_around
@@ -31,7 +31,7 @@ class NameService:
     def __init__(self, clock: Clock, log: FilteringBoundLogger, limits: DnsLimits | None = None) -> None:
         limits = limits or DnsLimits()
         self.counters = DnsCounters()
-        self._answers = Answers()
+        self._answers = DnsAnswers()
         self._servers: list[DnsServer] = []
         self._clock = clock
         self._log = log

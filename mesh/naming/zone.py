@@ -36,7 +36,7 @@ _HINTS = {dns.rdatatype.A: "ipv4hint", dns.rdatatype.AAAA: "ipv6hint"}
 Sets = tuple[dns.rrset.RRset, ...]
 
 
-class Found(Struct, frozen=True):
+class ZoneAnswer(Struct, frozen=True):
     """Records of a name, for one client."""
 
     sets: Sets
@@ -74,20 +74,20 @@ class Zone:
         self.negative_soa = self._soa(NEGATIVE_TTL_S)
         self._ns = self._name_servers()
 
-    def find(self, name: dns.name.Name, client: Network) -> Found | None:
+    def find(self, name: dns.name.Name, client: Network) -> ZoneAnswer | None:
         """Records of a name for a client; None where the name does not exist."""
         if name in self.servers:
-            return Found(tuple(address_sets(name, self.servers[name], _STANDING_TTL_S)))
+            return ZoneAnswer(tuple(address_sets(name, self.servers[name], _STANDING_TTL_S)))
         where = self.networks.locate(client)
         if name == self.name:
             found = self._at(name, self._nearest(where), where, client)
-            return Found((*found.sets, *self._ns, self.soa), found.scope_bits, found.why)
+            return ZoneAnswer((*found.sets, *self._ns, self.soa), found.scope_bits, found.why)
         if name in self._services:
             return self._service(name, where)
         area = self._by_name.get(name)
         if area is not None:
             return self._at(name, self._asked_for(area, where), where, client)
-        return Found(()) if name in self._above else None
+        return ZoneAnswer(()) if name in self._above else None
 
     def glue(self) -> list[dns.rrset.RRset]:
         """Addresses of the zone's name servers, as far as they are in the zone."""
@@ -114,12 +114,12 @@ class Zone:
 
     # Records of the area
 
-    def _at(self, name: dns.name.Name, area: Area, where: ClientLocation, client: Network) -> Found:
+    def _at(self, name: dns.name.Name, area: Area, where: ClientLocation, client: Network) -> ZoneAnswer:
         key = name, self._hand(area.addresses, client)
         sets = self._sets.get(key)
         if sets is None:
             sets = self._sets[key] = self._made(*key)
-        return Found(sets, where.scope_bits, "" if sets else area.why)
+        return ZoneAnswer(sets, where.scope_bits, "" if sets else area.why)
 
     def _made(self, name: dns.name.Name, addresses: tuple[str, ...]) -> Sets:
         sets = tuple(address_sets(name, addresses, self.tree.ttl_s))
@@ -135,12 +135,12 @@ class Zone:
             hands = self._hands[addresses] = tuple(_hands(addresses))
         return hands[crc32(client.network_address.packed) % len(hands)]
 
-    def _service(self, name: dns.name.Name, where: ClientLocation) -> Found:
+    def _service(self, name: dns.name.Name, where: ClientLocation) -> ZoneAnswer:
         area = self._nearest(where)
         if not area.addresses:
-            return Found((), where.scope_bits, area.why)
+            return ZoneAnswer((), where.scope_bits, area.why)
         kind, words = self._services[name]
-        return Found((_set(name, self.tree.ttl_s, kind, [words]),), where.scope_bits)
+        return ZoneAnswer((_set(name, self.tree.ttl_s, kind, [words]),), where.scope_bits)
 
     def _soa(self, ttl_s: int) -> dns.rrset.RRset:
         first = next((each.name for each in self.tree.name_servers), self.tree.zone)

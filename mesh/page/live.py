@@ -41,7 +41,7 @@ class LiveSettings(Struct, frozen=True):
     revoked stops working by then."""
 
 
-class Live:
+class LivePage:
     """Event streams of all watchers."""
 
     def __init__(self, sections: Sections, settings: LiveSettings | None = None) -> None:
@@ -123,7 +123,7 @@ def _event(sections: Mapping[str, bytes]) -> bytes:
     return b"event: sections\ndata: {" + pairs + b"}\n\n"
 
 
-def add_live(app: web.Application, live: Live) -> None:
+def add_live(app: web.Application, live: LivePage) -> None:
     app.router.add_get("/admin/overview", live.once)
     app.router.add_get("/admin/events", live.watch, allow_head=False)  # a HEAD request makes no sense for a stream
     app.on_shutdown.append(live.end)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from mesh.page.files import add_files
-from mesh.page.live import Live, LiveSettings, Sections, add_live
+from mesh.page.live import LivePage, LiveSettings, Sections, add_live
 
 
 def add_page(app: web.Application, sections: Sections, settings: LiveSettings | None = None) -> None:
     add_files(app)
-    add_live(app, Live(sections, settings))
+    add_live(app, LivePage(sections, settings))

@@ -34,7 +34,7 @@ class Health(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Mark(StrEnum):
+class DecisionMark(StrEnum):
     """Property of a decision that operators filter by."""
 
     FAILED = "failed"
@@ -109,7 +109,7 @@ class DecisionShown(msgspec.Struct, frozen=True):
     forwarded: bool = False
     target: str = ""
     """Gateway that it was forwarded to; empty where it was not."""
-    marks: list[Mark] = []
+    marks: list[DecisionMark] = []
     waited_ms: float | None = None
     first_token_ms: float | None = None
     words: str = ""
@@ -139,7 +139,7 @@ def _joined(group: list[DecisionShown]) -> list[DecisionShown]:
     found = []
     for first in (each for each in group if not each.origin):
         hops = [each for each in group if each.origin == first.gateway != each.gateway]
-        marks = [mark for mark in Mark if any(mark in each.marks for each in (first, *hops))]
+        marks = [mark for mark in DecisionMark if any(mark in each.marks for each in (first, *hops))]
         found.append(msgspec.structs.replace(first, hops=hops, marks=marks))
     told = {id(hop) for each in found for hop in each.hops}
     return found + [each for each in group if each.origin and id(each) not in told]
@@ -147,7 +147,7 @@ def _joined(group: list[DecisionShown]) -> list[DecisionShown]:
 
 def chosen(rows: Iterable[DecisionShown]) -> list[DecisionShown]:
     """Latest rows, and of each mark the latest ones beyond them. `rows` are sorted, newest first."""
-    counts: Counter[Mark] = Counter()
+    counts: Counter[DecisionMark] = Counter()
     kept = []
     for index, row in enumerate(rows):
         if index < DECISIONS_SHOWN or any(counts[mark] < MARKED_SHOWN for mark in row.marks):

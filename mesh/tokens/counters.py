@@ -9,11 +9,11 @@ from typing import Protocol
 
 from prometheus_client.registry import Collector
 
-from mesh.series import Level, Tally
-from mesh.tokens.words import Reason
+from mesh.series import CounterSeries, Level
+from mesh.tokens.words import TokenFault
 
 VALID, REMEMBERED = "valid", "remembered"
-RESULTS = (VALID, REMEMBERED, *Reason)
+RESULTS = (VALID, REMEMBERED, *TokenFault)
 FETCHED, FAILED = "fetched", "failed"
 AT_START, BY_INTERVAL, UNKNOWN_KEY = CAUSES = ("start", "interval", "unknown_key")
 """Causes of fetching keys."""
@@ -36,12 +36,12 @@ class TokenCounters:
     """Counters of one program, over all its issuers. `use` is what the tokens are for: `clients` or `operators`."""
 
     def __init__(self) -> None:
-        self.verified = Tally(
+        self.verified = CounterSeries(
             "nightside_token_verifications",
             "Verifications of bearer tokens, by issuer and result; unknown issuers have an empty name.",
             ("use", "issuer", "result"),
         )
-        self.fetches = Tally(
+        self.fetches = CounterSeries(
             "nightside_issuer_fetches",
             "Fetches of an issuer's keys, by cause and result.",
             ("use", "issuer", "cause", "result"),

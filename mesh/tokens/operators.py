@@ -11,7 +11,7 @@ from mesh.tokens.claims import claim_values
 from mesh.tokens.config import IssuerConfig
 from mesh.tokens.issuer import Issuer, IssuerDependencies
 from mesh.tokens.tokens import Tokens
-from mesh.tokens.words import Reason, TokenRefused, looks_like_token
+from mesh.tokens.words import TokenFault, TokenRefused, looks_like_token
 
 FOR_OPERATORS = "operators"
 _SHOWN_MAX = 128
@@ -23,7 +23,7 @@ def operator_of(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Operator:
     said = claim_values(claims, issuer.claim)
     held = [role for role in Role if any(each in said for each in issuer.roles.get(role, ()))]
     if not held:
-        raise TokenRefused(Reason.NOT_MAPPED, about=f"its {issuer.claim} has no role")
+        raise TokenRefused(TokenFault.NOT_MAPPED, about=f"its {issuer.claim} has no role")
     return Operator(f"{issuer.name}:{_printable(claims['sub'])}", held[-1])
 
 

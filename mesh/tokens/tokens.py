@@ -18,7 +18,7 @@ from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import REMEMBERED, VALID, TokenCounters
 from mesh.tokens.issuer import Issuer
 from mesh.tokens.key_set import PublicKeys
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 
 REMEMBERED_MAX = 20_000
 _DIGEST_BYTES = 32
@@ -107,10 +107,10 @@ class Tokens(Generic[_Grant]):
         told = self._verifying.read_token(token)
         issuer = self._by_url.get(told.issuer)
         if issuer is None:
-            raise TokenRefused(Reason.ISSUER)
+            raise TokenRefused(TokenFault.ISSUER)
         config, keys = issuer.config, issuer.keys
         if not issuer.is_usable:
-            raise TokenRefused(Reason.UNAVAILABLE, config.name)
+            raise TokenRefused(TokenFault.UNAVAILABLE, config.name)
         claims = self._verifying.verify(told, config, keys, self._clock.wall_ns())
         try:
             grant = self._grant(config, claims)
@@ -121,6 +121,6 @@ class Tokens(Generic[_Grant]):
 
     def _may_be_news_to(self, refused: TokenRefused) -> Issuer | None:
         """Issuer whose newest keys could change the refusal; None where no keys could."""
-        if refused.reason not in (Reason.KEY, Reason.UNAVAILABLE):
+        if refused.reason not in (TokenFault.KEY, TokenFault.UNAVAILABLE):
             return None
         return next((each for each in self.issuers if each.config.name == refused.issuer), None)

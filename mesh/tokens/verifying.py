@@ -26,7 +26,7 @@ from joserfc.jwt import JWTClaimsRegistry
 from mesh.tokens.claims import scopes_of
 from mesh.tokens.config import Algorithm, IssuerConfig
 from mesh.tokens.key_set import PublicKeys
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 
 TOKEN_BYTES_MAX = 8192
 SUBJECT_LENGTH_MAX = 255
@@ -34,7 +34,12 @@ SUBJECT_LENGTH_MAX = 255
 _SECOND_NS = 1_000_000_000
 _NEVER_S = 2**40
 _ACCESS_TOKEN_TYPES = ("at+jwt", "application/at+jwt")
-_CLAIM_REASONS = {"aud": Reason.AUDIENCE, "iss": Reason.ISSUER, "nbf": Reason.NOT_YET, "iat": Reason.NOT_YET}
+_CLAIM_REASONS = {
+    "aud": TokenFault.AUDIENCE,
+    "iss": TokenFault.ISSUER,
+    "nbf": TokenFault.NOT_YET,
+    "iat": TokenFault.NOT_YET,
+}
 
 
 class Unverified(NamedTuple):
@@ -53,7 +58,7 @@ class Unverified(NamedTuple):
 def read_token(token: str) -> Unverified:
     """Read a token's header and claims. Raises TokenRefused."""
     if len(token) > TOKEN_BYTES_MAX:
-        raise TokenRefused(Reason.TOO_LARGE)
+        raise TokenRefused(TokenFault.TOO_LARGE)
     header, claims, _ = token.split(".")
     return Unverified(token, _object_in(header), _object_in(claims))
 
@@ -78,23 +83,23 @@ def _object_in(part: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as error:
-        raise TokenRefused(Reason.MALFORMED) from error
+        raise TokenRefused(TokenFault.MALFORMED) from error
     if not isinstance(found, dict):
-        raise TokenRefused(Reason.MALFORMED)
+        raise TokenRefused(TokenFault.MALFORMED)
     return found
 
 
 def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) -> None:
     algorithm, kid = told.header.get("alg"), told.header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in config.algorithms:
-        raise TokenRefused(Reason.ALGORITHM)
+        raise TokenRefused(TokenFault.ALGORITHM)
     if not isinstance(kid, str | None) or "crit" in told.header or "b64" in told.header:
-        raise TokenRefused(Reason.MALFORMED)  # critical headers must be understood, and none is
+        raise TokenRefused(TokenFault.MALFORMED)  # critical headers must be understood, and none is
     if config.access_tokens_only and str(told.header.get("typ")).lower() not in _ACCESS_TOKEN_TYPES:
-        raise TokenRefused(Reason.TYPE)
+        raise TokenRefused(TokenFault.TYPE)
     candidates = keys.that_may_verify(algorithm, kid)
     if not candidates:
-        raise TokenRefused(Reason.KEY)
+        raise TokenRefused(TokenFault.KEY)
     registry = _registry(algorithm)
     for key in candidates:
         try:
@@ -102,9 +107,9 @@ def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) 
         except BadSignatureError:
             continue
         except (JoseError, ValueError) as error:
-            raise TokenRefused(Reason.MALFORMED) from error
+            raise TokenRefused(TokenFault.MALFORMED) from error
         return
-    raise TokenRefused(Reason.SIGNATURE)
+    raise TokenRefused(TokenFault.SIGNATURE)
 
 
 class _Registry(jws.JWSRegistry):
@@ -137,13 +142,13 @@ def _verify_claims(claims: dict[str, Any], config: IssuerConfig, wall_ns: int) -
     try:
         registry.validate(claims)
     except ExpiredTokenError as error:
-        raise TokenRefused(Reason.EXPIRED) from error
+        raise TokenRefused(TokenFault.EXPIRED) from error
     except MissingClaimError as error:
-        raise TokenRefused(Reason.CLAIM, about=error.claim) from error
+        raise TokenRefused(TokenFault.CLAIM, about=error.claim) from error
     except InvalidClaimError as error:
-        raise TokenRefused(_CLAIM_REASONS.get(error.claim, Reason.CLAIM), about=error.claim) from error
+        raise TokenRefused(_CLAIM_REASONS.get(error.claim, TokenFault.CLAIM), about=error.claim) from error
     subject = claims["sub"]
     if not isinstance(subject, str) or len(subject) > SUBJECT_LENGTH_MAX:
-        raise TokenRefused(Reason.CLAIM, about="sub")
+        raise TokenRefused(TokenFault.CLAIM, about="sub")
     if not set(config.scopes) <= scopes_of(claims):
-        raise TokenRefused(Reason.SCOPE, about=" ".join(config.scopes))
+        raise TokenRefused(TokenFault.SCOPE, about=" ".join(config.scopes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class TokenFault(StrEnum):
     """Reason for refusing a token; also a label of metrics."""
 
     MALFORMED = "malformed"
@@ -25,20 +25,20 @@ class Reason(StrEnum):
 
 
 WORDS = {
-    Reason.MALFORMED: "the access token is not a signed JSON web token",
-    Reason.TOO_LARGE: "the access token is too large",
-    Reason.ALGORITHM: "the access token is signed by an algorithm that is not accepted",
-    Reason.TYPE: "the token is not an access token",
-    Reason.ISSUER: "the issuer of the access token is not trusted",
-    Reason.KEY: "the access token is signed with a key that its issuer does not publish",
-    Reason.SIGNATURE: "the signature of the access token is not valid",
-    Reason.EXPIRED: "the access token has expired",
-    Reason.NOT_YET: "the access token is not valid yet",
-    Reason.AUDIENCE: "the access token is meant for another audience",
-    Reason.CLAIM: "the access token lacks a required claim",
-    Reason.SCOPE: "the access token lacks a required scope",
-    Reason.NOT_MAPPED: "no tenant or role is configured for such an access token",
-    Reason.UNAVAILABLE: "the keys of the token's issuer are unavailable",
+    TokenFault.MALFORMED: "the access token is not a signed JSON web token",
+    TokenFault.TOO_LARGE: "the access token is too large",
+    TokenFault.ALGORITHM: "the access token is signed by an algorithm that is not accepted",
+    TokenFault.TYPE: "the token is not an access token",
+    TokenFault.ISSUER: "the issuer of the access token is not trusted",
+    TokenFault.KEY: "the access token is signed with a key that its issuer does not publish",
+    TokenFault.SIGNATURE: "the signature of the access token is not valid",
+    TokenFault.EXPIRED: "the access token has expired",
+    TokenFault.NOT_YET: "the access token is not valid yet",
+    TokenFault.AUDIENCE: "the access token is meant for another audience",
+    TokenFault.CLAIM: "the access token lacks a required claim",
+    TokenFault.SCOPE: "the access token lacks a required scope",
+    TokenFault.NOT_MAPPED: "no tenant or role is configured for such an access token",
+    TokenFault.UNAVAILABLE: "the keys of the token's issuer are unavailable",
 }
 """Texts for the token's holder. The subject of a reason is appended where the program's own file names it."""
 
@@ -46,7 +46,7 @@ WORDS = {
 class TokenRefused(Exception):
     """The token is refused."""
 
-    def __init__(self, reason: Reason, issuer: str = "", about: str = "") -> None:
+    def __init__(self, reason: TokenFault, issuer: str = "", about: str = "") -> None:
         """Describe the refusal. `issuer` is the name of a configured issuer; `about` is a name from this program's own
         file."""
         super().__init__(WORDS[reason])

@@ -11,7 +11,7 @@ from botocore.exceptions import ReadTimeoutError
 from msgspec.structs import replace
 
 from controller.store.dynamodb import DynamodbStore
-from controller.store.dynamodb_table import DynamodbSettings, Table
+from controller.store.dynamodb_table import DynamodbSettings, DynamodbTable
 from controller.store.store import (
     Contents,
     Store,
@@ -110,7 +110,7 @@ async def test_a_write_whose_answer_was_lost_is_written_once_more_and_counts_onc
 
 
 @contextmanager
-def silent_for(table: Table, operation: str, *, is_done: bool) -> Iterator[None]:
+def silent_for(table: DynamodbTable, operation: str, *, is_done: bool) -> Iterator[None]:
     """Lose the answers to `operation`, which the service has carried out or not (`is_done`)."""
     real = getattr(table._client, operation)
 

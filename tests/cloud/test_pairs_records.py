@@ -14,7 +14,7 @@ import dns.asyncquery
 import dns.message
 import pytest
 
-from controller.dns.claim import Claim, claim_in
+from controller.dns.claim import OwnerClaim, claim_in
 from mesh.values import Address
 from tests.cloud.name_servers import KEY_NAME, SECRET, Bind
 from tests.cloud.pairs import SharedStore, pair, resume, stop
@@ -27,10 +27,10 @@ from tests.support.core import EU, US
 
 pytestmark = pytest.mark.needs("pg_createcluster", "named", "emulators")
 NAMING = {"zone": "mesh.example"}
-Claimed = Callable[[], Awaitable[Claim | None]]
+Claimed = Callable[[], Awaitable[OwnerClaim | None]]
 
 
-async def claim_at(server: Address) -> Claim | None:
+async def claim_at(server: Address) -> OwnerClaim | None:
     """Claim in the zone, as its name server answers it."""
     query = dns.message.make_query("_nightside.mesh.example.", "TXT")
     answer = await dns.asyncquery.udp(query, server.host, timeout=60, port=server.port)
@@ -69,7 +69,7 @@ async def published(
         yield made
 
 
-async def until_written(claimed: Claimed, is_wanted: Callable[[Claim], bool]) -> Claim:
+async def until_written(claimed: Claimed, is_wanted: Callable[[OwnerClaim], bool]) -> OwnerClaim:
     while (claim := await claimed()) is None or not is_wanted(claim):  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.05)
     return claim

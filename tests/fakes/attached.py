@@ -19,12 +19,12 @@ from mesh.control.codec import read_from_controller, said_by_gateway
 from mesh.control.vocabulary import (
     Alive,
     Announcement,
+    ControlSnapshot,
     FromGateway,
     Hello,
     PeerHeard,
     Report,
-    Snapshot,
-    Taken,
+    SnapshotTaken,
 )
 from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
@@ -61,7 +61,7 @@ class AttachedGateway:
     """Snapshots received, newest last."""
 
     call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[ControlSnapshot] = field(default_factory=list)
     alive: int = 0
     ended: str = ""
     """Reason for which the stream has ended; empty while it is open."""
@@ -81,10 +81,10 @@ class AttachedGateway:
         try:
             while isinstance(message := await self.call.read(), pb.AttachResponse):
                 said = read_from_controller(message)
-                if isinstance(said, Snapshot):
+                if isinstance(said, ControlSnapshot):
                     self.snapshots.append(said)
                     if self.takes:
-                        await self.say(Taken(said.version))
+                        await self.say(SnapshotTaken(said.version))
                 elif isinstance(said, Alive):
                     self.alive += 1
                 self._tell()
@@ -98,14 +98,14 @@ class AttachedGateway:
         self._news = asyncio.Event()
 
     @property
-    def newest(self) -> Snapshot:
+    def newest(self) -> ControlSnapshot:
         return self.snapshots[-1]
 
     @property
     def replica_ids(self) -> list[str]:
         return sorted(json.loads(each.document)["id"] for each in self.newest.replicas)
 
-    async def until(self, holds: Callable[[AttachedGateway], bool]) -> Snapshot:
+    async def until(self, holds: Callable[[AttachedGateway], bool]) -> ControlSnapshot:
         while not (self.snapshots and holds(self)):
             assert not self.ended, self.ended
             await self._news.wait()

@@ -16,20 +16,20 @@ from mesh.control import codec
 from mesh.control.vocabulary import (
     Alive,
     Announcement,
+    ControlSnapshot,
     FromController,
     FromGateway,
     Hello,
-    Rejected,
     Report,
-    Snapshot,
-    Taken,
+    SnapshotRejected,
+    SnapshotTaken,
 )
 from mesh.tls import ControllerTls, MeshTls
 from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 
 Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
-_Kind = TypeVar("_Kind", Hello, Announcement, Report, Taken, Rejected)
+_Kind = TypeVar("_Kind", Hello, Announcement, Report, SnapshotTaken, SnapshotRejected)
 _ALIVE_S = 0.02
 
 
@@ -58,7 +58,7 @@ class Attached:
             await self._hear_more()
         return self.all(kind)[after]
 
-    async def answer(self, snapshot: Snapshot) -> Taken | Rejected:
+    async def answer(self, snapshot: ControlSnapshot) -> SnapshotTaken | SnapshotRejected:
         """Send the snapshot and return the gateway's answer to it."""
         before = len(self._answers())
         await self.say(snapshot)
@@ -75,8 +75,8 @@ class Attached:
         self.heard.clear()
         await self.heard.wait()
 
-    def _answers(self) -> list[Taken | Rejected]:
-        return [each for each in self.said if isinstance(each, Taken | Rejected)]
+    def _answers(self) -> list[SnapshotTaken | SnapshotRejected]:
+        return [each for each in self.said if isinstance(each, SnapshotTaken | SnapshotRejected)]
 
 
 class FakeController:

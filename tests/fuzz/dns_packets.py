@@ -10,7 +10,7 @@ import dns.flags
 import dns.message
 import dns.opcode
 
-from mesh.naming.answers import PAYLOAD_BYTES, Answers
+from mesh.naming.answers import PAYLOAD_BYTES, DnsAnswers
 from mesh.naming.counters import DnsCounters
 from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
 from mesh.naming.server import Common, DnsServer
@@ -56,7 +56,7 @@ def read_dns_packet(data: bytes) -> None:
 
 
 def _common(faults: list[Exception]) -> Common:
-    answers, limits = Answers(), DnsLimits()
+    answers, limits = DnsAnswers(), DnsLimits()
     answers.apply(tree(closed=frozenset({EU})))
     return Common(
         answers,

@@ -12,7 +12,7 @@ import anthropic
 import pytest
 
 from gateway.core.kernel.events import DrainRequested
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.tokens import Message, chat_prompt, token_count
 from tests.support.core import EU, MODEL, US
 from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
@@ -171,7 +171,7 @@ class TestErrors:
 
     async def test_an_engine_that_fails_is_a_502(self, tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
         async with served(tmp_path, unused_tcp_port_factory) as up, client_of(up) as client:
-            up.engines[0].set_fault(Fault(FaultMode.ERROR_EVENT_FIRST))
+            up.engines[0].set_fault(EngineFault(FaultMode.ERROR_EVENT_FIRST))
             with pytest.raises(anthropic.InternalServerError) as caught:
                 await client.messages.create(model=MODEL, messages=HELLO, max_tokens=6, stream=True)
         assert (caught.value.status_code, caught.value.error_code) == (502, "engine_failed")
@@ -179,7 +179,7 @@ class TestErrors:
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
     async def test_a_stream_that_breaks_off_raises(self, slow_and_broken: Served, mode: FaultMode) -> None:
         """The engine is slow, so that a token reaches the client before the break."""
-        slow_and_broken.engines[0].set_fault(Fault(mode))
+        slow_and_broken.engines[0].set_fault(EngineFault(mode))
         async with client_of(slow_and_broken) as client:
             events = await client.messages.create(model=MODEL, messages=HELLO, max_tokens=6, stream=True)
             with pytest.raises(anthropic.APIStatusError) as caught:

@@ -18,10 +18,10 @@ from loadgen.bench.relay import main, page, wire
 from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
 from loadgen.bench.relay.figures import Figure, by_round
 from loadgen.bench.relay.machine import usable_cores
-from loadgen.bench.relay.main import Plan, Run, missing_relays, story_of
+from loadgen.bench.relay.main import RelayPlan, RelayRun, missing_relays, story_of
 from loadgen.bench.relay.measures import Effort, MeasureName
 from loadgen.bench.relay.processes import running_engines
-from loadgen.bench.relay.relays import ATTACHED, ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, Ready, Relay, Setting
+from loadgen.bench.relay.relays import ATTACHED, ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, ReadyRelay, Relay, RelaySetting
 from tests.support.listening import Talk, listening
 
 TINY = Effort(
@@ -48,14 +48,14 @@ def affinity() -> Iterator[None]:
     os.sched_setaffinity(0, cores)
 
 
-def plan(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> Plan:
+def plan(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> RelayPlan:
     cores = usable_cores()
     measures = measures or list(MeasureName)
-    return Plan(TINY, measures, relays, folder / "nothing", cores[0], cores[-1], cores[-1], seed=1)
+    return RelayPlan(TINY, measures, relays, folder / "nothing", cores[0], cores[-1], cores[-1], seed=1)
 
 
-async def measured(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> Run:
-    run = Run(plan(folder, *relays, measures=measures), folder, Console(quiet=True))
+async def measured(folder: Path, *relays: Relay, measures: Sequence[MeasureName] = ()) -> RelayRun:
+    run = RelayRun(plan(folder, *relays, measures=measures), folder, Console(quiet=True))
     await run.measure()
     return run
 
@@ -99,7 +99,7 @@ async def test_a_gateway_with_a_controller_is_measured_beside_the_one_without(tm
 async def test_one_whose_controller_does_not_answer_is_not_measured_as_attached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(setting: Setting) -> Ready:
+    def prepare(setting: RelaySetting) -> ReadyRelay:
         return replace(ATTACHED.prepare(setting), beside=())
 
     monkeypatch.setattr(main, "_ATTACHED_S", 0.5)

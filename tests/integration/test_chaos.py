@@ -22,7 +22,7 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import Place
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
@@ -32,7 +32,7 @@ from tests.support.gateways import knowing, nightside, region_config, until, usa
 REQUESTS = 150
 SECRET = "a secret that no record may hold"
 FAULTS = [
-    Fault(mode, times=2, delay_s=0.1)
+    EngineFault(mode, times=2, delay_s=0.1)
     for mode in (
         FaultMode.ERROR_500,
         FaultMode.ERROR_503,

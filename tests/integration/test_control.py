@@ -29,14 +29,14 @@ from mesh.channels import stop_at_once
 from mesh.clock import Clock
 from mesh.control.vocabulary import (
     Announcement,
+    ControlSnapshot,
     Hello,
     PeerGrant,
-    Rejected,
     ReplicaGrant,
     ReplicaOwner,
     Report,
-    Snapshot,
-    Taken,
+    SnapshotRejected,
+    SnapshotTaken,
 )
 from mesh.naming.tree import Area, NameServer, RecordTree
 from mesh.tls import ControllerTls, MeshTls
@@ -74,7 +74,7 @@ class Site:
         self.document.update(more)
         self.path.write_text(yaml.safe_dump(self.document))
 
-    def kept(self) -> Snapshot | None:
+    def kept(self) -> ControlSnapshot | None:
         kept = snapshot_file(self.folder / "state", US_1).read()
         return None if kept is None else kept.snapshot
 
@@ -103,8 +103,8 @@ def site(tmp_path: Path, controller: FakeController, engine: FakeEngine) -> Site
     return Site(tmp_path, controller.address, engine)
 
 
-def snapshot(version: int = 1, term: int = 1, **more: Any) -> Snapshot:
-    return replace(Snapshot(ControlVersion(term, version), US_1), **more)
+def snapshot(version: int = 1, term: int = 1, **more: Any) -> ControlSnapshot:
+    return replace(ControlSnapshot(ControlVersion(term, version), US_1), **more)
 
 
 def granted(name: str, engine: FakeEngine, accepts: tuple[Place, ...] = (US, EU), **more: object) -> ReplicaGrant:
@@ -153,7 +153,7 @@ async def test_a_snapshot_is_put_in_force_whole_and_answered(
             parameters='{"queue": {"length_max": 7}}',
             away=AWAY,
         )
-        assert await stream.answer(sent) == Taken(sent.version)
+        assert await stream.answer(sent) == SnapshotTaken(sent.version)
         assert served(gateway) == ["eu-1-r0"], "what is away is not served, though the region file names it"
         assert gateway.core.config.queue.length_max == 7
         assert [state.spec.gateway_id for state in gateway.core.peers] == ["eu-1"]
@@ -162,7 +162,7 @@ async def test_a_snapshot_is_put_in_force_whole_and_answered(
         async with aiohttp.ClientSession() as session, ask(session, gateway.http_url) as answer:
             assert await answer.read() == b"".join(GOOD_STREAM)
         assert (engine.arrived.count, other.arrived.count) == (0, 1)
-        assert (await stream.answer(snapshot(2))) == Taken(ControlVersion(1, 2))
+        assert (await stream.answer(snapshot(2))) == SnapshotTaken(ControlVersion(1, 2))
         assert served(gateway) == ["us-1-r0"]
         assert gateway.core.config.queue.length_max == 10_000
 
@@ -174,14 +174,14 @@ async def test_one_that_cannot_be_served_by_changes_nothing_and_says_why(
         stream = await controller.stream(0)
         await stream.answer(snapshot(2, parameters='{"queue": {"length_max": 7}}'))
         bad = snapshot(3, replicas=(granted("eu-1-r0", engine),), away=AWAY, parameters='{"queue": {"colour": 1}}')
-        assert await stream.answer(bad) == Rejected(bad.version, "parameters: queue.colour: is not a known key")
+        assert await stream.answer(bad) == SnapshotRejected(bad.version, "parameters: queue.colour: is not a known key")
         old = await stream.answer(snapshot(1))
-        assert isinstance(old, Rejected)
+        assert isinstance(old, SnapshotRejected)
         assert old.reason == "it is older than 1.2, which is in force"
         foreign = await stream.answer(snapshot(4, gateway_id=EU_1))
-        assert isinstance(foreign, Rejected)
+        assert isinstance(foreign, SnapshotRejected)
         malformed = await stream.answer(snapshot(5, gateway_id=GatewayId("not an id")))
-        assert malformed == Rejected(ControlVersion(1, 5), "snapshot.gateway_id is not an id")
+        assert malformed == SnapshotRejected(ControlVersion(1, 5), "snapshot.gateway_id is not an id")
         assert (served(gateway), gateway.core.control) == (["us-1-r0"], ControlVersion(1, 2))
         assert gateway.core.config.queue.length_max == 7
         assert counted(gateway, "control_snapshots_total", result="rejected") == 4
@@ -290,7 +290,7 @@ async def test_a_replica_without_its_key_is_left_out_and_told_of(
     async with serving_file(site.path) as gateway:
         stream = await controller.stream(0)
         both = (granted("eu-1-r0", engine, api_key_env="NOT_HERE"), granted("eu-1-r1", engine))
-        assert await stream.answer(snapshot(replicas=both)) == Taken(ControlVersion(1, 1))
+        assert await stream.answer(snapshot(replicas=both)) == SnapshotTaken(ControlVersion(1, 1))
         assert served(gateway) == ["eu-1-r1", "us-1-r0"]
         assert list((await state_of(gateway))["control"]["left_out"]) == ["eu-1-r0"]
         assert counted(gateway, "control_replicas_left_out") == 1
@@ -308,7 +308,7 @@ async def test_a_stream_that_breaks_is_made_again_and_says_what_is_in_force(
             stream = await again.stream(0)
             assert (await stream.first(Hello)).taken == ControlVersion(1, 3)
             await until(lambda: counted(gateway, "control_attached") == 1)
-            assert await stream.answer(snapshot(3, away=AWAY)) == Taken(ControlVersion(1, 3))
+            assert await stream.answer(snapshot(3, away=AWAY)) == SnapshotTaken(ControlVersion(1, 3))
 
 
 async def test_one_that_falls_silent_or_turns_us_away_is_left_for_the_next(
@@ -415,7 +415,7 @@ async def test_names_are_answered_from_the_records_of_the_snapshot(site: Site, c
     records = RecordTree(3, 5, (area,), ("192.0.2.1",), "mesh.example.", (NameServer("ns1.mesh.example.", ()),))
     async with serving_file(site.path) as gateway:
         stream = await controller.stream(0)
-        assert await stream.answer(snapshot(1, records=records)) == Taken(ControlVersion(1, 1))
+        assert await stream.answer(snapshot(1, records=records)) == SnapshotTaken(ControlVersion(1, 1))
         assert gateway.names.tree == records
         await stream.answer(snapshot(2))
         assert gateway.names.tree == records, "one that says nothing of names changes nothing there"
@@ -451,7 +451,7 @@ async def test_a_controller_is_known_by_its_certificate(tmp_path: Path, engine: 
     ours = gateway_files(tmp_path, ca, "us-1", US)
     async with protected(tmp_path, engine, ControllerTls(files.mesh(), Clock()), ours) as (controller, gateway):
         stream = await controller.stream(0)
-        assert await stream.answer(snapshot(away=AWAY)) == Taken(ControlVersion(1, 1))
+        assert await stream.answer(snapshot(away=AWAY)) == SnapshotTaken(ControlVersion(1, 1))
         assert served(gateway) == []
 
 
@@ -543,9 +543,9 @@ class TestHearsay:
                 version = ControlVersion(1, 5)
                 await until(lambda: beats.count(version) > 20)
                 assert served(gateway) == ["us-1-r0"], "the controller speaks, and would have said so itself"
-                assert isinstance(await stream.answer(snapshot(5, parameters="{", away=AWAY)), Rejected)
+                assert isinstance(await stream.answer(snapshot(5, parameters="{", away=AWAY)), SnapshotRejected)
                 await until(lambda: served(gateway) == [])
-                assert isinstance(await stream.answer(snapshot(6)), Taken)
+                assert isinstance(await stream.answer(snapshot(6)), SnapshotTaken)
                 await until(lambda: served(gateway) == ["us-1-r0"])
 
     async def test_a_peer_that_says_nothing_new_is_asked_no_more_for_a_while(self, detached: Site) -> None:

@@ -20,15 +20,15 @@ from loadgen.demo.main import compare_runs
 from loadgen.demo.scenario import DemoScenario, disaggregated_scenario
 from loadgen.interrupts import EXIT_INTERRUPTED
 from loadgen.names import NameResolver
-from loadgen.workload import Spread, WorkloadConfig
+from loadgen.workload import LengthSpread, WorkloadConfig
 from mesh.clock import Clock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
 
 LIVELY = WorkloadConfig(
     system_prompt_words=40,
-    output_tokens=Spread(median=40, sigma=0.3, minimum=20, maximum=80),
-    think_s=Spread(median=0.1, sigma=0.1, minimum=0.1, maximum=0.2),
+    output_tokens=LengthSpread(median=40, sigma=0.3, minimum=20, maximum=80),
+    think_s=LengthSpread(median=0.1, sigma=0.1, minimum=0.1, maximum=0.2),
 )
 
 

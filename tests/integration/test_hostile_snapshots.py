@@ -17,7 +17,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule
-from mesh.control.vocabulary import ReplicaGrant, Snapshot, Taken
+from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant, SnapshotTaken
 from tests.fakes.controller import FakeController, serve_fake_controller
 from tests.fakes.engine import FakeEngine
 from tests.hostile.replica_descriptions import DESCRIPTION_CASES, DescriptionCase, described
@@ -38,8 +38,8 @@ class Attached:
     async def takes(self, *replicas: ReplicaGrant) -> None:
         self.version += 1
         stream = await self.controller.stream(0)
-        answer = await stream.answer(Snapshot(ControlVersion(1, self.version), US_1, replicas=replicas))
-        assert isinstance(answer, Taken), answer
+        answer = await stream.answer(ControlSnapshot(ControlVersion(1, self.version), US_1, replicas=replicas))
+        assert isinstance(answer, SnapshotTaken), answer
 
     def served(self) -> list[str]:
         return sorted(state.spec.replica_id for state in self.gateway.core.replicas)

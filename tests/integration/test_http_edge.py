@@ -39,7 +39,7 @@ from gateway.core.vocabulary import (
     Standing,
     TargetKind,
 )
-from gateway.door.admin import AdminSources, make_admin_app
+from gateway.door.admin import GatewayAdminSources, make_admin_app
 from gateway.door.api import ClientApi
 from gateway.door.call import ClientCall
 from gateway.door.settings import HttpSettings
@@ -742,7 +742,7 @@ class TestOtherPages:
         async def nothing(*_: object) -> None:
             return None
 
-        sources = AdminSources(
+        sources = GatewayAdminSources(
             metrics=lambda: b"up 1\n",
             metrics_content_type="text/plain; version=0.0.4",
             state=lambda: describe(edge.core, edge.clock.now_ns()),

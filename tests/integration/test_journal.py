@@ -18,7 +18,7 @@ from gateway.config.sections import GatewayConfig, JournalConfig
 from gateway.core.vocabulary import Place
 from gateway.records.journal import replay
 from gateway.records.journal_cli import replay as replay_command
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
@@ -54,7 +54,7 @@ async def mixed_load(gateways: list[GatewayHandle], engines: list[EngineServer])
         clients = []
         for number in range(REQUESTS):
             if number % 10 == 0:
-                engines[0].set_fault(Fault(modes[number // 10 % len(modes)], times=2))
+                engines[0].set_fault(EngineFault(modes[number // 10 % len(modes)], times=2))
             url = gateways[int(rng.random() < 0.1)].http_url
             clients.append(tasks.create_task(client(session, url, number, rng)))
             await asyncio.sleep(rng.random() * 0.02)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from openai.types.responses import Response
 
 from gateway.config.sections import GatewayConfig
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.pooling import DIMENSIONS, embedding
 from loadgen.engine.tokens import continuation
 from tests.fakes.engine import FakeEngine
@@ -266,7 +266,7 @@ class TestErrors:
 
     async def test_an_engine_that_fails_is_a_502(self, tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
         async with served(tmp_path, unused_tcp_port_factory) as up, client_of(up) as client:
-            up.engines[0].set_fault(Fault(FaultMode.ERROR_500))
+            up.engines[0].set_fault(EngineFault(FaultMode.ERROR_500))
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.chat.completions.create(model=MODEL, messages=HELLO)
         assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
@@ -274,7 +274,7 @@ class TestErrors:
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
     async def test_a_stream_that_breaks_off_raises(self, slow_and_broken: Served, mode: FaultMode) -> None:
         """The engine is slow, so that a token reaches the client before the break."""
-        slow_and_broken.engines[0].set_fault(Fault(mode))
+        slow_and_broken.engines[0].set_fault(EngineFault(mode))
         async with client_of(slow_and_broken) as client:
             chat = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
             with pytest.raises(openai.APIError) as of_chat:

@@ -139,7 +139,7 @@ KINDS = (
     Kind(frozenset(["profiles"]), frozenset(["profiles"]), read_profiles),
     Kind(frozenset(SCHEMA["properties"]), frozenset(["image"]), lambda path: jsonschema.validate(loaded(path), SCHEMA)),
     Kind(_names(RegionFile, CoreConfig, Sections), frozenset(), read_in_a_cluster, REGION),
-    Kind(_names(ControllerFile, controller.config.Sections), frozenset(), read_controller_file, CONTROLLER),
+    Kind(_names(ControllerFile, controller.config.ControllerSections), frozenset(), read_controller_file, CONTROLLER),
     Kind(frozenset(Scenario.model_fields), frozenset(["duration"]), read_without_a_fleet),
     Kind(frozenset(Scenario.model_fields), frozenset(), load_scenario, SCENARIO),
 )

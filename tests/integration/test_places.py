@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from controller.app import ControllerHandle, serve_controller
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
-from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot, Taken
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner, SnapshotTaken
 from tests.fakes.attached import hello, replica_document
 from tests.fakes.controller import FakeController, serve_fake_controller
 from tests.fakes.engine import FakeEngine
@@ -148,8 +148,8 @@ async def nothing_is_sent(gateway: GatewayHandle, stranger: FakeEngine, what: st
     assert f"{what}: {why}" in await notes_of(gateway)
 
 
-def snapshot(**more: Any) -> Snapshot:
-    return replace(Snapshot(ControlVersion(1, 1), EU_1, away=AWAY), **more)
+def snapshot(**more: Any) -> ControlSnapshot:
+    return replace(ControlSnapshot(ControlVersion(1, 1), EU_1, away=AWAY), **more)
 
 
 def grant(url: str, place: Place = EU, home: Place = EU, by: str = "eu-2") -> ReplicaGrant:
@@ -202,7 +202,7 @@ async def test_a_controller_that_names_a_peer_in_an_unknown_region_gets_it_nothi
     site.document["listen"]["peers"] = f"127.0.0.1:{port}"
     async with serving_file(site.controlled(controller)) as gateway:
         stream = await controller.stream(0)
-        assert await stream.answer(snapshot(peers=(granted,))) == Taken(ControlVersion(1, 1))
+        assert await stream.answer(snapshot(peers=(granted,))) == SnapshotTaken(ControlVersion(1, 1))
         assert usable_peers(gateway) == 0
         await nothing_is_sent(gateway, stranger, "peer west-1", UNKNOWN)
 
@@ -235,7 +235,7 @@ async def test_a_controller_that_grants_a_replica_gets_it_no_prompt_where_the_ta
     url = stranger.url.replace("127.0.0.1", "localhost") if "localhost" in why else stranger.url
     async with serving_file(site.controlled(controller)) as gateway:
         given = snapshot(replicas=(grant(url, *said),))
-        assert await (await controller.stream(0)).answer(given) == Taken(ControlVersion(1, 1))
+        assert await (await controller.stream(0)).answer(given) == SnapshotTaken(ControlVersion(1, 1))
         await nothing_is_sent(gateway, stranger, "replica lent", why)
 
 

@@ -19,7 +19,7 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.kernel.config import ResumeConfig
 from gateway.door.body_memory import BodyMemory
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.tokens import continuation
 from tests.fakes.engine import (
     DONE,
@@ -43,7 +43,7 @@ from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 from tests.support.served import HELLO, Ports, Served, expected, served
 
 TOKENS = 12
-DIES_ONCE = Fault(FaultMode.DIE_MIDSTREAM, after_tokens=5, times=1)
+DIES_ONCE = EngineFault(FaultMode.DIE_MIDSTREAM, after_tokens=5, times=1)
 """Fault of either of two engines: one breaks an answer, and the other its continuation."""
 SAID = expected(("user", "hello"), tokens=TOKENS)
 

@@ -25,7 +25,7 @@ from controller.app import serve_controller
 from gateway.app.takeover import socket_path
 from gateway.core.vocabulary import GatewayId
 from gateway.security.keys_editing import add_key
-from gateway.takeover.messages import VERSION, Hello, Refused
+from gateway.takeover.messages import VERSION, TakeoverHello, TakeoverRefused
 from gateway.takeover.wire import connect_to
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_STREAM, Exchange, FakeEngine, answer, stream, stream_until
@@ -437,15 +437,15 @@ def has_taken_all(controller: Any, gateway_id: GatewayId) -> bool:
 STAND_IN = """
 import sys
 from pathlib import Path
-from gateway.takeover.messages import VERSION, Hello, Ready
+from gateway.takeover.messages import VERSION, TakeoverHello, TakeoverReady
 from gateway.takeover.wire import connect_to
 
 wire = connect_to(Path(sys.argv[1]))
-wire.send(Hello(VERSION, "us-1"))
+wire.send(TakeoverHello(VERSION, "us-1"))
 wire.receive_sockets(60)
 print("offered", flush=True)
 if sys.argv[2] == "once it owns the gateway":
-    wire.send(Ready(sys.argv[3]))
+    wire.send(TakeoverReady(sys.argv[3]))
     print(type(wire.receive_sockets(60)[0]).__name__, flush=True)
 sys.exit(1)
 """
@@ -556,12 +556,12 @@ class TestWhatFails:
     @pytest.mark.parametrize(
         ("hello", "why"),
         [
-            (Hello(VERSION + 1, GATEWAY), f"it speaks version {VERSION + 1} of the hand-over"),
-            (Hello(VERSION, "eu-1"), "it is gateway eu-1, and us-1 runs here"),
+            (TakeoverHello(VERSION + 1, GATEWAY), f"it speaks version {VERSION + 1} of the hand-over"),
+            (TakeoverHello(VERSION, "eu-1"), "it is gateway eu-1, and us-1 runs here"),
         ],
     )
     async def test_another_version_and_another_gateway_are_refused_in_words(
-        self, tmp_path: Path, engine: FakeEngine, hello: Hello, why: str
+        self, tmp_path: Path, engine: FakeEngine, hello: TakeoverHello, why: str
     ) -> None:
         async with gateway_process(lone(tmp_path, engine)) as old:
             wire = connect_to(at(tmp_path))
@@ -569,7 +569,7 @@ class TestWhatFails:
             wire.send(hello)
             said = await wire.receive(60)
             wire.close()
-            assert isinstance(said, Refused)
+            assert isinstance(said, TakeoverRefused)
             assert said.reason.startswith(why)
             await old.until_logged("takeover_refused", reason=said.reason)
 

@@ -17,11 +17,11 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
-from controller.dns.route53.changes import Action, Change
+from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
-from loadgen.simulator.attachments import Attachment, served
-from mesh.control.vocabulary import Snapshot
+from loadgen.simulator.attachments import SimAttachment, served
+from mesh.control.vocabulary import ControlSnapshot
 from tests.mutants.seams import Mutant, Original
 
 MUTANTS: dict[str, Mutant] = {}
@@ -188,8 +188,8 @@ def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: i
 # Gateways' handling of snapshots
 
 
-@mutant("an older snapshot is taken in after a newer one", "loadgen.simulator.attachments:Attachment.snapshot_came")
-def takes_old_snapshots(original: Original, attachment: Attachment, life: int, snapshot: Snapshot) -> None:
+@mutant("an older snapshot is taken in after a newer one", "loadgen.simulator.attachments:SimAttachment.snapshot_came")
+def takes_old_snapshots(original: Original, attachment: SimAttachment, life: int, snapshot: ControlSnapshot) -> None:
     if attachment._life == life and attachment.taken.is_newer_than(snapshot.version):
         attachment._snapshot = None
     original(attachment, life, snapshot)
@@ -197,18 +197,18 @@ def takes_old_snapshots(original: Original, attachment: Attachment, life: int, s
 
 @mutant(
     "nobody asks who has what when a peer serves by a newer snapshot",
-    "loadgen.simulator.attachments:Attachment.heard",
+    "loadgen.simulator.attachments:SimAttachment.heard",
 )
-def asks_no_peer(original: Original, attachment: Attachment, peer: GatewayId, version: ControlVersion) -> None:
+def asks_no_peer(original: Original, attachment: SimAttachment, peer: GatewayId, version: ControlVersion) -> None:
     attachment._asking_until_ns = 1 << 62
     original(attachment, peer, version)
 
 
 @mutant(
     "a snapshot that takes something from a gateway is not taken in",
-    "loadgen.simulator.attachments:Attachment.snapshot_came",
+    "loadgen.simulator.attachments:SimAttachment.snapshot_came",
 )
-def keeps_what_is_taken(original: Original, attachment: Attachment, life: int, snapshot: Snapshot) -> None:
+def keeps_what_is_taken(original: Original, attachment: SimAttachment, life: int, snapshot: ControlSnapshot) -> None:
     own = (each.replica_id for each in attachment.gateway.spec.replicas)
     serves = served(own, attachment.gateway_id, attachment._snapshot, ())
     if set(serves) <= set(served(serves, attachment.gateway_id, snapshot, ())):
@@ -220,7 +220,7 @@ def keeps_what_is_taken(original: Original, attachment: Attachment, life: int, s
     "loadgen.simulator.attachments:served",
 )
 def serves_what_is_away(
-    original: Original, own: Any, gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Any
+    original: Original, own: Any, gateway_id: GatewayId, snapshot: ControlSnapshot | None, disowned: Any
 ) -> tuple[ReplicaId, ...]:
     bare = None if snapshot is None else replace(snapshot, away=())
     found: tuple[ReplicaId, ...] = original(own, gateway_id, bare, disowned)
@@ -249,7 +249,7 @@ def batches_without_the_claim_as_it_was_read(
     batches = original(provider, changes, claim, said)
     return [
         tuple(
-            Change(Action.UPSERT, each.record_set) if each.record_set.kind == "TXT" else each
+            RecordChange(Action.UPSERT, each.record_set) if each.record_set.kind == "TXT" else each
             for each in batch
             if each.action is not Action.DELETE or each.record_set.kind != "TXT"
         )

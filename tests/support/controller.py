@@ -38,7 +38,7 @@ class Told:
         """Effects of the last event."""
         self.history: list[Effect] = []
         if config is not None:
-            self.tell(events.ConfigApplied(config))
+            self.tell(events.ControllerConfigApplied(config))
 
     def tell(self, event: events.Event, *, after_ns: int = 0) -> list[Effect]:
         self.now_ns += after_ns
@@ -93,7 +93,7 @@ class Told:
         until_ns = self.now_ns + duration_ns
         while (wake_ns := self.core.next_wakeup_ns()) is not None and wake_ns <= until_ns:
             self.now_ns = wake_ns
-            self.tell(events.TimePassed())
+            self.tell(events.ControllerTimePassed())
         self.now_ns = until_ns
 
     def condition(self, name: str) -> Condition:

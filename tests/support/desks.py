@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
-from controller.driver import Driver
+from controller.driver import ControllerDriver
 from controller.state_manager import Naming, StateManager
-from controller.store.store import Contents, Holding, StoreError
+from controller.store.store import Contents, StoreError, StoreHolding
 from controller.store_writer import StoreWriter
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
@@ -39,24 +39,24 @@ class MemoryStore:
     @property
     def lease_ns(self) -> None: ...
 
-    async def renew(self, holding: Holding) -> None: ...
+    async def renew(self, holding: StoreHolding) -> None: ...
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         self.token += 1
-        return Holding(self.token, holder)
+        return StoreHolding(self.token, holder)
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         self.token = max(self.token, above) + 1
-        return Holding(self.token, holding.holder)
+        return StoreHolding(self.token, holding.holder)
 
-    async def release(self, holding: Holding) -> None: ...
+    async def release(self, holding: StoreHolding) -> None: ...
 
     async def close(self) -> None: ...
 
     async def read(self) -> Contents:
         return Contents(len(self.writes), dict(self.documents))
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         self.attempts += 1
         await self.gate.wait()
         if self.failures:
@@ -88,7 +88,7 @@ async def running_desk(
 ) -> AsyncIterator[StateManager]:
     """Run a desk on clocks that stand still."""
     core = ControllerCore()
-    driver = Driver(core, clock or StillClock(1))
+    driver = ControllerDriver(core, clock or StillClock(1))
     async with running_keeper(store) as keeper:
         desk = StateManager(
             core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9, regions=REGIONS

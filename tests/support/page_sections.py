@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from mesh.operators_config import Role
 from mesh.page.last_hour import INTERVAL_NS, SERIES
 from mesh.page.serving import add_page
-from mesh.page.shown import DecisionShown, Mark, joined, shown_at
+from mesh.page.shown import DecisionMark, DecisionShown, joined, shown_at
 
 Sections = dict[str, Any]
 
@@ -34,7 +34,7 @@ def hour(*regions: str, samples: int = 40) -> dict[str, object]:
     return {"times_ms": times, "regions": series}
 
 
-def decision(gateway: str, request: str, *marks: Mark, **more: Any) -> DecisionShown:
+def decision(gateway: str, request: str, *marks: DecisionMark, **more: Any) -> DecisionShown:
     known: dict[str, Any] = {"model": "m", "outcome": "completed", "region": "us-east-1", "marks": list(marks)}
     return DecisionShown(gateway, request, 0, **{**known, **more})
 
@@ -57,11 +57,15 @@ def region(name: str, **more: object) -> dict[str, object]:
 DECISIONS = joined(
     [
         decision("us-1", "r-plain", waited_ms=1.0, first_token_ms=180.0, words="It ran in us-east-1."),
-        decision("us-1", "r-away", Mark.FORWARDED, target="eu-1", words="It was sent to eu-1.", region="eu-west-1"),
-        decision("eu-1", "r-away", Mark.SLOW, Mark.FORWARDED, origin="us-1", words="It ran on eu-1-r0."),
-        decision("us-1", "r-failed", Mark.FAILED, outcome="failed_midstream", words="The engine died."),
-        decision("us-1", "r-refused", Mark.REFUSED, outcome="rejected_queue_full", words="The queue was full."),
-        decision("us-1", "r-resumed", Mark.RESUMED, first_token_ms=90.0, words="It went on elsewhere."),
+        decision(
+            "us-1", "r-away", DecisionMark.FORWARDED, target="eu-1", words="It was sent to eu-1.", region="eu-west-1"
+        ),
+        decision(
+            "eu-1", "r-away", DecisionMark.SLOW, DecisionMark.FORWARDED, origin="us-1", words="It ran on eu-1-r0."
+        ),
+        decision("us-1", "r-failed", DecisionMark.FAILED, outcome="failed_midstream", words="The engine died."),
+        decision("us-1", "r-refused", DecisionMark.REFUSED, outcome="rejected_queue_full", words="The queue was full."),
+        decision("us-1", "r-resumed", DecisionMark.RESUMED, first_token_ms=90.0, words="It went on elsewhere."),
         decision("us-1", "r-later", waited_ms=30.0, first_token_ms=2_100.0, words="It ran in us-east-1."),
     ]
 )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
     Contents,
-    Holding,
+    StoreHolding,
     StoreLost,
     StoreTaken,
     StoreUnavailable,
@@ -78,7 +78,7 @@ class SharedStore:
     def lease_ns(self) -> int:
         return self._lease_ns
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         self._check_reached()
         asked_ns = self._clock.boot_ns()
         await self._answered()
@@ -89,23 +89,23 @@ class SharedStore:
             raise StoreTaken(f"another controller has it ({self.shared.state.holder})")
         self._key = self.shared.take(holder, self._lease_ns)
         self._known = self.shared.state.revision
-        return Holding(self.shared.state.mark.token, holder, self._key)
+        return StoreHolding(self.shared.state.mark.token, holder, self._key)
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         self._check_reached()
         self._check(holding)
         mark = self.shared.state.mark
         self.shared.state = dataclasses.replace(self.shared.state, mark=replace(mark, renewals=mark.renewals + 1))
         await self._answered()
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, holding: StoreHolding) -> None:
         self._check_reached()
         mark = self.shared.state.mark
         if mark.key == holding.key:
             self.shared.state = dataclasses.replace(self.shared.state, mark=replace(mark, key=""), holder="")
         self._key = ""
 
-    async def rise(self, holding: Holding, above: int) -> Holding:
+    async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         self._check_reached()
         self._check(holding)
         mark = self.shared.state.mark
@@ -120,7 +120,7 @@ class SharedStore:
         self._check_reached()
         return Contents(self.shared.state.revision, dict(self.shared.state.documents))
 
-    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+    async def write(self, holding: StoreHolding, changes: Mapping[str, bytes | None]) -> int:
         check_changes(changes)
         await self.requests.wait()
         await asyncio.sleep(0)
@@ -138,7 +138,7 @@ class SharedStore:
 
     async def close(self) -> None:
         if not self._is_closed:
-            await self.release(Holding(0, "", self._key or "nobody's"))
+            await self.release(StoreHolding(0, "", self._key or "nobody's"))
         self._is_closed = True
 
     async def _answered(self) -> None:
@@ -151,7 +151,7 @@ class SharedStore:
         if self.is_gone or self._is_closed:
             raise StoreUnavailable("it cannot be reached")
 
-    def _check(self, holding: Holding) -> None:
+    def _check(self, holding: StoreHolding) -> None:
         state = self.shared.state
         if (state.mark.token, state.mark.key) != (holding.token, holding.key):
             raise StoreLost(f"it is now held by {state.holder or 'no controller'}")

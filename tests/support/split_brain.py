@@ -12,16 +12,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from controller.config import ControllerFile
-from controller.dns.claim import Claim, check_claim
+from controller.dns.claim import OwnerClaim, check_claim
 from controller.dns.provider import DnsOutdated, DnsUnavailable, check_lease
 from controller.leadership import LeaseTimes, lead
 from controller.leading import Lead, StandbyView, take_the_lead
 from controller.lease import Lease, LeaseOver
-from controller.metrics import Metrics
+from controller.metrics import ControllerMetrics
 from controller.store.store import (
-    Holding,
     Store,
     StoreError,
+    StoreHolding,
     StoreLost,
     StoreTaken,
     StoreUnavailable,
@@ -31,7 +31,7 @@ from gateway.app.precedence import Precedence
 from gateway.config.orders import OrdersRefused
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from mesh.clock import Clock
-from mesh.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant, ReplicaOwner
 from mesh.operators import Operators
 from tests.hostile.split_brain import SplitCase
 from tests.support.controllers import read_file
@@ -77,7 +77,7 @@ class RatedClock(Clock):
 class _Waiting(StandbyView):
     """Waiting that asks for the lead only once."""
 
-    async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
+    async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[StoreHolding, Lease]:
         async def wait(error: StoreError) -> None:
             raise error
 
@@ -88,10 +88,10 @@ class Names:
     """DNS records of the mesh: a write takes effect only if the claim is still the one that the writer has read."""
 
     def __init__(self) -> None:
-        self.claim: Claim | None = None
+        self.claim: OwnerClaim | None = None
         self.writers: list[tuple[int, int]] = []
 
-    def write(self, read: Claim | None, claim: Claim) -> str:
+    def write(self, read: OwnerClaim | None, claim: OwnerClaim) -> str:
         if read != self.claim:
             return "changed"
         self.claim = claim
@@ -106,7 +106,7 @@ class Leader:
         self.name, self.clock = name, clock
         self.store = SharedStore(shared, clock, LEASE_NS)
         self.lead: Lead | None = None
-        self.read_claim: Claim | None = None
+        self.read_claim: OwnerClaim | None = None
         self.under_way: asyncio.Task[None] | None = None
         self._file = file
         self._stack = AsyncExitStack()
@@ -118,7 +118,13 @@ class Leader:
 
     async def take(self, tasks: asyncio.TaskGroup) -> None:
         waiting = _Waiting(
-            self._file, None, Metrics(), LOG, stop=asyncio.Event(), standing_by=lambda _: None, operators=Operators()
+            self._file,
+            None,
+            ControllerMetrics(),
+            LOG,
+            stop=asyncio.Event(),
+            standing_by=lambda _: None,
+            operators=Operators(),
         )
         stack = AsyncExitStack()
         self.lead = await take_the_lead(stack, self.store, waiting, self.clock)
@@ -157,7 +163,9 @@ class Leader:
     def write_names(self, names: Names) -> str:
         assert self.lead is not None
         version = self.lead.store_writer.version
-        return names.write(self.read_claim, Claim("mesh", self.lead.lease.token, version.version, 1, (), 443, tls=True))
+        return names.write(
+            self.read_claim, OwnerClaim("mesh", self.lead.lease.token, version.version, 1, (), 443, tls=True)
+        )
 
 
 class Gateway:
@@ -185,10 +193,10 @@ class Gateway:
             self.precedence.hear(other.precedence.ownership)
 
 
-def snapshot_for(gateway: str, version: ControlVersion, owner: str) -> Snapshot:
+def snapshot_for(gateway: str, version: ControlVersion, owner: str) -> ControlSnapshot:
     away = (ReplicaOwner(ReplicaId("r1"), HOME["us"], HOME["eu"]),) if owner == "eu" else ()
     grants = (_grant(),) if owner == gateway == "eu" else ()
-    return Snapshot(version, HOME[gateway], away=away, replicas=grants)
+    return ControlSnapshot(version, HOME[gateway], away=away, replicas=grants)
 
 
 def _grant() -> ReplicaGrant:

@@ -11,7 +11,7 @@ from gateway.core.vocabulary import GatewayId, RequestProfile, Target
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, SpanName
-from gateway.tracing.sampling import Kept
+from gateway.tracing.sampling import KeptBecause
 from gateway.tracing.spans import FinishedRequest, Server, Span, spans_of
 from mesh.values import Address
 from tests.support.core import Desk, desk
@@ -51,7 +51,7 @@ class Traced(Followed):
         offset_ns = WALL_NS - now_ns
         self.kept.append(
             FinishedRequest(
-                profile, end, summary, record, made, Kept.HEAD, now_ns, offset_ns, self._logging, self._is_known
+                profile, end, summary, record, made, KeptBecause.HEAD, now_ns, offset_ns, self._logging, self._is_known
             )
         )
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,6 +107,79 @@ def test_unit_tests_mirror_the_tree() -> None:
     for test in set(unit.rglob("test_*.py")) - of_the_house:
         tested = ROOT / test.relative_to(unit).with_name(test.name.removeprefix("test_"))
         assert tested.is_file() or tested.with_suffix("").is_dir(), f"{test} tests nothing: there is no {tested}"
+
+
+SAME_NAMES = frozenset(
+    [
+        "Answer",
+        "Ask",
+        "Asked",
+        "Axis",
+        "Budget",
+        "Case",
+        "Cell",
+        "Change",
+        "Choice",
+        "Cost",
+        "Costs",
+        "Dialect",
+        "Evaluation",
+        "Fault",
+        "Figure",
+        "FirstToken",
+        "Fleet",
+        "Lengths",
+        "Limits",
+        "Line",
+        "Measured",
+        "Member",
+        "Message",
+        "Origin",
+        "Outcome",
+        "Part",
+        "PowerOfTwo",
+        "Projection",
+        "Published",
+        "RandomChoice",
+        "Reader",
+        "Reason",
+        "RequestRecord",
+        "Rest",
+        "Results",
+        "RoundRobin",
+        "Seats",
+        "Section",
+        "Seen",
+        "Setting",
+        "Shape",
+        "Step",
+        "Timer",
+        "TooLong",
+        "Verdict",
+        "Workload",
+        "World",
+    ]
+)
+"""Names of classes that two files define, mostly of the core and of the studies; the list only becomes shorter."""
+
+
+def files_by_class(roots: Iterable[Path]) -> dict[str, list[str]]:
+    """Files that define each public class, by its name."""
+    found: dict[str, list[str]] = {}
+    for path in (path for root in roots for path in sorted(root.rglob("*.py")) if "_pb2" not in path.name):
+        for each in ast.parse(path.read_text()).body:
+            if isinstance(each, ast.ClassDef) and not each.name.startswith("_"):
+                found.setdefault(each.name, []).append(str(path))
+    return found
+
+
+def test_a_class_name_means_one_class(tmp_path: Path) -> None:
+    files = files_by_class(ROOT / folder for folder in ("gateway", "controller", "mesh", "loadgen"))
+    assert len(files) > 1000, "nothing is looked at"
+    assert {name: paths for name, paths in files.items() if len(paths) > 1 and name not in SAME_NAMES} == {}
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("class Twice: ...\nclass _Own: ...\n")
+    assert {name: len(paths) for name, paths in files_by_class([tmp_path]).items()} == {"Twice": 2}
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))

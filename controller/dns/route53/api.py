@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from controller.dns.config import Route53Config
 from controller.dns.provider import DnsError, DnsRefused, DnsUnavailable, check_lease
-from controller.dns.route53.changes import Change
+from controller.dns.route53.changes import RecordChange
 from controller.dns.route53.record_sets import RecordSet, as_api, from_api
 from controller.lease import Lease
 from mesh.clock import Clock
@@ -61,7 +61,7 @@ class HealthCheck(Struct, frozen=True):
     config: Mapping[str, Any]
 
 
-class Pace:
+class RequestPace:
     """Rate limit: `calls_per_s` calls a second, and as many at once after a pause."""
 
     def __init__(self, calls_per_s: int, clock: Clock) -> None:
@@ -98,7 +98,7 @@ class Route53Api:
         self.longest_s = config.longest_ns / _SECOND_NS
         """Longest duration of one call: connecting and waiting for the answer."""
         self._lease = lease
-        self._pace = Pace(config.requests_per_s, clock)
+        self._pace = RequestPace(config.requests_per_s, clock)
         self._make_client = make_client
         self._client: Route53Client | None = None
         self._rng = rng
@@ -138,7 +138,7 @@ class Route53Api:
             start = {key: answer[f"NextRecord{word}"] for word, key in keys.items() if answer.get(f"NextRecord{word}")}
         raise AssertionError("the last page is the last")
 
-    async def change(self, changes: Sequence[Change], comment: str) -> str:
+    async def change(self, changes: Sequence[RecordChange], comment: str) -> str:
         """Apply all changes or none; returns the id of the change. Raises BatchRefused."""
         answer = await self._write(
             "change_record_sets",

@@ -27,7 +27,7 @@ class Action(StrEnum):
 _SIGNS = {Action.CREATE: "+", Action.DELETE: "-", Action.UPSERT: "~"}
 
 
-class Change(Struct, frozen=True):
+class RecordChange(Struct, frozen=True):
     action: Action
     record_set: RecordSet
 
@@ -35,7 +35,7 @@ class Change(Struct, frozen=True):
         return f"{_SIGNS[self.action]} {self.record_set}"
 
 
-def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[Change]:
+def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[RecordChange]:
     """Return the changes in order. `found` is all that the claim covers; `wanted` lists targets before the aliases that
     lead to them. Records are created in that order, and deleted afterwards, aliases first; those in the way of other
     records of their name are deleted before all else."""
@@ -46,19 +46,19 @@ def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[
         for each in found
         if (each.name, each.kind) in policies and each.policy != policies[each.name, each.kind]
     }
-    changes = [Change(Action.DELETE, each) for each in found if each.key in in_the_way]
+    changes = [RecordChange(Action.DELETE, each) for each in found if each.key in in_the_way]
     for key, each in should.items():
         if key not in there or key in in_the_way:
-            changes.append(Change(Action.CREATE, each))
+            changes.append(RecordChange(Action.CREATE, each))
         elif there[key] != each:
-            changes.append(Change(Action.UPSERT, each))
+            changes.append(RecordChange(Action.UPSERT, each))
     gone = [each for each in found if each.key not in should and each.key not in in_the_way]
-    return changes + [Change(Action.DELETE, each) for each in reversed(_leaders_last(gone))]
+    return changes + [RecordChange(Action.DELETE, each) for each in reversed(_leaders_last(gone))]
 
 
-def batches_of(changes: Iterable[Change], claim_characters: int) -> Iterator[list[Change]]:
+def batches_of(changes: Iterable[RecordChange], claim_characters: int) -> Iterator[list[RecordChange]]:
     """Split changes into batches, in order, each with room for the claim."""
-    batch: list[Change] = []
+    batch: list[RecordChange] = []
     records, characters = 2, 2 * claim_characters
     for each in changes:
         times = 2 if each.action is Action.UPSERT else 1

@@ -19,10 +19,10 @@ from ipaddress import ip_address
 
 import dns.name
 
-from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
+from controller.dns.claim import LABEL, TTL_S, OwnerClaim, claim_in
 from controller.dns.config import Route53Config
-from controller.dns.provider import Published
-from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, Location, RecordSet, location_of
+from controller.dns.provider import PublishedRecords
+from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, RecordLocation, RecordSet, location_of
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.tree import Area, RecordTree
 from mesh.naming.zone import Zone, https_set, region_name, services
@@ -35,7 +35,7 @@ _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 _NOBODY = "nobody"
 
 
-class Layout:
+class Route53Layout:
     """Names of one zone."""
 
     def __init__(self, zone: str, hosted_zone: str, config: Route53Config) -> None:
@@ -49,7 +49,7 @@ class Layout:
             for jurisdiction, places in config.locations.items()
         }
 
-    def wanted(self, tree: RecordTree, claim: Claim, checks: Mapping[str, str]) -> list[RecordSet]:
+    def wanted(self, tree: RecordTree, claim: OwnerClaim, checks: Mapping[str, str]) -> list[RecordSet]:
         """Return all record sets, targets before the aliases that lead to them. `checks`: ids of health checks by
         address. Raises ValueError, in words, for a tree that these records cannot express."""
         Zone(tree)
@@ -63,37 +63,37 @@ class Layout:
                 raise ValueError(f"{name} {kind} would be {count} record sets, and Route53 takes {SETS_MAX}")
         return sets
 
-    def claim_record(self, claim: Claim) -> RecordSet:
+    def claim_record(self, claim: OwnerClaim) -> RecordSet:
         text = " ".join(f'"{each}"' for each in claim.strings())
         return RecordSet(self.below, "TXT", ttl_s=TTL_S, values=(text,))
 
-    def claim_of(self, found: Iterable[RecordSet]) -> Claim | None:
+    def claim_of(self, found: Iterable[RecordSet]) -> OwnerClaim | None:
         """Return the claim among the record sets; None where there is none, or not one of Nightside's."""
         texts = [each.values for each in found if each.key == (self.below, "TXT", "")]
         if len(texts) != 1 or len(texts[0]) != 1:
             return None
         return claim_in(texts[0][0].strip('"').split('" "'))
 
-    def is_ours(self, each: RecordSet, claim: Claim) -> bool:
+    def is_ours(self, each: RecordSet, claim: OwnerClaim) -> bool:
         """Return whether the claim covers the record set, by its name and kind."""
         if each.name == self.below or each.name.endswith(f".{self.below}"):
             return True
         return (each.name, each.kind) in self.owned(claim)
 
-    def owned(self, claim: Claim) -> set[tuple[str, str]]:
+    def owned(self, claim: OwnerClaim) -> set[tuple[str, str]]:
         names = [self.zone, *(self._region_name(region) for region in claim.regions)]
         served = services(dns.name.from_text(self.zone), _serving(claim))
         return {(name, kind) for name in names for kind in (*KINDS, "HTTPS")} | {
             (name.to_text(), kind) for name, (kind, _) in served.items()
         }
 
-    def published(self, found: Iterable[RecordSet], claim: Claim) -> Published:
+    def published(self, found: Iterable[RecordSet], claim: OwnerClaim) -> PublishedRecords:
         pools: dict[str, set[str]] = {}
         for each in found:
             if each.kind in KINDS:
                 pools.setdefault(each.name, set()).update(each.values)
         areas = {region: frozenset(pools.get(self._pool(region), ())) for region in claim.regions}
-        return Published(claim.version, areas, frozenset(pools.get(self._anywhere, ())))
+        return PublishedRecords(claim.version, areas, frozenset(pools.get(self._anywhere, ())))
 
     # Addresses
 
@@ -147,7 +147,9 @@ class Layout:
             alias = self._alias(self._to(area, kind))
             yield RecordSet(name, kind, area.region, alias=alias, region=aws_region)
 
-    def _by_place(self, name: str, kind: str, elsewhere: str, places: Mapping[Location, str]) -> Iterator[RecordSet]:
+    def _by_place(
+        self, name: str, kind: str, elsewhere: str, places: Mapping[RecordLocation, str]
+    ) -> Iterator[RecordSet]:
         for place, target in {**places, ELSEWHERE: elsewhere}.items():
             identifier = "elsewhere" if place == ELSEWHERE else str(place)
             yield RecordSet(name, kind, identifier, alias=self._alias(target), location=place)
@@ -187,7 +189,7 @@ class Layout:
             yield RecordSet(text, "HTTPS", ttl_s=tree.ttl_s, values=(words,))
 
 
-def _serving(claim: Claim) -> RecordTree:
+def _serving(claim: OwnerClaim) -> RecordTree:
     return RecordTree(claim.version, 0, (), (), port=claim.port, tls=claim.tls)
 
 

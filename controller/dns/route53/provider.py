@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from controller.dns.claim import Claim, check_claim, refuse_foreign
+from controller.dns.claim import OwnerClaim, check_claim, refuse_foreign
 from controller.dns.config import Route53Config
-from controller.dns.provider import Changes, DnsError, DnsRefused, DnsUnavailable, Published, check_zone
+from controller.dns.provider import Changes, DnsError, DnsRefused, DnsUnavailable, PublishedRecords, check_zone
 from controller.dns.route53.api import BatchRefused, Route53Api
-from controller.dns.route53.changes import Action, Change, batches_of, changes_to
+from controller.dns.route53.changes import Action, RecordChange, batches_of, changes_to
 from controller.dns.route53.checks import HealthChecks
-from controller.dns.route53.layout import Layout
+from controller.dns.route53.layout import Route53Layout
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
 from mesh.clock import Clock
@@ -32,11 +32,11 @@ _SYNC_MAX_NS = 600 * _SECOND_NS
 
 
 class _Plan(Struct, frozen=True):
-    batches: tuple[tuple[Change, ...], ...]
+    batches: tuple[tuple[RecordChange, ...], ...]
     after: tuple[RecordSet, ...]
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[RecordChange]:
         return [each for batch in self.batches for each in batch]
 
 
@@ -58,7 +58,7 @@ class Route53Dns:
     ) -> None:
         """`zone` is the mesh's name, with the final dot. `on_in_sync` is called with the seconds from a change's
         acceptance until each of Route53's servers had it. Raises ValueError for places that Route53 does not know."""
-        self._layout = Layout(zone, api.hosted_zone, config)
+        self._layout = Route53Layout(zone, api.hosted_zone, config)
         self._checks = HealthChecks(config.health_checks, zone, owner, api, clock)
         self._owner = owner
         self._lease = lease
@@ -108,7 +108,7 @@ class Route53Dns:
         plan = self._planned(tree, found, self._lease.token if claim is None else claim.term)
         return tuple(map(str, plan.changes))
 
-    async def read(self) -> Published | None:
+    async def read(self) -> PublishedRecords | None:
         found = await self._api.records(self._layout.zone)
         claim = self._layout.claim_of(found)
         return None if claim is None or claim.owner != self._owner else self._layout.published(found, claim)
@@ -130,7 +130,7 @@ class Route53Dns:
         claim = self._layout.claim_of(found)
         if claim is not None:
             check_claim(claim, self._owner, term, tree.version)
-        said = Claim.following(claim, self._owner, term, tree)
+        said = OwnerClaim.following(claim, self._owner, term, tree)
         try:
             wanted = self._layout.wanted(tree, said, self._checks.known(found))
             ours = [] if claim is None else [each for each in found if self._layout.is_ours(each, claim)]
@@ -146,7 +146,9 @@ class Route53Dns:
             return _Plan((), tuple(found))
         return _Plan(tuple(self._batches(changes, claim, said)), tuple(wanted))
 
-    def _batches(self, changes: Sequence[Change], claim: Claim | None, said: Claim) -> list[tuple[Change, ...]]:
+    def _batches(
+        self, changes: Sequence[RecordChange], claim: OwnerClaim | None, said: OwnerClaim
+    ) -> list[tuple[RecordChange, ...]]:
         """Add to each batch the claim before and after it; until the last batch, the claim covers both old and new
         names."""
         batches = list(batches_of(changes, len(" ".join(said.strings())) * 2)) or [[]]
@@ -160,8 +162,8 @@ class Route53Dns:
                 old = said if claim is None else claim
                 version = 0 if claim is None else claim.version
                 after = replace(old, term=said.term, version=version, writes=writes, regions=tuple(sorted(regions)))
-            taken = [] if before is None else [Change(Action.DELETE, self._layout.claim_record(before))]
-            put = Change(Action.CREATE, self._layout.claim_record(after))
+            taken = [] if before is None else [RecordChange(Action.DELETE, self._layout.claim_record(before))]
+            put = RecordChange(Action.CREATE, self._layout.claim_record(after))
             made.append((*taken, put, *batch))
             before = after
         return made

@@ -29,7 +29,7 @@ _OWN_KEYS = frozenset(
 )
 
 
-class Location(Struct, frozen=True):
+class RecordLocation(Struct, frozen=True):
     """Place of clients."""
 
     continent: str = ""
@@ -43,20 +43,20 @@ class Location(Struct, frozen=True):
         return f"{self.country}-{self.subdivision}" if self.subdivision else self.country
 
 
-ELSEWHERE = Location(country="*")
-NO_CLIENTS = Location(continent="AN")
+ELSEWHERE = RecordLocation(country="*")
+NO_CLIENTS = RecordLocation(continent="AN")
 """Place where no clients are."""
 
 
-def location_of(text: str) -> Location:
+def location_of(text: str) -> RecordLocation:
     """Parse `DE`, `US-CA` or `continent:EU`. Raises ValueError."""
     kind, _, continent = text.rpartition("continent:")
     country, dash, subdivision = text.partition("-")
     if not kind and continent != text:
         if continent in {"AF", "AN", "AS", "EU", "NA", "OC", "SA"}:
-            return Location(continent=continent)
+            return RecordLocation(continent=continent)
     elif _is_code(country, 2, 2) and (not dash or _is_code(subdivision, 1, 3)):
-        return Location(country=country, subdivision=subdivision)
+        return RecordLocation(country=country, subdivision=subdivision)
     raise ValueError(f"{text!r} is not a place as Route53 has them, such as DE, US-CA or continent:EU")
 
 
@@ -81,7 +81,7 @@ class RecordSet(Struct, frozen=True):
     alias: Alias | None = None
     region: str = ""
     """AWS region: this record set is for the clients nearest to it, by latency."""
-    location: Location | None = None
+    location: RecordLocation | None = None
     is_multivalue: bool = False
     health_check: str = ""
     rest: str = ""
@@ -124,7 +124,9 @@ def from_api(said: Mapping[str, Any]) -> RecordSet:
         region=said.get("Region", ""),
         location=None
         if place is None
-        else Location(place.get("ContinentCode", ""), place.get("CountryCode", ""), place.get("SubdivisionCode", "")),
+        else RecordLocation(
+            place.get("ContinentCode", ""), place.get("CountryCode", ""), place.get("SubdivisionCode", "")
+        ),
         is_multivalue=said.get("MultiValueAnswer", False),
         health_check=said.get("HealthCheckId", ""),
         rest=json.dumps(rest, sort_keys=True) if rest else "",

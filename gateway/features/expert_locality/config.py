@@ -27,7 +27,7 @@ class PoolLocalityConfig(Struct, frozen=True, kw_only=True):
     decode worker groups differs from the artifact's clusters."""
 
 
-class LocalityConfig(FeatureSection, frozen=True):
+class ExpertLocalityConfig(FeatureSection, frozen=True):
     """Expert locality of disaggregated pools. A pool that is not listed has none."""
 
     pools: tuple[Annotated[PoolLocalityConfig, Section()], ...] = ()
@@ -51,7 +51,7 @@ class LocalityConfig(FeatureSection, frozen=True):
                 yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
 
 
-def check_locality(config: LocalityConfig) -> None:
+def check_locality(config: ExpertLocalityConfig) -> None:
     """Raise ValueError, in words, for settings that contradict each other."""
     names = [each.pool for each in config.pools]
     for index, name in enumerate(names):

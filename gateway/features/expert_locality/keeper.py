@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId
-from gateway.features.expert_locality.config import LocalityConfig, PoolLocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
 from gateway.state.eldr_files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
@@ -38,7 +38,7 @@ class LocalityKeeper:
         self,
         gateway_id: GatewayId,
         files: PoolLocalityConfig,
-        config: LocalityConfig,
+        config: ExpertLocalityConfig,
         folder: Path | None,
         *,
         clock: Clock,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gateway.features.prices.audit import PricedRecord
 from gateway.features.prices.file import read_prices
-from gateway.records.audit import AuditLine, LostLines
+from gateway.records.audit import AuditLine, LostAuditLines
 from gateway.records.audit_cli import DECODER, PLAIN_WIDTH, check_files, files_argument
 from mesh.faults import ConfigError
 
@@ -70,6 +70,6 @@ def _price_file(path: Path, record: PricedRecord) -> int:
                 continue
             if isinstance(read, AuditLine):
                 record.take(read)
-            elif isinstance(read, LostLines):
+            elif isinstance(read, LostAuditLines):
                 missing += read.lines
     return missing

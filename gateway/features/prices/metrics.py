@@ -16,7 +16,7 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.legs import RequestSummary
-from mesh.series import Tally
+from mesh.series import CounterSeries
 
 NO_SOURCE, FILE, CONTROLLER = "none", "file", "controller"
 SOURCES = (NO_SOURCE, FILE, CONTROLLER)
@@ -84,7 +84,7 @@ class MoneyTally:
     """Sum of the costs that were estimated when requests were placed: a consumer of finished requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._money = Tally(
+        self._money = CounterSeries(
             "nightside_placement_money",
             "Estimated cost added by placements, in units of the currency, by destination region; counted "
             "only with prices in force and `placement.considered_max` above 0.",

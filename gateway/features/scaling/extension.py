@@ -28,7 +28,7 @@ from gateway.features.scaling.webhook import Result, Webhook
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.request.legs import RequestSummary
 from mesh.admin_server import as_json, needs
-from mesh.control.vocabulary import Wanted
+from mesh.control.vocabulary import WantedReplicas
 from mesh.operators_config import Role
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -93,9 +93,9 @@ class ScalingExtension(Extension):
         if self._webhook is not None:
             tenure.run("scaling_webhook", self._webhook.run)
 
-    def wanted_replicas(self) -> tuple[Wanted, ...]:
+    def wanted_replicas(self) -> tuple[WantedReplicas, ...]:
         return tuple(
-            Wanted(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
+            WantedReplicas(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
         )
 
     def describe(self) -> dict[str, object]:

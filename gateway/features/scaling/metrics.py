@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.features.scaling.vocabulary import WHOLE, Want
-from mesh.series import Tally
+from mesh.series import CounterSeries
 
 _LABELS = ("region", "model", "pool")
 
@@ -19,12 +19,12 @@ class ScalingMetrics:
     """Scaling series; all are registered even if no pool is scaled."""
 
     def __init__(self, registry: CollectorRegistry, wants: Callable[[], Iterable[Want]]) -> None:
-        self.changes = Tally(
+        self.changes = CounterSeries(
             "nightside_replicas_wanted_changes",
             "Changes of the wanted number of replicas, by cause.",
             (*_LABELS, "reason"),
         )
-        self.messages = Tally(
+        self.messages = CounterSeries(
             "nightside_scaling_messages",
             "Webhook messages for changes of the wanted number of replicas, by result.",
             ("result",),

@@ -30,7 +30,7 @@ Samples = list[dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class DecodeCell:
     policy: str
     workers: int
     waiting: int
@@ -43,20 +43,20 @@ class Cell:
         return f"{self.policy}, {self.workers} workers, {self.waiting} wait{many}"
 
 
-def cells(ticks: int) -> list[Cell]:
+def cells(ticks: int) -> list[DecodeCell]:
     """Cells of the measurement: growing workers at the usual backlog, a growing backlog at the most workers, and one
     case with many free slots that are filled one by one."""
     found = []
     for policy in _POLICIES:
-        found += [Cell(policy, workers, _USUAL_WAITING, ticks=ticks) for workers in _WORKERS]
+        found += [DecodeCell(policy, workers, _USUAL_WAITING, ticks=ticks) for workers in _WORKERS]
         found += [
-            Cell(policy, _MOST_WORKERS, waiting, ticks=ticks) for waiting in _WAITING if waiting != _USUAL_WAITING
+            DecodeCell(policy, _MOST_WORKERS, waiting, ticks=ticks) for waiting in _WAITING if waiting != _USUAL_WAITING
         ]
-        found.append(Cell(policy, _MOST_WORKERS, _USUAL_WAITING, 3 * _MOST_WORKERS, ticks))
+        found.append(DecodeCell(policy, _MOST_WORKERS, _USUAL_WAITING, 3 * _MOST_WORKERS, ticks))
     return found
 
 
-class Child:
+class DecodeChild:
     """One core in a process of its own."""
 
     def __init__(self, kind: str, stack: ExitStack) -> None:
@@ -72,7 +72,7 @@ class Child:
         self._answers: IO[str] = process.stdout
         stack.callback(self._asks.close)
 
-    def ask(self, cell: Cell) -> Samples:
+    def ask(self, cell: DecodeCell) -> Samples:
         self._asks.write(json.dumps(asdict(cell)) + "\n")
         self._asks.flush()
         line = self._answers.readline()
@@ -82,11 +82,11 @@ class Child:
         return samples
 
 
-def measure(kinds: Iterable[str], chosen: Sequence[Cell], rounds: int) -> dict[str, dict[Cell, Samples]]:
+def measure(kinds: Iterable[str], chosen: Sequence[DecodeCell], rounds: int) -> dict[str, dict[DecodeCell, Samples]]:
     """Times of every tick, by core and cell, measured in rounds of each core in turn."""
     with ExitStack() as stack:
-        children = {kind: Child(kind, stack) for kind in kinds}
-        taken: dict[str, dict[Cell, Samples]] = {kind: {cell: [] for cell in chosen} for kind in children}
+        children = {kind: DecodeChild(kind, stack) for kind in kinds}
+        taken: dict[str, dict[DecodeCell, Samples]] = {kind: {cell: [] for cell in chosen} for kind in children}
         for cell in chosen:
             for _ in range(rounds):
                 for kind, child in children.items():
@@ -106,7 +106,7 @@ def exponent(points: Mapping[int, float]) -> float:
     return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum((x - x_mean) ** 2 for x in xs)
 
 
-def figures_of(taken: Mapping[Cell, Samples]) -> dict[str, dict[str, float]]:
+def figures_of(taken: Mapping[DecodeCell, Samples]) -> dict[str, dict[str, float]]:
     """Milliseconds of a tick per cell, at the median and at p99, and the median of each stage."""
     found: dict[str, dict[str, float]] = {}
     for cell, samples in taken.items():
@@ -123,7 +123,7 @@ def figures_of(taken: Mapping[Cell, Samples]) -> dict[str, dict[str, float]]:
     return found
 
 
-def growth_of(taken: Mapping[Cell, Samples]) -> dict[str, float]:
+def growth_of(taken: Mapping[DecodeCell, Samples]) -> dict[str, float]:
     """Exponents of the median's growth with the number of workers and of waiting requests."""
     median = {cell: percentile([each["tick"] for each in samples], 0.5) for cell, samples in taken.items()}
     few = {cell: ms for cell, ms in median.items() if not cell.free_slots}

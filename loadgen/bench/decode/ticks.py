@@ -27,7 +27,7 @@ _STEP_TICKS = 5
 _SPEC = PoolSpec(PoolName("bench"), PoolKind.DISAGGREGATED, Connector.NIXL, _BATCH)
 
 
-class Lengths(Predictor):
+class TickLengths(Predictor):
     """Predictor backed by one sorted array: the calculation of the deployed kind, without a history to read."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -55,7 +55,7 @@ class Backlog:
         self._ages: dict[RequestId, int] = {}
         self._order: deque[RequestId] = deque()
         filling = DecodeConfig(admissions_max=100_000, considered_max=0)
-        self._tier = DecodeTier(filling, _SPEC, random.Random(2), Lengths(self._rng))
+        self._tier = DecodeTier(filling, _SPEC, random.Random(2), TickLengths(self._rng))
         for number in range(workers):
             self._tier.join(ReplicaId(f"w{number}"), "dp", 0)
         self._add(workers * _BATCH)

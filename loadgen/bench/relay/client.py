@@ -30,7 +30,7 @@ class WrongAnswer(Exception):
 
 
 @dataclass(slots=True)
-class Tally:
+class RelayTally:
     """Counters of a load."""
 
     answers: int = 0
@@ -49,7 +49,7 @@ def now_s() -> float:
 class Connection(asyncio.Protocol):
     """One keep-alive connection with one request at a time."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: RelayTally) -> None:
         self.is_open = False
         self.began = asyncio.Event()
         """Set when the answer's body has begun, or when the answer has failed."""
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
             self.began.set()
 
 
-async def connect(port: int, tally: Tally) -> Connection:
+async def connect(port: int, tally: RelayTally) -> Connection:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_MAX_S):
         _, connection = await loop.create_connection(lambda: Connection(tally), "127.0.0.1", port)
@@ -170,7 +170,7 @@ async def connect(port: int, tally: Tally) -> Connection:
 
 async def ask_once(port: int, wanted: Wanted) -> None:
     """Send one request on a connection of its own. Raises WrongAnswer, OSError and TimeoutError."""
-    connection = await connect(port, Tally())
+    connection = await connect(port, RelayTally())
     try:
         async with asyncio.timeout(_ANSWER_MAX_S):
             await connection.ask(wanted)
@@ -181,7 +181,7 @@ async def ask_once(port: int, wanted: Wanted) -> None:
 class _Line:
     """One user's connection, opened again after the relay closed it."""
 
-    def __init__(self, port: int, tally: Tally) -> None:
+    def __init__(self, port: int, tally: RelayTally) -> None:
         self._port = port
         self._tally = tally
         self._connection: Connection | None = None
@@ -197,10 +197,10 @@ class _Line:
 
 
 @asynccontextmanager
-async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s: float) -> AsyncIterator[Tally]:
+async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s: float) -> AsyncIterator[RelayTally]:
     """Run `users` users, each sending its next request as soon as the last one is answered, until the context is
     left."""
-    tally = Tally()
+    tally = RelayTally()
     upcoming = cycle(wanted)
     is_over = False
 
@@ -222,9 +222,9 @@ async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s:
 @asynccontextmanager
 async def open_streams(
     port: int, wanted: Sequence[Wanted], streams: int, *, ramp_s: float, rng: random.Random, max_s: float
-) -> AsyncIterator[Tally]:
+) -> AsyncIterator[RelayTally]:
     """Run `streams` streams that begin within `ramp_s`; leaving the context waits for their ends."""
-    tally = Tally()
+    tally = RelayTally()
 
     async def read(delay_s: float, each: Wanted) -> None:
         await asyncio.sleep(delay_s)
@@ -242,9 +242,9 @@ async def open_streams(
 
 async def arrivals(
     port: int, wanted: Sequence[Wanted], *, requests_per_s: float, count: int, rng: random.Random, max_s: float
-) -> Tally:
+) -> RelayTally:
     """Send requests at their arrival times (open loop), whether or not earlier ones are answered."""
-    tally = Tally()
+    tally = RelayTally()
     idle: list[_Line] = []
     lines: list[_Line] = []
 
@@ -277,7 +277,7 @@ class HeldStreams:
         self._port = port
         self._upcoming = cycle(wanted)
         self._connections: list[Connection] = []
-        self.tally = Tally()
+        self.tally = RelayTally()
 
     async def grow_to(self, streams: int, *, max_s: float) -> None:
         """Open streams up to this number; returns once each has had its first token."""

@@ -96,7 +96,7 @@ class EngineConnection(asyncio.Protocol):
             else:
                 self._write(self._pages.answer)
 
-    def _stream(self, ask: wire.Ask) -> None:
+    def _stream(self, ask: wire.BenchRequest) -> None:
         """Stream an answer. The role is sent with the first token, as vLLM does, whose answer begins with that
         token."""
         if ask.tokens >= wire.BURST_TOKENS:
@@ -110,10 +110,10 @@ class EngineConnection(asyncio.Protocol):
         else:
             self._end(ask)
 
-    def _later(self, ask: wire.Ask, left: int, when: float) -> None:
+    def _later(self, ask: wire.BenchRequest, left: int, when: float) -> None:
         self._timer = self._loop.call_at(when, self._token, ask, left, when)
 
-    def _token(self, ask: wire.Ask, left: int, when: float) -> None:
+    def _token(self, ask: wire.BenchRequest, left: int, when: float) -> None:
         if left > 1:
             self._write(_TOKEN_CHUNK_WITH_ID if ask.wants_ids else _TOKEN_CHUNK)
             self._later(ask, left - 1, when + self._pages.gap_s)
@@ -121,7 +121,7 @@ class EngineConnection(asyncio.Protocol):
             self._write(_LAST_CHUNK)
             self._end(ask)
 
-    def _end(self, ask: wire.Ask) -> None:
+    def _end(self, ask: wire.BenchRequest) -> None:
         usage = wire.http_chunk(wire.USAGE_EVENT) if ask.wants_usage else b""
         self._write(usage + wire.http_chunk(wire.DONE_EVENT) + wire.http_chunk(b""))
 

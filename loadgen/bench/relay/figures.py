@@ -35,7 +35,7 @@ _ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RelayReading:
     """One figure of one relay in one round, or of the process named by `part`."""
 
     round_number: int
@@ -45,7 +45,7 @@ class Reading:
     part: str = ""
 
 
-def by_round(readings: Iterable[Reading], relay: str, figure: Figure, part: str = "") -> dict[int, float]:
+def by_round(readings: Iterable[RelayReading], relay: str, figure: Figure, part: str = "") -> dict[int, float]:
     return {
         each.round_number: each.value
         for each in readings
@@ -53,28 +53,28 @@ def by_round(readings: Iterable[Reading], relay: str, figure: Figure, part: str 
     }
 
 
-def with_added(readings: Sequence[Reading]) -> list[Reading]:
+def with_added(readings: Sequence[RelayReading]) -> list[RelayReading]:
     """Readings, extended by the time that each relay adds to the first token, against no relay in the same round."""
-    added: list[Reading] = []
+    added: list[RelayReading] = []
     for each in readings:
         base = by_round(readings, DIRECT, each.figure).get(each.round_number)
         if each.figure in _ADDED and each.relay != DIRECT and base is not None:
-            added.append(Reading(each.round_number, each.relay, _ADDED[each.figure], each.value - base))
+            added.append(RelayReading(each.round_number, each.relay, _ADDED[each.figure], each.value - base))
     return [*readings, *added]
 
 
-def ratio(readings: Sequence[Reading], figure: Figure, relay: str, base: str) -> Middle | None:
+def ratio(readings: Sequence[RelayReading], figure: Figure, relay: str, base: str) -> Middle | None:
     """Ratio of a relay's figure to that of `base`, round by round; None without a round in which both were measured."""
     bases = by_round(readings, base, figure)
     values = by_round(readings, relay, figure)
     return middle_of(value / bases[number] for number, value in values.items() if bases.get(number))
 
 
-def parts_of(readings: Iterable[Reading], relay: str) -> list[str]:
+def parts_of(readings: Iterable[RelayReading], relay: str) -> list[str]:
     return list(dict.fromkeys(each.part for each in readings if each.relay == relay and each.part))
 
 
-def as_document(readings: Sequence[Reading]) -> Mapping[str, object]:
+def as_document(readings: Sequence[RelayReading]) -> Mapping[str, object]:
     """Medians and spreads by relay and figure, JSON-able."""
     document: dict[str, dict[str, object]] = {}
     for each in readings:

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
-from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, with_added
+from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading, as_document, with_added
 from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
@@ -40,13 +40,13 @@ from loadgen.bench.relay.measures import (
     USERS,
     USERS_AT_SATURATION,
     WITHOUT_RELAY,
-    Bench,
     Effort,
     MeasureName,
+    RelayBench,
     Subject,
     ask_until_ready,
 )
-from loadgen.bench.relay.page import Aim, Story
+from loadgen.bench.relay.page import Aim, RelayStory
 from loadgen.bench.relay.processes import BenchFailure, running, running_engines
 from loadgen.bench.relay.relays import (
     ATTACHED,
@@ -59,9 +59,9 @@ from loadgen.bench.relay.relays import (
     SET_OTHERWISE,
     SIBLINGS,
     VLLM_ROUTER,
-    Ready,
+    ReadyRelay,
     Relay,
-    Setting,
+    RelaySetting,
     version_of,
     why_missing,
 )
@@ -94,7 +94,7 @@ _NOTES = "relay_notes.md"
 
 
 @dataclass(slots=True)
-class Plan:
+class RelayPlan:
     """Settings of one run of the bench."""
 
     effort: Effort
@@ -108,13 +108,13 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Run:
+class RelayRun:
     """Runs the rounds; results are in `readings` and `faults`, however the run ended."""
 
-    plan: Plan
+    plan: RelayPlan
     folder: Path
     console: Console
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[RelayReading] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
     """Load average of the machine over the minute before the run; other load here distorts the figures."""
@@ -125,19 +125,19 @@ class Run:
         rng = random.Random(self.plan.seed)
         async with running_engines(_ENGINES, self.plan.load_core, self.folder) as engines:
             gc.freeze()
-            bench = Bench(self.plan.effort, engines, rng)
+            bench = RelayBench(self.plan.effort, engines, rng)
             for number in range(1, self.plan.effort.rounds + 1):
                 await self._measure_engine(number, bench)
                 for relay in _turned(self.plan.relays, number - 1):
                     if relay.name not in self.faults:
                         await self._measure_relay(number, relay, bench)
 
-    async def _measure_engine(self, number: int, bench: Bench) -> None:
+    async def _measure_engine(self, number: int, bench: RelayBench) -> None:
         direct = Subject(DIRECT, bench.engines[0], None, {})
         measures = [each for each in self.plan.measures if each in WITHOUT_RELAY]
         await self._measure_subject(number, direct, bench, measures)
 
-    async def _measure_relay(self, number: int, relay: Relay, bench: Bench) -> None:
+    async def _measure_relay(self, number: int, relay: Relay, bench: RelayBench) -> None:
         is_all = len(self.plan.measures) == len(MeasureName)
         measures = [each for each in self.plan.measures if _is_measured(each, relay, is_all=is_all)]
         afresh = [each for each in measures if each in OF_A_FRESH_RELAY]
@@ -154,10 +154,10 @@ class Run:
             self.console.print(f"{relay.name}: {why}", markup=False)
 
     @asynccontextmanager
-    async def _running(self, relay: Relay, bench: Bench, folder: Path) -> AsyncIterator[Subject]:
+    async def _running(self, relay: Relay, bench: RelayBench, folder: Path) -> AsyncIterator[Subject]:
         """Start the relay and wait until it has answered a request. Raises BenchFailure with the end of its log."""
         plan = self.plan
-        setting = Setting(folder, bench.engines, plan.relay_core, plan.rivals, plan.sibling_core, bench.rng)
+        setting = RelaySetting(folder, bench.engines, plan.relay_core, plan.rivals, plan.sibling_core, bench.rng)
         ready = await asyncio.to_thread(relay.prepare, setting)
         async with AsyncExitStack() as stack:
             for command in ready.beside:
@@ -176,14 +176,14 @@ class Run:
                 yield subject
 
     async def _measure_subject(
-        self, number: int, subject: Subject, bench: Bench, measures: Sequence[MeasureName]
+        self, number: int, subject: Subject, bench: RelayBench, measures: Sequence[MeasureName]
     ) -> None:
         for name in measures:
             self.console.print(
                 f"round {number} of {self.plan.effort.rounds}: {subject.name}: {name}", style="dim", highlight=False
             )
             for value in await MEASURES[name](bench, subject):
-                self.readings.append(Reading(number, subject.name, value.figure, value.value, value.part))
+                self.readings.append(RelayReading(number, subject.name, value.figure, value.value, value.part))
 
 
 def _is_measured(measure: MeasureName, relay: Relay, *, is_all: bool) -> bool:
@@ -201,7 +201,7 @@ def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
 
 
 @asynccontextmanager
-async def _attached(ready: Ready, folder: Path) -> AsyncIterator[None]:
+async def _attached(ready: ReadyRelay, folder: Path) -> AsyncIterator[None]:
     """Wait until the gateway is attached to its controller and serves by its snapshot, and check afterwards that it
     still is. Does nothing for a relay without a controller. Raises BenchFailure."""
     if not ready.attached_at:
@@ -224,11 +224,11 @@ def _serves_by_a_snapshot(state: Mapping[str, Any] | None) -> bool:
     return control is not None and bool(control["attached"] and control["term"])
 
 
-def _log_tails(ready: Ready, folder: Path) -> str:
+def _log_tails(ready: ReadyRelay, folder: Path) -> str:
     return "\n".join(log_tail(folder / f"{each.name}.log") for each in (*ready.beside, *ready.commands))
 
 
-def missing_relays(plan: Plan) -> dict[str, str]:
+def missing_relays(plan: RelayPlan) -> dict[str, str]:
     """Relays that are not installed, and the reasons."""
     return {
         relay.name: why_missing(relay, plan.rivals)
@@ -237,10 +237,10 @@ def missing_relays(plan: Plan) -> dict[str, str]:
     }
 
 
-def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> Story:
+def story_of(run: RelayRun, missing: Mapping[str, str], command: str, date: str) -> RelayStory:
     plan, effort = run.plan, run.plan.effort
     versions = {relay.name: version_of(relay, plan.rivals) for relay in plan.relays}
-    return Story(
+    return RelayStory(
         readings=with_added(run.readings),
         relays={
             relay.name: f"{versions[relay.name]}: {relay.what}" if versions[relay.name] else relay.what
@@ -259,7 +259,7 @@ def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> S
     )
 
 
-def _conditions(plan: Plan, effort: Effort) -> list[str]:
+def _conditions(plan: RelayPlan, effort: Effort) -> list[str]:
     held = " to ".join(str(streams) for streams in effort.held)
     return [
         f"relays on core {plan.relay_core}; engines and client together on core {plan.load_core}",
@@ -274,7 +274,7 @@ def _conditions(plan: Plan, effort: Effort) -> list[str]:
     ]
 
 
-def _siblings_note(plan: Plan) -> str:
+def _siblings_note(plan: RelayPlan) -> str:
     if plan.sibling_core != plan.load_core:
         return "Each sibling has a core of its own, and engines and client a third."
     return (
@@ -296,7 +296,7 @@ def _show(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
     console.print(table)
 
 
-def show(console: Console, story: Story) -> None:
+def show(console: Console, story: RelayStory) -> None:
     """Print all tables and faults of the page, without the conditions."""
     _show(console, "Median (low–high)", page.table(story))
     _show(console, "Ratios", page.ratio_rows(story))
@@ -368,7 +368,7 @@ def relay(context: click.Context, /, *, as_json: bool, output: Path | None, **as
     _raise_open_files_limit()
     missing = missing_relays(plan)
     installed = [each for each in plan.relays if each.name not in missing]
-    run = Run(replace(plan, relays=installed), Path(tempfile.mkdtemp(prefix="nightside-relay-")), console)
+    run = RelayRun(replace(plan, relays=installed), Path(tempfile.mkdtemp(prefix="nightside-relay-")), console)
     if run.load_before > _LOAD_MAX:
         console.print(f"something else runs here (load average {run.load_before:.1f}): these figures will be too high")
     try:
@@ -390,10 +390,10 @@ def relay(context: click.Context, /, *, as_json: bool, output: Path | None, **as
 
 def _plan(
     *, names: Sequence[str], measures: Sequence[str], rounds: int | None, quick: bool, rivals: Path, seed: int
-) -> Plan:
+) -> RelayPlan:
     effort = QUICK if quick else Effort()
     relay_core, load_core, sibling_core = _cores()
-    return Plan(
+    return RelayPlan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
         relays=[each for each in ALL_RELAYS if not names or each.name in names],
@@ -415,14 +415,14 @@ def _command_line(asked: Mapping[str, Any]) -> str:
     return " ".join(["make bench-relay", *([f'ARGS="{" ".join(words)}"'] if words else [])])
 
 
-def write_page(output: Path, story: Story) -> None:
+def write_page(output: Path, story: RelayStory) -> None:
     """Write the page, including the notes from the file beside it."""
     notes = output.parent / _NOTES
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page.page_of(story, notes.read_text() if notes.exists() else ""))
 
 
-def document_of(story: Story) -> dict[str, object]:
+def document_of(story: RelayStory) -> dict[str, object]:
     """Results as JSON: medians and spreads, every reading, and the machine."""
     return {
         "machine": story.machine,

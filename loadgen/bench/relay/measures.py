@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from loadgen.bench.relay import client, machine, wire
-from loadgen.bench.relay.client import HeldStreams, Tally, arrivals, closed_loop, now_s, open_streams
+from loadgen.bench.relay.client import HeldStreams, RelayTally, arrivals, closed_loop, now_s, open_streams
 from loadgen.bench.relay.engine import PACE_PATH
 from loadgen.bench.relay.figures import Figure
 from loadgen.bench.relay.relays import HOST
@@ -72,7 +72,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class RelayBench:
     """Settings and engines that the measurements share."""
 
     effort: Effort
@@ -125,7 +125,9 @@ _MICROSECONDS = 1e-3
 
 
 @asynccontextmanager
-async def _answered(bench: Bench, subject: Subject, size_bytes: int, users: int) -> AsyncIterator[tuple[_Meter, int]]:
+async def _answered(
+    bench: RelayBench, subject: Subject, size_bytes: int, users: int
+) -> AsyncIterator[tuple[_Meter, int]]:
     """Run a warmed-up closed loop for a window; yields the window's meter and the number of answers in it."""
     effort = bench.effort
     wanted = bench.requests(subject, size_bytes)
@@ -137,7 +139,7 @@ async def _answered(bench: Bench, subject: Subject, size_bytes: int, users: int)
         yield meter, tally.answers - before
 
 
-async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_requests(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU per request that is not streamed, with short and with long prompts."""
     values: list[Value] = []
     for figure, size in (
@@ -149,7 +151,7 @@ async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
     return values
 
 
-async def measure_saturation(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_saturation(bench: RelayBench, subject: Subject) -> list[Value]:
     """Requests per second of clients that never pause; without a relay, the capacity of the bench itself."""
     async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
         elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
@@ -157,7 +159,7 @@ async def measure_saturation(bench: Bench, subject: Subject) -> list[Value]:
     return [*rate, Value(Figure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
 
 
-async def measure_chunks(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_chunks(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU per streamed chunk while streams run steadily: none begins or ends within the window."""
     effort = bench.effort
     stream_s = effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
@@ -172,7 +174,7 @@ async def measure_chunks(bench: Bench, subject: Subject) -> list[Value]:
         return meter.values(Figure.CPU_PER_CHUNK, per=tally.events - before, scale=_MICROSECONDS)
 
 
-async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_stalled(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU per streamed chunk with many streams, of which one in a hundred has a client that reads nothing of a long
     answer."""
     effort = bench.effort
@@ -199,7 +201,7 @@ async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
         stalled.cut()
 
 
-async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_large_body(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU per body of 32 MB, sent one after the other beside steady streams, and the longest pause that they cause in
     any stream, less the engines' own pace."""
     effort = bench.effort
@@ -227,7 +229,7 @@ async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
     ]
 
 
-async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_first_token(bench: RelayBench, subject: Subject) -> list[Value]:
     """Time to the first token of short streams that arrive at a modest rate, from engines that do not wait."""
     effort = bench.effort
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 8)
@@ -242,12 +244,14 @@ async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
     ]
 
 
-async def _arrive(bench: Bench, subject: Subject, wanted: Sequence[wire.Wanted], *, count: int, max_s: float) -> Tally:
+async def _arrive(
+    bench: RelayBench, subject: Subject, wanted: Sequence[wire.Wanted], *, count: int, max_s: float
+) -> RelayTally:
     rate = bench.effort.arrivals_per_s
     return await arrivals(subject.port, wanted, requests_per_s=rate, count=count, rng=bench.rng, max_s=max_s)
 
 
-async def measure_memory(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_memory(bench: RelayBench, subject: Subject) -> list[Value]:
     """Memory per open stream: the growth from some streams to many, all of them waiting for their next token."""
     low, high = bench.effort.held
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 2)
@@ -267,7 +271,7 @@ async def measure_memory(bench: Bench, subject: Subject) -> list[Value]:
     return [Value(Figure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
 
 
-async def measure_idle(bench: Bench, subject: Subject) -> list[Value]:
+async def measure_idle(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU of the relay without requests, in hundredths of a core."""
     meter = _Meter(subject)
     await asyncio.sleep(bench.effort.window_s)
@@ -287,7 +291,7 @@ class MeasureName(StrEnum):
     MEMORY = "memory"
 
 
-MEASURES: Mapping[MeasureName, Callable[[Bench, Subject], Awaitable[list[Value]]]] = {
+MEASURES: Mapping[MeasureName, Callable[[RelayBench, Subject], Awaitable[list[Value]]]] = {
     MeasureName.IDLE: measure_idle,
     MeasureName.REQUESTS: measure_requests,
     MeasureName.SATURATION: measure_saturation,
@@ -311,7 +315,7 @@ OF_SETTINGS = (MeasureName.REQUESTS,)
 gateway did before."""
 
 
-async def ask_until_ready(subject: Subject, bench: Bench, *, wait_max_s: float) -> None:
+async def ask_until_ready(subject: Subject, bench: RelayBench, *, wait_max_s: float) -> None:
     """Wait until a request has been answered. Raises TimeoutError with the last answer."""
     (wanted, *_) = bench.requests(subject, _SHORT_PROMPT_BYTES)
     last: Exception | None = None

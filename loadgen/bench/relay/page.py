@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.bench.relay.figures import DIRECT, Figure, Reading, by_round, parts_of, ratio
+from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading, by_round, parts_of, ratio
+from loadgen.studies.numbers import Middle, middle_of
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.numbers import Middle, middle_of
@@ -55,10 +56,10 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RelayStory:
     """Results of one run of the bench, with its conditions."""
 
-    readings: Sequence[Reading]
+    readings: Sequence[RelayReading]
     relays: Mapping[str, str]
     """Description of each relay's configuration, by name."""
     faults: Mapping[str, str]
@@ -91,7 +92,7 @@ def cell(summary: Middle | None) -> str:
     return text if summary.low == summary.high else f"{text} ({number(summary.low)}–{number(summary.high)})"
 
 
-def table(story: Story) -> list[list[str]]:
+def table(story: RelayStory) -> list[list[str]]:
     """Header and a row for each figure: its median with the spread, relay by relay."""
     columns = [*_columns(story), *([DIRECT] if _has_any(story, DIRECT) else [])]
     rows = [["", *columns]]
@@ -102,21 +103,21 @@ def table(story: Story) -> list[list[str]]:
     return rows
 
 
-def _columns(story: Story) -> list[str]:
+def _columns(story: RelayStory) -> list[str]:
     """Relays shown as columns of the main table."""
     apart = {story.siblings, *story.set_otherwise}
     return [name for name in story.relays if name not in apart and _has_any(story, name)]
 
 
-def _summary(story: Story, relay: str, figure: Figure, part: str = "") -> Middle | None:
+def _summary(story: RelayStory, relay: str, figure: Figure, part: str = "") -> Middle | None:
     return middle_of(by_round(story.readings, relay, figure, part).values())
 
 
-def _has_any(story: Story, relay: str) -> bool:
+def _has_any(story: RelayStory, relay: str) -> bool:
     return any(each.relay == relay for each in story.readings)
 
 
-def ratio_rows(story: Story) -> list[list[str]]:
+def ratio_rows(story: RelayStory) -> list[list[str]]:
     """Ratios of the gateway to each other relay, and of each variant of the gateway to the plain one."""
     others = [name for name in _columns(story) if name != story.ours]
     rows = [["", *(_ratio_title(story, name) for name in others)]]
@@ -127,20 +128,20 @@ def ratio_rows(story: Story) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
-def _is_ours(story: Story, name: str) -> bool:
+def _is_ours(story: RelayStory, name: str) -> bool:
     return name.startswith(story.ours)
 
 
-def _ratio_title(story: Story, name: str) -> str:
+def _ratio_title(story: RelayStory, name: str) -> str:
     return f"{name} / {story.ours}" if _is_ours(story, name) else f"{story.ours} / {name}"
 
 
-def _ratio(story: Story, figure: Figure, name: str) -> Middle | None:
+def _ratio(story: RelayStory, figure: Figure, name: str) -> Middle | None:
     relay, base = (name, story.ours) if _is_ours(story, name) else (story.ours, name)
     return ratio(story.readings, figure, relay, base)
 
 
-def aim_rows(story: Story) -> list[list[str]]:
+def aim_rows(story: RelayStory) -> list[list[str]]:
     """Each aim with its measured value and whether it is reached; aims without a measurement are left out."""
     rows = [["aim", "measured", "reached"]]
     for aim in story.aims:
@@ -164,7 +165,7 @@ def _unit(figure: Figure) -> str:
     return TITLES[figure].rsplit("(", 1)[1].removesuffix(")")
 
 
-def part_rows(story: Story) -> list[list[str]]:
+def part_rows(story: RelayStory) -> list[list[str]]:
     """Cost of each process of a relay, for relays with several."""
     rows = [["relay", "process", "figure", "value"]]
     for relay in story.relays:
@@ -176,7 +177,7 @@ def part_rows(story: Story) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
-def sibling_rows(story: Story) -> list[list[str]]:
+def sibling_rows(story: RelayStory) -> list[list[str]]:
     """Figures of one process and of two siblings, and their ratio."""
     if not _has_any(story, story.siblings):
         return []
@@ -188,7 +189,7 @@ def sibling_rows(story: Story) -> list[list[str]]:
     return rows
 
 
-def setting_rows(story: Story) -> list[list[str]]:
+def setting_rows(story: RelayStory) -> list[list[str]]:
     """Row for each variant: its figures, and their ratios to the plain gateway."""
     measured = [name for name in story.set_otherwise if _has_any(story, name)]
     figures = [each for each in SETTING_FIGURES if any(_summary(story, name, each) for name in measured)]
@@ -204,12 +205,12 @@ def setting_rows(story: Story) -> list[list[str]]:
     return rows
 
 
-def page_of(story: Story, notes: str = "") -> str:
+def page_of(story: RelayStory, notes: str = "") -> str:
     """The whole page. `notes` is put before the conditions, unchanged."""
     return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
 
 
-def _sections(story: Story, notes: str) -> Iterator[str]:
+def _sections(story: RelayStory, notes: str) -> Iterator[str]:
     yield "# What a relay costs"
     yield (
         f"Measured on {story.date} with `{story.command}`, which makes this page. Medians of its rounds, with the"

@@ -31,7 +31,7 @@ _UNREACHED = "1000000000"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RelaySetting:
     """Inputs of a relay: the folder for its files, the engines, and the cores it may run on."""
 
     folder: Path
@@ -45,7 +45,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyRelay:
     """A relay that can be started: its processes in order, the port for clients, and their API key."""
 
     commands: Sequence[Command]
@@ -63,7 +63,7 @@ class Relay:
     name: str
     what: str
     """Description of the settings, in words."""
-    prepare: Callable[[Setting], Ready]
+    prepare: Callable[[RelaySetting], ReadyRelay]
     package: str | None = None
     """Package on PyPI; None for Nightside's relays."""
 
@@ -104,7 +104,7 @@ class _Gateway:
     core: int
 
 
-def _gateways(setting: Setting, places: Mapping[str, str], cores: Sequence[int]) -> list[_Gateway]:
+def _gateways(setting: RelaySetting, places: Mapping[str, str], cores: Sequence[int]) -> list[_Gateway]:
     ports = iter(free_ports(3 * len(places), setting.rng))
     return [
         _Gateway(name, region, next(ports), next(ports), next(ports), core)
@@ -162,13 +162,13 @@ def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list
     ]
 
 
-def _prepare_nightside(setting: Setting, **sections: object) -> Ready:
+def _prepare_nightside(setting: RelaySetting, **sections: object) -> ReadyRelay:
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     file = _region_file(gateway, [], setting.engines) | sections
-    return Ready(_commands(setting.folder, {gateway: file}), gateway.http, _add_key(setting.folder))
+    return ReadyRelay(_commands(setting.folder, {gateway: file}), gateway.http, _add_key(setting.folder))
 
 
-def _prepare_attached(setting: Setting) -> Ready:
+def _prepare_attached(setting: RelaySetting) -> ReadyRelay:
     """One gateway whose assignment comes from a controller on the load's core."""
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     grpc, admin = free_ports(2, setting.rng)
@@ -189,7 +189,7 @@ def _prepare_attached(setting: Setting) -> Ready:
         "state": {"folder": "state"},
         "control": {"controllers": [f"{HOST}:{grpc}"], "client_addresses": [HOST]},
     }
-    return Ready(
+    return ReadyRelay(
         _commands(setting.folder, {gateway: own}),
         gateway.http,
         _add_key(setting.folder),
@@ -198,24 +198,24 @@ def _prepare_attached(setting: Setting) -> Ready:
     )
 
 
-def _prepare_forward(setting: Setting) -> Ready:
+def _prepare_forward(setting: RelaySetting) -> ReadyRelay:
     """Two gateways: clients send to a region without engines, which forwards everything to one that has them."""
     near, far = both = _gateways(setting, _REGIONS, [setting.core, setting.core])
     files = {
         far: _region_file(far, both, setting.engines),
         near: _region_file(near, both, []),
     }
-    return Ready(_commands(setting.folder, files), near.http, _add_key(setting.folder))
+    return ReadyRelay(_commands(setting.folder, files), near.http, _add_key(setting.folder))
 
 
-def _prepare_traced(setting: Setting, *, share: float) -> Ready:
+def _prepare_traced(setting: RelaySetting, *, share: float) -> ReadyRelay:
     """One gateway that exports traces to a collector that discards them."""
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     (port,) = free_ports(1, setting.rng)
     tracing = {"endpoint": f"http://{HOST}:{port}", "sampled_share": share}
     file = _region_file(gateway, [], setting.engines) | {"tracing": tracing}
     sink = [sys.executable, "-m", "loadgen.bench.relay.trace_sink", f"{HOST}:{port}"]
-    return Ready(
+    return ReadyRelay(
         _commands(setting.folder, {gateway: file}),
         gateway.http,
         _add_key(setting.folder),
@@ -223,29 +223,29 @@ def _prepare_traced(setting: Setting, *, share: float) -> Ready:
     )
 
 
-def _prepare_siblings(setting: Setting) -> Ready:
+def _prepare_siblings(setting: RelaySetting) -> ReadyRelay:
     """Two gateways of one region behind one port."""
     places = {"gateway-a": _REGIONS["near"], "gateway-b": _REGIONS["near"]}
     one, other = _gateways(setting, places, [setting.core, setting.second_core])
     other = _Gateway(other.name, other.region, one.http, other.peers, other.admin, other.core)
     both = [one, other]
     files = {each: _region_file(each, both, setting.engines, reuse_port=True) for each in both}
-    return Ready(_commands(setting.folder, files), one.http, _add_key(setting.folder))
+    return ReadyRelay(_commands(setting.folder, files), one.http, _add_key(setting.folder))
 
 
-def _rival(setting: Setting, program: str) -> str:
+def _rival(setting: RelaySetting, program: str) -> str:
     path = setting.rivals / "bin" / program
     if not path.exists():
         raise BenchFailure(f"{program} is not in {setting.rivals}: `make relays` installs it")
     return str(path)
 
 
-def _prepare_envoy(setting: Setting) -> Ready:
+def _prepare_envoy(setting: RelaySetting) -> ReadyRelay:
     (port,) = free_ports(1, setting.rng)
-    return Ready([_envoy(setting, "envoy", envoy_file(port, setting.engines))], port)
+    return ReadyRelay([_envoy(setting, "envoy", envoy_file(port, setting.engines))], port)
 
 
-def _prepare_envoy_pair(setting: Setting) -> Ready:
+def _prepare_envoy_pair(setting: RelaySetting) -> ReadyRelay:
     """Two Envoys: clients send to one, which sends everything over mutual TLS and HTTP/2 to the other, which has the
     engines."""
     near, far = free_ports(2, setting.rng)
@@ -256,10 +256,10 @@ def _prepare_envoy_pair(setting: Setting) -> Ready:
         "far": envoy_file(far, setting.engines, certs_served=_envoy_tls(certs, "far")),
         "near": envoy_file(near, [far], certs_dialled=_envoy_tls(certs, "near")),
     }
-    return Ready([_envoy(setting, name, file) for name, file in files.items()], near)
+    return ReadyRelay([_envoy(setting, name, file) for name, file in files.items()], near)
 
 
-def _envoy(setting: Setting, name: str, file: Mapping[str, object]) -> Command:
+def _envoy(setting: RelaySetting, name: str, file: Mapping[str, object]) -> Command:
     path = setting.folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(file, sort_keys=False))
     options = ["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]
@@ -364,12 +364,12 @@ def router_arguments(path: str, urls: Sequence[str], *, port: int, prometheus: i
     return [path, *launch, *options, "--worker-urls", *urls]
 
 
-def _prepare_router(program: str) -> Callable[[Setting], Ready]:
-    def prepare(setting: Setting) -> Ready:
+def _prepare_router(program: str) -> Callable[[RelaySetting], ReadyRelay]:
+    def prepare(setting: RelaySetting) -> ReadyRelay:
         port, prometheus = free_ports(2, setting.rng)
         urls = [f"http://{HOST}:{engine}" for engine in setting.engines]
         arguments = router_arguments(_rival(setting, program), urls, port=port, prometheus=prometheus)
-        return Ready([Command(program, arguments, setting.core)], port)
+        return ReadyRelay([Command(program, arguments, setting.core)], port)
 
     return prepare
 

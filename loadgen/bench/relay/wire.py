@@ -97,7 +97,7 @@ def stream_events(tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class BenchRequest:
     """Fields that the engine reads from a request's body: just enough to answer it."""
 
     is_stream: bool
@@ -113,9 +113,9 @@ _USAGE_WANTED = re.compile(rb'"include_usage":\s*true')
 _IDS_WANTED = re.compile(rb'"return_token_ids":\s*true')
 
 
-def read_ask(body: bytes) -> Ask:
+def read_ask(body: bytes) -> BenchRequest:
     tokens = _TOKENS.search(body)
-    return Ask(
+    return BenchRequest(
         is_stream=_STREAM.search(body) is not None,
         tokens=int(tokens[1]) if tokens else 1,
         wants_usage=_USAGE_WANTED.search(body) is not None,

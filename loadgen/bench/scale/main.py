@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from loadgen.bench.scale.measure import Limits, Reading, RunFailed, Taken, measure
-from loadgen.bench.scale.points import LARGE, POINTS, SLOTS, Point
+from loadgen.bench.scale.measure import RunFailed, ScaleLimits, ScaleReading, ScaleSample, measure
+from loadgen.bench.scale.points import LARGE, POINTS, SLOTS, ScalePoint
 from loadgen.bench.scale.provenance import Provenance, provenance_here
 from loadgen.pages.markdown import NOTHING
 
@@ -40,9 +40,9 @@ _HEAD = (
 )
 
 
-class Measured(NamedTuple):
-    point: Point
-    reading: Reading
+class ScaleMeasurement(NamedTuple):
+    point: ScalePoint
+    reading: ScaleReading
     provenance: Provenance
 
 
@@ -79,7 +79,7 @@ def scale(
     """
     if resume and out is None:
         raise click.UsageError("--resume needs the file to go on with: give --out.")
-    limits = Limits(cpu_minutes * 60, round(memory_gib * _GIB))
+    limits = ScaleLimits(cpu_minutes * 60, round(memory_gib * _GIB))
     wanted = [shortened(point) if quick else point for point in POINTS if not only or point.kind in only]
     here = provenance_here()
     measured = _kept(out, wanted, here if resume else None) if only or resume else []
@@ -87,21 +87,21 @@ def scale(
     for point in (point for point in wanted if point not in done):
         reading = _measured(point, limits)
         click.echo(f"{_name(point)}: {told(point, reading)}", err=True)
-        measured.append(Measured(point, reading, here))
+        measured.append(ScaleMeasurement(point, reading, here))
         if out is not None:
             _write(out, document_of(measured))
     if as_json:
         click.echo(json.dumps(document_of(measured), indent=2))
 
 
-def _measured(point: Point, limits: Limits) -> Reading:
+def _measured(point: ScalePoint, limits: ScaleLimits) -> ScaleReading:
     try:
         return measure(point, limits, partial(_tell, point))
     except RunFailed as error:
         raise click.ClickException(f"{_name(point).strip()} could not be played: {error}") from error
 
 
-def _tell(point: Point, taken: Taken) -> None:
+def _tell(point: ScalePoint, taken: ScaleSample) -> None:
     click.echo(
         f"{_name(point)}: {taken.simulated_s:,.1f} of {point.simulated_s:,} s, {taken.requests:,} requests, "
         f"{taken.cpu_s:,.0f} s of CPU after {taken.built_cpu_s:,.0f} to build it, {taken.rss_bytes_max / _GIB:.2f} GiB",
@@ -109,7 +109,7 @@ def _tell(point: Point, taken: Taken) -> None:
     )
 
 
-def _name(point: Point) -> str:
+def _name(point: ScalePoint) -> str:
     return f"{point.kind:>9} {point.name}"
 
 
@@ -120,11 +120,13 @@ def _write(out: Path, document: Mapping[str, Any]) -> None:
     fresh.replace(out)
 
 
-def shortened(point: Point) -> Point:
-    return Point(point.kind, point.regions, point.replicas_a_region, max(3, point.simulated_s // 10), point.queue // 10)
+def shortened(point: ScalePoint) -> ScalePoint:
+    return ScalePoint(
+        point.kind, point.regions, point.replicas_a_region, max(3, point.simulated_s // 10), point.queue // 10
+    )
 
 
-def told(point: Point, reading: Reading) -> str:
+def told(point: ScalePoint, reading: ScaleReading) -> str:
     took = (
         f"{_shown(reading.requests, ',')} requests in {_shown(reading.wall_s, ',.1f')} s "
         f"({_shown(reading.cpu_s, ',.1f')} s of CPU), {_shown(reading.requests_per_cpu_s, ',.0f')} a CPU second, "
@@ -134,7 +136,7 @@ def told(point: Point, reading: Reading) -> str:
     return took if reading.is_whole else f"{_ended(point, reading)}: {took}"
 
 
-def _ended(point: Point, reading: Reading) -> str:
+def _ended(point: ScalePoint, reading: ScaleReading) -> str:
     """Reason why a run ended early."""
     if reading.killed_by:
         return f"killed by {reading.killed_by}, last heard of at {reading.simulated_s:g} of {point.simulated_s:,} s"
@@ -147,11 +149,11 @@ def _shown(figure: float | None, form: str) -> str:
     return NOTHING if figure is None else format(figure, form)
 
 
-def _gib(reading: Reading) -> float | None:
+def _gib(reading: ScaleReading) -> float | None:
     return None if reading.rss_bytes_max is None else reading.rss_bytes_max / _GIB
 
 
-def document_of(measured: Sequence[Measured]) -> dict[str, Any]:
+def document_of(measured: Sequence[ScaleMeasurement]) -> dict[str, Any]:
     """Text and a table for the page, and the figures themselves."""
     ordered = sorted(measured, key=lambda each: (_KINDS.index(each.point.kind), each.point.replicas, each.point.queue))
     return {
@@ -165,7 +167,7 @@ def document_of(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _text(measured: Sequence[Measured]) -> list[str]:
+def _text(measured: Sequence[ScaleMeasurement]) -> list[str]:
     text = [
         f"`nightside bench scale`, each run in one process. Engines are L4s with {SLOTS} slots; one region in three "
         "has three times the users of the others and overflows; answers have 300 tokens in the mean; anybody's request "
@@ -182,7 +184,7 @@ def _text(measured: Sequence[Measured]) -> list[str]:
     return text
 
 
-def _about_provenances(measured: Sequence[Measured]) -> list[str]:
+def _about_provenances(measured: Sequence[ScaleMeasurement]) -> list[str]:
     """Line on machine and sources if all measurements share them, else one line for each different pair."""
     names: dict[str, list[str]] = {}
     for each in measured:
@@ -192,7 +194,7 @@ def _about_provenances(measured: Sequence[Measured]) -> list[str]:
     return [f"Not to be compared with the others: {'; '.join(names[told])}, measured on {told}." for told in names]
 
 
-def _about_large(point: Point, reading: Reading) -> str:
+def _about_large(point: ScalePoint, reading: ScaleReading) -> str:
     return (
         f"{point.name} replicas were played for {reading.simulated_s:.0f} s, under less load than the others: "
         f"{_shown(_rate(point, reading), '.3f')} requests a second and replica, from one region in ten that has more "
@@ -200,21 +202,21 @@ def _about_large(point: Point, reading: Reading) -> str:
     )
 
 
-def _rate(point: Point, reading: Reading) -> float | None:
+def _rate(point: ScalePoint, reading: ScaleReading) -> float | None:
     """Requests per second and replica."""
     if not reading.requests or not reading.simulated_s:
         return None
     return reading.requests / point.replicas / reading.simulated_s
 
 
-def _extrapolated(point: Point, reading: Reading) -> str:
+def _extrapolated(point: ScalePoint, reading: ScaleReading) -> str:
     cpu_s = reading.cpu_s_for(_TEN_MINUTES_S) if point.kind == LARGE else None
     if cpu_s is None:
         return ""
     return f"; ten simulated minutes would take {cpu_s / 60:,.0f} min of CPU, if they went on as its second half"
 
 
-def _row(point: Point, reading: Reading) -> list[str]:
+def _row(point: ScalePoint, reading: ScaleReading) -> list[str]:
     return [
         point.kind,
         point.name,
@@ -232,13 +234,13 @@ def _row(point: Point, reading: Reading) -> list[str]:
     ]
 
 
-def _simulated(point: Point, reading: Reading) -> str:
+def _simulated(point: ScalePoint, reading: ScaleReading) -> str:
     if reading.is_whole:
         return f"{point.simulated_s:,}"
     return f"{reading.simulated_s:,.1f} of {point.simulated_s:,}: {'killed' if reading.killed_by else 'stopped'}"
 
 
-def _kept(out: Path | None, wanted: Sequence[Point], here: Provenance | None) -> list[Measured]:
+def _kept(out: Path | None, wanted: Sequence[ScalePoint], here: Provenance | None) -> list[ScaleMeasurement]:
     """Measurements of an earlier run to keep: those of other kinds of points, and finished ones of the wanted points if
     they have this machine and these sources."""
     if out is None or not out.exists():
@@ -251,7 +253,7 @@ def _kept(out: Path | None, wanted: Sequence[Point], here: Provenance | None) ->
     ]
 
 
-def _read(out: Path) -> list[Measured]:
+def _read(out: Path) -> list[ScaleMeasurement]:
     try:
         old = json.loads(out.read_text(encoding="utf-8"))["measurements"]
         return [_measured_of(each) for each in old]
@@ -259,7 +261,7 @@ def _read(out: Path) -> list[Measured]:
         raise click.ClickException(f"{out} is no document of this bench: {error}") from error
 
 
-def _measured_of(document: Mapping[str, Any]) -> Measured:
+def _measured_of(document: Mapping[str, Any]) -> ScaleMeasurement:
     figures = dict(document)
-    point, provenance = Point(**figures.pop("point")), Provenance(**figures.pop("provenance"))
-    return Measured(point, Reading(**figures), provenance)
+    point, provenance = ScalePoint(**figures.pop("point")), Provenance(**figures.pop("provenance"))
+    return ScaleMeasurement(point, ScaleReading(**figures), provenance)

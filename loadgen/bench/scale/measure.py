@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from loadgen.bench.scale.points import SLOTS, Point, scenario_of
+from loadgen.bench.scale.points import SLOTS, ScalePoint, scenario_of
 from loadgen.simulator.world import Story, World
 
 _KIB = 1024
@@ -32,14 +32,14 @@ _LEAVE_MAX_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScaleLimits:
     """Limits of one run, including the building of its world. They are checked ten times a simulated second, and every
     `_LOOK_EVERY_CPU_S` while the world is built."""
 
     cpu_s: float
     rss_bytes_max: int
 
-    def broken_by(self, progress: Taken) -> str:
+    def broken_by(self, progress: ScaleSample) -> str:
         """Description of the exceeded limit; empty if none is exceeded."""
         if progress.built_cpu_s + progress.cpu_s > self.cpu_s:
             return f"{self.cpu_s / 60:g} min of CPU"
@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ScaleSample:
     """Costs of a run so far."""
 
     simulated_s: float
@@ -63,7 +63,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScaleReading:
     """Costs of one run, and its load. None stands for values unknown because the run did not come to its end."""
 
     simulated_s: float
@@ -125,13 +125,13 @@ class _Failure:
 class _TooMuch(Exception):
     """A limit was reached before the world was built."""
 
-    def __init__(self, stopped_by: str, taken: Taken) -> None:
+    def __init__(self, stopped_by: str, taken: ScaleSample) -> None:
         super().__init__(stopped_by)
         self.stopped_by = stopped_by
         self.taken = taken
 
 
-def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
+def measure(point: ScalePoint, limits: ScaleLimits, on_progress: Callable[[ScaleSample], object]) -> ScaleReading:
     """Play the point in a fresh process, so that memory is this run's alone. The process ends with the run, so garbage
     collection is off there and reference counts free objects. Raises RunFailed."""
     context = multiprocessing.get_context("spawn")
@@ -149,7 +149,7 @@ def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]
             process.join()
 
 
-def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[Taken], object]) -> Reading:
+def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[ScaleSample], object]) -> ScaleReading:
     """Receive a run's messages up to its last one; for a killed run, the result is its last progress report."""
     taken = None
     while True:
@@ -157,11 +157,11 @@ def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[Ta
             told = pipe.recv()
         except (EOFError, OSError):  # OSError where the process was killed in the middle of a message
             return _reading_of_killed(taken, _killed_by(process))
-        if isinstance(told, Reading):
+        if isinstance(told, ScaleReading):
             return told
         if isinstance(told, _Failure):
             raise RunFailed(told.error) from RuntimeError(f"in the run's process:\n{told.where}")
-        assert isinstance(told, Taken)
+        assert isinstance(told, ScaleSample)
         taken = told
         on_progress(taken)
 
@@ -177,18 +177,18 @@ def _killed_by(process: SpawnProcess) -> str:
         return f"signal {-process.exitcode}"
 
 
-def _reading_of_killed(taken: Taken | None, killed_by: str) -> Reading:
+def _reading_of_killed(taken: ScaleSample | None, killed_by: str) -> ScaleReading:
     if taken is None:
-        return Reading(simulated_s=0.0, stopped_by="", killed_by=killed_by)
-    return Reading(stopped_by="", killed_by=killed_by, **asdict(taken))
+        return ScaleReading(simulated_s=0.0, stopped_by="", killed_by=killed_by)
+    return ScaleReading(stopped_by="", killed_by=killed_by, **asdict(taken))
 
 
-def _reading_of_unbuilt(stopped_by: str, taken: Taken) -> Reading:
+def _reading_of_unbuilt(stopped_by: str, taken: ScaleSample) -> ScaleReading:
     """Reading of a run stopped before any time was simulated."""
-    return Reading(0.0, stopped_by, taken.built_cpu_s, rss_bytes_max=taken.rss_bytes_max, requests=0)
+    return ScaleReading(0.0, stopped_by, taken.built_cpu_s, rss_bytes_max=taken.rss_bytes_max, requests=0)
 
 
-def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
+def _play_apart(point: ScalePoint, limits: ScaleLimits, pipe: Connection) -> None:
     gc.disable()
     try:
         pipe.send(play(point, limits, pipe.send))
@@ -196,7 +196,7 @@ def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
         pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
-def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
+def play(point: ScalePoint, limits: ScaleLimits, on_progress: Callable[[ScaleSample], object]) -> ScaleReading:
     """Play the point in this process, in its main thread."""
     try:
         world, built_cpu_s = _built(point, limits)
@@ -207,7 +207,7 @@ def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -
     story = world.play(gauge.goes_on)
     taken = gauge.taken()
     return replace(
-        Reading(stopped_by=gauge.stopped_by, **asdict(taken)),
+        ScaleReading(stopped_by=gauge.stopped_by, **asdict(taken)),
         late_cpu_s=taken.cpu_s - gauge.cpu_s_at(taken.simulated_s / 2),
         requests=len(story.records),
         events=story.events,
@@ -218,12 +218,12 @@ def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -
     )
 
 
-def _built(point: Point, limits: Limits) -> tuple[World, float]:
+def _built(point: ScalePoint, limits: ScaleLimits) -> tuple[World, float]:
     """The world, and the CPU time of building it. Raises _TooMuch."""
     from_s = time.process_time()
 
     def look() -> None:
-        taken = Taken(0.0, time.process_time() - from_s, 0.0, 0.0, _rss_bytes_max(), 0)
+        taken = ScaleSample(0.0, time.process_time() - from_s, 0.0, 0.0, _rss_bytes_max(), 0)
         if stopped_by := limits.broken_by(taken):
             raise _TooMuch(stopped_by, taken)
 
@@ -258,8 +258,8 @@ class _Gauge:
         world: World,
         built_cpu_s: float,
         simulated_s: float,
-        limits: Limits,
-        on_progress: Callable[[Taken], object],
+        limits: ScaleLimits,
+        on_progress: Callable[[ScaleSample], object],
     ) -> None:
         self._world = world
         self._built_cpu_s = built_cpu_s
@@ -281,9 +281,9 @@ class _Gauge:
             self.stopped_by = self._limits.broken_by(taken)
         return not self.stopped_by
 
-    def taken(self) -> Taken:
+    def taken(self) -> ScaleSample:
         progress = self._world.progress
-        return Taken(
+        return ScaleSample(
             simulated_s=progress.simulated_ns / _SECOND_NS,
             built_cpu_s=self._built_cpu_s,
             wall_s=time.perf_counter() - self._wall_s,  # noqa: TID251

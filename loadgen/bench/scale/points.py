@@ -38,7 +38,7 @@ _COARSE_INTERVAL = "250ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalePoint:
     """One run: regions, replicas per region, simulated time, and optionally a queue that no other region may take
     from."""
 
@@ -70,21 +70,21 @@ FLEET = "fleet"
 LARGE = "large"
 
 POINTS = (
-    Point(REPLICAS, 4, 3, 600),
-    Point(REPLICAS, 4, 32, 120),
-    Point(REPLICAS, 4, 256, 40),
-    Point(REGIONS, 4, 16, 120),
-    Point(REGIONS, 16, 16, 60),
-    Point(REGIONS, 64, 16, 40),
-    Point(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=100),
-    Point(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=1_000),
-    Point(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=10_000),
-    Point(FLEET, 100, 50, 600),
-    Point(LARGE, 100, 1_000, 30),
+    ScalePoint(REPLICAS, 4, 3, 600),
+    ScalePoint(REPLICAS, 4, 32, 120),
+    ScalePoint(REPLICAS, 4, 256, 40),
+    ScalePoint(REGIONS, 4, 16, 120),
+    ScalePoint(REGIONS, 16, 16, 60),
+    ScalePoint(REGIONS, 64, 16, 40),
+    ScalePoint(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=100),
+    ScalePoint(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=1_000),
+    ScalePoint(QUEUE, 1, _QUEUE_REPLICAS, 120, queue=10_000),
+    ScalePoint(FLEET, 100, 50, 600),
+    ScalePoint(LARGE, 100, 1_000, 30),
 )
 
 
-def scenario_of(point: Point) -> Scenario:
+def scenario_of(point: ScalePoint) -> Scenario:
     """Scenario with regions at random points on a plane and requests that may go to every region: the most choice
     possible."""
     rng = random.Random(1)
@@ -109,14 +109,14 @@ def scenario_of(point: Point) -> Scenario:
     return parse_scenario(document, Path("scale.yaml"))
 
 
-def _users(point: Point, region: int) -> int:
+def _users(point: ScalePoint, region: int) -> int:
     if point.queue:
         return point.replicas * SLOTS + point.queue
     users = _FEW_USERS_A_REPLICA if point.kind == LARGE else _USERS_A_REPLICA
     return point.replicas_a_region * users[region % len(users)]
 
 
-def _run(point: Point) -> Mapping[str, Any]:
+def _run(point: ScalePoint) -> Mapping[str, Any]:
     """Run settings as in production, except for a queue that holds all requests and heartbeats that omit small
     changes."""
     queue = {"length_max": 100_000, "tenant_length_max": 100_000, "wait_max": "1h"}

@@ -16,13 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 from controller.app import ControllerHandle, run_controller, serve_controller
-from controller.core.events import TimePassed
+from controller.core.events import ControllerTimePassed
 from controller.journal import read_journal
 from controller.store.sqlite import SqliteStore
 from controller.store.store import StoreUnavailable
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from mesh.clock import Clock
-from mesh.control.vocabulary import PeerHeard, Rejected
+from mesh.control.vocabulary import PeerHeard, SnapshotRejected
 from tests.fakes.attached import AttachedGateway, attached, hello
 from tests.support.background import in_background
 from tests.support.certificates import new_ca
@@ -255,11 +255,11 @@ async def test_a_snapshot_that_is_rejected_is_shown_with_its_reason(tmp_path: Pa
         async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
             us.takes = False
             snapshot = await us.until(lambda _: True)
-            await us.say(Rejected(snapshot.version, "no such section"))
+            await us.say(SnapshotRejected(snapshot.version, "no such section"))
             link = controller.links.get(GatewayId("us-1"))
             assert link is not None
             await until(lambda: link.rejected is not None)
-            assert link.rejected == Rejected(snapshot.version, "no such section")
+            assert link.rejected == SnapshotRejected(snapshot.version, "no such section")
             assert b"snapshots_rejected_total 1.0" in controller.metrics.render()
 
 
@@ -318,9 +318,9 @@ async def test_a_core_that_fails_ends_the_process_for_a_restart(tmp_path: Path) 
     file = read_file(tmp_path, journal={"folder": str(tmp_path / "journal")})
 
     def fail(controller: ControllerHandle) -> None:
-        controller.manager.driver.submit(TimePassed())
+        controller.manager.driver.submit(ControllerTimePassed())
         controller.manager.core._now_ns = 1 << 62
-        controller.manager.driver.submit(TimePassed())
+        controller.manager.driver.submit(ControllerTimePassed())
 
     assert await run_controller(file, stop=asyncio.Event(), ready=fail) == 1
     (tail,) = [each for each in (tmp_path / "journal").iterdir() if each.suffix == ".crash"]

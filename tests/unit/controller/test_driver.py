@@ -3,7 +3,7 @@ from __future__ import annotations
 from controller.core import events
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import KeepOwners, KeepPolicy, PublishRecords, StartRecovery, TellCondition
-from controller.driver import ControllerSubscriptions, Driver
+from controller.driver import ControllerDriver, ControllerSubscriptions
 from gateway.core.vocabulary import GatewayId
 from tests.support.clock import StillClock
 from tests.support.controller import EU, SECOND, US, gateway, policy, replicas
@@ -11,7 +11,7 @@ from tests.support.controller import EU, SECOND, US, gateway, policy, replicas
 
 async def test_each_effect_goes_to_whoever_performs_it() -> None:
     clock = StillClock()
-    driver = Driver(ControllerCore(), clock)
+    driver = ControllerDriver(ControllerCore(), clock)
     done: list[object] = []
     driver.on_keep(done.append)
     driver.on_records(done.append)
@@ -40,7 +40,7 @@ async def test_without_anybody_who_performs_them_effects_are_only_told() -> None
     class Sees:
         subscriptions: ControllerSubscriptions = {PublishRecords: lambda _, effect: seen.append(effect)}  # noqa: RUF012
 
-    driver = Driver(ControllerCore(), StillClock(), observers=[Sees()])
+    driver = ControllerDriver(ControllerCore(), StillClock(), observers=[Sees()])
     driver.submit(events.RegistryApplied((gateway("us", US),), ()))
     driver.tell_observers()
     assert len(seen) == 1

@@ -9,8 +9,8 @@ from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
-from controller.driver import ControllerStep, Driver
-from controller.journal import FORMAT, Journal, new_header, read_journal, replay
+from controller.driver import ControllerDriver, ControllerStep
+from controller.journal import FORMAT, ControllerJournal, new_header, read_journal, replay
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, ReplicaId, TenantName
 from mesh.journal import JournalSettings, JournalUnreadable
@@ -101,17 +101,17 @@ def test_one_of_another_program_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_core_that_fails_leaves_a_tail_and_a_story_that_fails_again(tmp_path: Path) -> None:
-    journal = Journal(JournalSettings(tmp_path, 1 << 20, 4), HEADER, on_stopped=refuse)
+    journal = ControllerJournal(JournalSettings(tmp_path, 1 << 20, 4), HEADER, on_stopped=refuse)
     kept: list[Path] = []
-    driver = Driver(
+    driver = ControllerDriver(
         ControllerCore(),
         clock := StillClock(5),
         observers=[journal],
         on_crash=lambda crash: kept.append(journal.on_crash(crash)),
     )
-    driver.submit(events.ConfigApplied(ControllerConfig()))
+    driver.submit(events.ControllerConfigApplied(ControllerConfig()))
     clock.now = 1  # the core asserts that time does not go backwards
-    driver.submit(events.TimePassed())
+    driver.submit(events.ControllerTimePassed())
     assert driver.failed.is_set()
     journal.close()
     driver.close()

@@ -7,7 +7,7 @@ import pytest
 
 from controller.leadership import LeaseTimes, Renewals, lead
 from controller.lease import Lease
-from controller.store.store import Holding, StoreError, StoreLost, StoreTaken, StoreUnavailable, StoreUnusable
+from controller.store.store import StoreError, StoreHolding, StoreLost, StoreTaken, StoreUnavailable, StoreUnusable
 from tests.support.clock import StillClock
 from tests.support.desks import LOG, MemoryStore
 
@@ -29,11 +29,11 @@ class LeasedStore(MemoryStore):
     def lease_ns(self) -> int:  # type: ignore[override]
         return 6 * SECOND
 
-    async def acquire(self, holder: str) -> Holding:
+    async def acquire(self, holder: str) -> StoreHolding:
         self._answer()
         return await super().acquire(holder)
 
-    async def renew(self, holding: Holding) -> None:
+    async def renew(self, holding: StoreHolding) -> None:
         self.renewals += 1
         self._answer()
 
@@ -62,7 +62,7 @@ async def test_it_waits_until_the_store_can_be_had_and_counts_from_before_it_ask
 
 async def test_a_store_of_one_machine_is_not_waited_for() -> None:
     class Taken(MemoryStore):
-        async def acquire(self, holder: str) -> Holding:
+        async def acquire(self, holder: str) -> StoreHolding:
             raise StoreTaken("ctl-1 has it")
 
     with pytest.raises(StoreTaken):
@@ -82,7 +82,7 @@ async def test_a_lease_that_is_not_renewed_ends_and_lasts_again_once_it_is() -> 
     store = LeasedStore(clock, StoreUnavailable("gone"))
     lease = Lease(clock, 3, 5 * SECOND)
     lost: list[StoreLost] = []
-    renewals = Renewals(store, lease, lambda: Holding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lost.append)
+    renewals = Renewals(store, lease, lambda: StoreHolding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lost.append)
     assert await renewals._renew()
     assert (lease.left_s(), renewals.fault) == (5, "gone")
     clock.now = 8 * SECOND
@@ -96,7 +96,7 @@ async def test_one_that_another_has_is_over_at_once_and_no_longer_renewed() -> N
     store = LeasedStore(clock, None, StoreLost("it is ctl-2's now"))
     lease = Lease(clock, 3, 5 * SECOND)
     lost: list[StoreLost] = []
-    renewals = Renewals(store, lease, lambda: Holding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lost.append)
+    renewals = Renewals(store, lease, lambda: StoreHolding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lost.append)
     async with asyncio.timeout(60):
         await renewals.run()
     assert (store.renewals, lease.left_s(), [str(each) for each in lost]) == (2, 0, ["it is ctl-2's now"])
@@ -106,6 +106,6 @@ async def test_where_it_has_no_end_there_is_nothing_to_renew() -> None:
     clock = StillClock()
     store = MemoryStore()
     renewals = Renewals(
-        store, Lease(clock, 3, None), lambda: Holding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lambda _: None
+        store, Lease(clock, 3, None), lambda: StoreHolding(3, "us"), TIMES, clock=clock, log=LOG, on_lost=lambda _: None
     )
     await renewals.run()

@@ -15,7 +15,7 @@ from controller.core.effects import (
     TellFrozen,
     TellOrphans,
 )
-from controller.core.events import TimePassed
+from controller.core.events import ControllerTimePassed
 from controller.core.vocabulary import Condition
 from controller.log_events import CONTROLLER
 from controller.logs import TELLINGS, CoreLog, EffectLog, Recent
@@ -70,7 +70,7 @@ def test_an_effect_is_told_with_every_registered_field_and_no_other(effect: Effe
 def test_what_is_logged_elsewhere_is_not_logged_twice() -> None:
     assert {type(each) for each in TOLD} == TELLINGS.keys()
     with capture_logs() as lines:
-        tell_step(CoreLog(structlog.get_logger()), 0, TimePassed(), UNTOLD)
+        tell_step(CoreLog(structlog.get_logger()), 0, ControllerTimePassed(), UNTOLD)
     assert lines == []
 
 
@@ -85,7 +85,7 @@ def test_the_policy_of_a_region_is_recorded_as_open_or_closed(*, is_closed: bool
 def test_effects_are_logged_at_the_level_that_is_registered() -> None:
     with capture_logs() as lines:
         log = CoreLog(structlog.get_logger())
-        tell_step(log, 0, TimePassed(), [*EFFECTS, TellFrozen(""), TellOrphans(EU_1, 0, "")])
+        tell_step(log, 0, ControllerTimePassed(), [*EFFECTS, TellFrozen(""), TellOrphans(EU_1, 0, "")])
     assert lines == [
         {"event": "failover_frozen", "log_level": "error", "reason": "drill"},
         {
@@ -102,7 +102,7 @@ def test_effects_are_logged_at_the_level_that_is_registered() -> None:
 
 def test_the_page_has_a_sentence_for_each_the_newest_first() -> None:
     recent = Recent(StillClock())
-    tell_step(recent, 0, TimePassed(), EFFECTS)
+    tell_step(recent, 0, ControllerTimePassed(), EFFECTS)
     assert [(each.event, each.meaning) for _, each in recent.newest()] == [
         ("no_eligible_gateway_for_replicas", "Replicas have no eligible gateway, and serve no requests."),
         ("failover_frozen", "Automatic failover and reassignment are suspended."),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from controller.metrics import Metrics
+from controller.metrics import ControllerMetrics
 from mesh.control.vocabulary import Hello
 from tests.fakes.attached import hello
 from tests.support.core import EU, US
@@ -20,7 +20,7 @@ OWN = "nightside_controller_"
 
 
 async def whole_page() -> dict[str, tuple[str, ...]]:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     async with running_desk(MemoryStore()) as manager:
         metrics.follow(manager, lambda: 0, lambda: True, lambda: 5.0)
         metrics.follow_records(lambda: 0, lambda: False)
@@ -54,7 +54,7 @@ def said(name: str) -> Hello:
 
 
 async def test_what_is_counted_is_what_happened() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     async with running_desk(MemoryStore()) as manager:
         metrics.follow(manager, lambda: 2, lambda: False, lambda: 5.0)
         for name in ("us-1", "eu-1"):

@@ -9,15 +9,15 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from controller.config import ProbeConfig
+from controller.config import GatewayProbeConfig
 from controller.core.events import Event, GatewayProbed
-from controller.prober import Prober
+from controller.prober import GatewayProber
 from controller.registry import Registry, registry_of
 from tests.fakes.attached import hello
 from tests.support.core import EU, REGIONS, US
 from tests.support.gateways import until
 
-QUICK = ProbeConfig(interval_ns=20_000_000, timeout_ns=300_000_000)
+QUICK = GatewayProbeConfig(interval_ns=20_000_000, timeout_ns=300_000_000)
 
 
 @asynccontextmanager
@@ -61,11 +61,13 @@ class Host(AbstractResolver):
 class Probed:
     """A prober, its registry and attached gateways, and the events that it has submitted."""
 
-    def __init__(self, config: ProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, config: GatewayProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
         self.registry: Registry = registry_of({}, REGIONS)
         self.attached: set[str] = set()
         self.said: list[GatewayProbed] = []
-        self.prober = Prober(lambda: self.registry, self.attached.__contains__, self._submit, config, resolver=resolver)
+        self.prober = GatewayProber(
+            lambda: self.registry, self.attached.__contains__, self._submit, config, resolver=resolver
+        )
 
     def _submit(self, event: Event) -> None:
         assert isinstance(event, GatewayProbed)
@@ -122,7 +124,7 @@ async def test_only_a_host_that_refuses_at_each_of_its_addresses_says_that_nobod
 
 
 async def test_one_whose_stream_is_lost_is_asked_at_once_and_one_that_goes_is_asked_no_more() -> None:
-    probed = Probed(ProbeConfig(interval_ns=3600 * 10**9))
+    probed = Probed(GatewayProbeConfig(interval_ns=3600 * 10**9))
     async with serving() as url:
         probed.register("us-1", url)
         probed.attached.add("us-1")

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from controller.links import Link, Links
-from controller.questions import OPEN_MAX, LatestDecisions, Questions, TooManyQuestions
+from controller.questions import OPEN_MAX, GatewayQuestions, LatestDecisions, TooManyQuestions
 from gateway.core.vocabulary import GatewayId
-from mesh.control.vocabulary import Answer
+from mesh.control.vocabulary import QuestionAnswer
 from mesh.page.shown import DecisionShown, SideShown
 from tests.fakes.attached import hello
 from tests.support.clock import StillClock
@@ -36,19 +36,19 @@ def decision(gateway: str, request: str, age_ms: int) -> DecisionShown:
     return DecisionShown(gateway, request, age_ms)
 
 
-async def answers(questions: Questions, links: Links, **documents: bytes) -> None:
+async def answers(questions: GatewayQuestions, links: Links, **documents: bytes) -> None:
     """Answer each gateway's question once it is asked; gateways without a document stay silent."""
     for link in links.all():
         await link.asked_more.wait()
         link.asked_more.clear()
         question = link.asked.popleft()
         if (document := documents.get(link.gateway_id.replace("-", "_"))) is not None:
-            questions.answered(link.gateway_id, Answer(question.number, document))
+            questions.answered(link.gateway_id, QuestionAnswer(question.number, document))
 
 
 async def test_every_gateway_is_asked_and_the_one_that_the_client_spoke_to_comes_first() -> None:
     links = two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(questions.about("r-1"))
         await answers(questions, links, us_1=side("us-1", "eu-1"), eu_1=side("eu-1", ""))
@@ -61,7 +61,7 @@ async def test_every_gateway_is_asked_and_the_one_that_the_client_spoke_to_comes
 
 async def test_a_gateway_tells_of_a_request_in_no_name_but_its_own() -> None:
     links = two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(questions.about("r-1"))
         await answers(questions, links, us_1=side("eu-1", ""), eu_1=side("eu-1", "us-1"))
@@ -73,9 +73,9 @@ async def test_a_gateway_tells_of_a_request_in_no_name_but_its_own() -> None:
 
 async def test_whoever_does_not_answer_is_not_waited_for_longer_and_nonsense_is_left_out() -> None:
     links = two_links()
-    questions = Questions(links, answer_s=0)
+    questions = GatewayQuestions(links, answer_s=0)
     assert await questions.about("r-1") is None
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     for link in links.all():
         link.asked.clear()
         link.asked_more.clear()
@@ -87,21 +87,23 @@ async def test_whoever_does_not_answer_is_not_waited_for_longer_and_nonsense_is_
 
 async def test_an_answer_that_comes_late_twice_or_from_whom_nobody_asked_changes_nothing() -> None:
     links = two_links()
-    questions = Questions(links, answer_s=3600)
-    questions.answered(US_1, Answer(1, b"[]"))
+    questions = GatewayQuestions(links, answer_s=3600)
+    questions.answered(US_1, QuestionAnswer(1, b"[]"))
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(questions.latest())
         await asyncio.sleep(0)
-        questions.answered(GatewayId("ap-1"), Answer(1, msgspec.json.encode([decision("ap-1", "r-9", 1)])))
-        questions.answered(US_1, Answer(1, msgspec.json.encode([decision("us-1", "r-1", 5), decision("eu-1", "x", 1)])))
-        questions.answered(US_1, Answer(1, msgspec.json.encode([decision("us-1", "r-2", 5)])))
-        questions.answered(EU_1, Answer(1, msgspec.json.encode([decision("eu-1", "r-3", 2)])))
+        questions.answered(GatewayId("ap-1"), QuestionAnswer(1, msgspec.json.encode([decision("ap-1", "r-9", 1)])))
+        questions.answered(
+            US_1, QuestionAnswer(1, msgspec.json.encode([decision("us-1", "r-1", 5), decision("eu-1", "x", 1)]))
+        )
+        questions.answered(US_1, QuestionAnswer(1, msgspec.json.encode([decision("us-1", "r-2", 5)])))
+        questions.answered(EU_1, QuestionAnswer(1, msgspec.json.encode([decision("eu-1", "r-3", 2)])))
     assert [each.request for each in asked.result()] == ["r-3", "r-1"], "newest first, each of itself alone"
 
 
 async def test_open_questions_are_bounded_and_so_is_what_waits_for_a_slow_gateway() -> None:
     links = two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(questions.latest()) for _ in range(OPEN_MAX)]
         await asyncio.sleep(0)
@@ -114,7 +116,7 @@ async def test_open_questions_are_bounded_and_so_is_what_waits_for_a_slow_gatewa
 
 async def test_the_latest_are_asked_for_now_and_then_and_one_stays_where_it_was_in_time() -> None:
     clock, links = StillClock(), two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     works: list[Coroutine[None, None, None]] = []
     latest = LatestDecisions(questions, clock, works.append)
     assert latest.rows() == latest.rows() == []
@@ -137,7 +139,7 @@ async def test_the_latest_are_asked_for_now_and_then_and_one_stays_where_it_was_
 
 async def latest_of(**documents: bytes) -> list[DecisionShown]:
     links = two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(questions.latest())
         await answers(questions, links, **documents)
@@ -165,7 +167,7 @@ async def test_an_answer_that_nests_too_deeply_is_nonsense_like_any() -> None:
     (shown,) = await latest_of(us_1=deep, eu_1=msgspec.json.encode([decision("eu-1", "r-2", 0)]))
     assert shown.gateway == "eu-1"
     links = two_links()
-    questions = Questions(links, answer_s=3600)
+    questions = GatewayQuestions(links, answer_s=3600)
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(questions.about("r-1"))
         await answers(questions, links, us_1=b'{"x":' * 100_000, eu_1=side("eu-1", ""))

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from controller import documents
 from controller.core.config import ControllerConfig
-from controller.core.events import GatewayDisconnected, GatewayProbed, PeersHeard, TimePassed
+from controller.core.events import ControllerTimePassed, GatewayDisconnected, GatewayProbed, PeersHeard
 from controller.core.vocabulary import Condition, HeardPeer
 from controller.orders import FreezeAll, MoveReplicas, SetPolicy, changes_of
 from controller.state_manager import Naming, StateManager
@@ -158,7 +158,7 @@ async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers
         manager.connected(HELLOS[0])
         assert manager.core.health[us].condition is Condition.RETURNING
         clock.now += 60 * 10**9
-        manager.driver.submit(TimePassed())
+        manager.driver.submit(ControllerTimePassed())
         assert manager.core.health[us].condition is Condition.UP
         await until(lambda: not manager.store_writer.pending)
         assert not documents.down_in(store.documents)

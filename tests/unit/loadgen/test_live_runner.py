@@ -14,10 +14,10 @@ from aiohttp import web
 
 from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.live_client import Dialect
-from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
+from loadgen.live_runner import ClosedLoop, LiveClientGroup, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestRecord
-from loadgen.vocabulary import Api, RequestEnd
-from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
+from loadgen.vocabulary import ApiKind, RequestEnd
+from loadgen.workload import LengthSpread, MultiTurnWorkload, Program, WorkloadConfig, WorkloadStep
 from mesh.clock import Clock
 from mesh.values import SECOND_NS
 from tests.support.clock import StillClock
@@ -31,8 +31,8 @@ CHAT = Dialect(MODEL)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def fixed(value: float) -> Spread:
-    return Spread(value, 0.0, value, value)
+def fixed(value: float) -> LengthSpread:
+    return LengthSpread(value, 0.0, value, value)
 
 
 WORKLOAD = WorkloadConfig(turns=fixed(3), output_tokens=fixed(4), think_s=fixed(0.01))
@@ -88,7 +88,7 @@ def plan_for(
     **rest: Any,
 ) -> LoadPlan:
     users = load or ClosedLoop(MultiTurnWorkload(WORKLOAD, seed=1), clients)
-    groups = (ClientGroup(US, (url,), users, lambda _: api_key),)
+    groups = (LiveClientGroup(US, (url,), users, lambda _: api_key),)
     return LoadPlan(groups, dialect, load_s, drain_s, ramp_s=0.0, pause_after_failure_s=0.01, **rest)
 
 
@@ -288,7 +288,7 @@ async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
 
 def burst(requests: int, **of_step: Any) -> Program:
     """Program of this many requests at once."""
-    steps = tuple(Step(f"question {number}", 4, **of_step) for number in range(requests))
+    steps = tuple(WorkloadStep(f"question {number}", 4, **of_step) for number in range(requests))
     return Program("burst", "user", "session", "opening", steps)
 
 
@@ -382,7 +382,12 @@ async def test_branches_wait_for_the_answer_they_go_on_from() -> None:
         bodies.append((await request.json())["messages"])
         return await send(request, token(f"answer {len(bodies)}"), DONE)
 
-    steps = (Step("root", 4), Step("left", 4, after=0), Step("right", 4, after=0), Step("leaf", 4, after=1))
+    steps = (
+        WorkloadStep("root", 4),
+        WorkloadStep("left", 4, after=0),
+        WorkloadStep("right", 4, after=0),
+        WorkloadStep("leaf", 4, after=1),
+    )
     tree = Program("tree", "user", "session", "opening", steps)
     records = await run_against(answer, load=OpenLoop([(0.0, tree)]), load_s=1.0)
     assert len(records) == 4
@@ -394,7 +399,7 @@ async def test_branches_wait_for_the_answer_they_go_on_from() -> None:
 
 
 async def test_an_answer_counts_no_less_than_it_should_have_taken() -> None:
-    steps = (Step("first", 4, answer_s_min=0.2), Step("second", 4, after=0))
+    steps = (WorkloadStep("first", 4, answer_s_min=0.2), WorkloadStep("second", 4, after=0))
     chain = Program("chain", "user", "session", "", steps)
     records = await run_against(prompt_answer, load=OpenLoop([(0.0, chain)]), load_s=1.0)
     assert records[1].sent_ns == 200_000_000
@@ -406,7 +411,7 @@ async def test_an_impatient_client_leaves() -> None:
         return await send(request)
 
     async with serving(hang) as url:
-        group = ClientGroup(US, (url,), OpenLoop([(0.0, burst(1))]), patience_s=0.05, impatient_share=1.0)
+        group = LiveClientGroup(US, (url,), OpenLoop([(0.0, burst(1))]), patience_s=0.05, impatient_share=1.0)
         runner = runner_for(LoadPlan((group,), CHAT, 0.1, 5.0))
         await runner.run()
     assert [(record.end, record.detail) for record in runner.records] == [(RequestEnd.FAILED, "the client left")]
@@ -419,9 +424,9 @@ async def test_urls_take_turns_and_completions_are_asked_with_a_prompt() -> None
         asked.setdefault(str(request.url), []).append(await request.json())
         return await send(request, event({"choices": [{"index": 0, "text": "a"}]}), DONE)
 
-    dialect = Dialect(MODEL, Api.COMPLETIONS, include_usage=False, ignore_eos=True)
+    dialect = Dialect(MODEL, ApiKind.COMPLETIONS, include_usage=False, ignore_eos=True)
     async with serving(answer) as one, serving(answer) as other:
-        group = ClientGroup(US, (one, other), OpenLoop([(0.0, burst(4))]))
+        group = LiveClientGroup(US, (one, other), OpenLoop([(0.0, burst(4))]))
         runner = runner_for(LoadPlan((group,), dialect, 0.1, 5.0))
         await runner.run()
     assert [record.end for record in runner.records] == [RequestEnd.COMPLETED] * 4

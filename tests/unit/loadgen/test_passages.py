@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from loadgen.passages import Passage, runs_of
+from loadgen.passages import BlockText, runs_of
 
-PASSAGE = Passage("space", ((1, 3), (7, 7)), 64, 270, "mine")
+PASSAGE = BlockText("space", ((1, 3), (7, 7)), 64, 270, "mine")
 
 
 def test_a_token_is_four_bytes() -> None:
@@ -17,13 +17,13 @@ def test_numbers_in_a_row_are_ranges() -> None:
 
 
 def test_another_space_is_another_text() -> None:
-    elsewhere = Passage("elsewhere", PASSAGE.runs, 64, 270, "mine")
+    elsewhere = BlockText("elsewhere", PASSAGE.runs, 64, 270, "mine")
     assert not set(elsewhere.names(16, 0)) & set(PASSAGE.names(16, 0))
     assert elsewhere.text()[:64] != PASSAGE.text()[:64]
 
 
 def test_what_follows_the_blocks_is_its_own() -> None:
-    others = Passage("space", PASSAGE.runs, 64, 270, "other")
+    others = BlockText("space", PASSAGE.runs, 64, 270, "other")
     assert PASSAGE.text()[: 256 * 4] == others.text()[: 256 * 4]
     assert PASSAGE.text() != others.text()
 

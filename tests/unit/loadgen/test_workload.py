@@ -14,11 +14,11 @@ from loadgen.workload import (
     BurstConfig,
     Bursts,
     Conversation,
+    LengthSpread,
     Message,
     MixedWorkload,
     MultiTurnWorkload,
     RateCurve,
-    Spread,
     TreeConfig,
     TreeOfThoughts,
     Workload,
@@ -28,7 +28,7 @@ from loadgen.workload import (
     steady,
 )
 
-TURNS = WorkloadConfig(turns=Spread(median=3, sigma=0.0, minimum=3, maximum=3))
+TURNS = WorkloadConfig(turns=LengthSpread(median=3, sigma=0.0, minimum=3, maximum=3))
 
 
 def first_conversation(user_id: str, *, seed: int = 7, config: WorkloadConfig = TURNS) -> Conversation:
@@ -86,7 +86,7 @@ def test_a_finished_conversation_has_no_next_turn() -> None:
 
 
 def test_a_spread_keeps_its_limits_and_its_median() -> None:
-    spread = Spread(median=60, sigma=1.0, minimum=20, maximum=200)
+    spread = LengthSpread(median=60, sigma=1.0, minimum=20, maximum=200)
     rng = random.Random(1)
     draws = sorted(spread.draw_int(rng) for _ in range(2001))
     assert draws[0] == 20

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.features.lockdown.cli import lockdown
-from mesh.admin_client import Admin, AdminFault, Answer
+from mesh.admin_client import Admin, AdminAnswer, AdminFault
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from mesh.admin_client import Admin, AdminFault, Answer
     ],
 )
 def test_the_gateway_s_own_words_are_used_where_there_are_any(body: bytes, told: str) -> None:
-    assert Answer(500, body).fault == told
+    assert AdminAnswer(500, body).fault == told
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "ftp://127.0.0.1:1", ""])

@@ -13,7 +13,7 @@ from aiohttp import web
 from mesh.admin_listening import ListenLimits, listen_for_operators
 from mesh.admin_server import admin_middlewares
 from mesh.operators import Operators
-from mesh.page.live import Live, LiveSettings, add_live
+from mesh.page.live import LivePage, LiveSettings, add_live
 from mesh.values import Address
 from tests.hostile.event_streams import CONNECTIONS_MAX, STORM_CASES, WATCHERS_MAX, StormCase
 from tests.support.gateways import until
@@ -24,7 +24,7 @@ HERE = Address("127.0.0.1", 0)
 
 @dataclass
 class Shown:
-    live: Live
+    live: LivePage
     address: Address
 
     async def status(self, path: str = "/admin/overview") -> int:
@@ -37,7 +37,7 @@ class Shown:
 
 @asynccontextmanager
 async def shown(limits: ListenLimits | None = None) -> AsyncIterator[Shown]:
-    live = Live(lambda: {"rows": ["x" * 1000] * 100}, LiveSettings(interval_s=0.01, alive_s=0.05, stall_s=0.3))
+    live = LivePage(lambda: {"rows": ["x" * 1000] * 100}, LiveSettings(interval_s=0.01, alive_s=0.05, stall_s=0.3))
     app = web.Application(middlewares=admin_middlewares(Operators(), ["localhost"]))
     add_live(app, live)
     async with AsyncExitStack() as stack:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mesh.series import Described, Distribution, Level, Tally, described
+from mesh.series import CounterSeries, Described, Distribution, Level, described
 
 
-def page_of(*series: Tally | Distribution | Level) -> list[str]:
+def page_of(*series: CounterSeries | Distribution | Level) -> list[str]:
     registry = CollectorRegistry()
     for each in series:
         registry.register(each)
@@ -14,7 +14,7 @@ def page_of(*series: Tally | Distribution | Level) -> list[str]:
 
 
 def test_a_tally_counts_by_its_labels() -> None:
-    tally = Tally("asked", "How often.", ("model", "end"))
+    tally = CounterSeries("asked", "How often.", ("model", "end"))
     tally.add("a", "good")
     tally.add("a", "good", amount=2)
     tally.add("a", "bad")
@@ -22,7 +22,7 @@ def test_a_tally_counts_by_its_labels() -> None:
 
 
 def test_a_tally_without_labels_shows_its_zero() -> None:
-    assert page_of(Tally("asked", "How often.", ())) == ["asked_total 0.0"]
+    assert page_of(CounterSeries("asked", "How often.", ())) == ["asked_total 0.0"]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_level_without_labels_shows_its_zero() -> None:
 @pytest.mark.parametrize(
     ("series", "expected"),
     [
-        (Tally("asked", "Why.", ("model",)), Described("asked_total", "counter", ("model",), "Why.")),
+        (CounterSeries("asked", "Why.", ("model",)), Described("asked_total", "counter", ("model",), "Why.")),
         (Distribution("took", "Why.", (1.0,), ("model",)), Described("took", "histogram", ("model",), "Why.")),
         (Level("left", "Why.", ()), Described("left", "gauge", (), "Why.")),
     ],
 )
 def test_what_a_series_is_can_be_told_before_it_has_a_value(
-    series: Tally | Distribution | Level, expected: Described
+    series: CounterSeries | Distribution | Level, expected: Described
 ) -> None:
     assert [described(family) for family in series.collect()] == [expected]
 

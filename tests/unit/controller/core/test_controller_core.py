@@ -382,7 +382,7 @@ class TestDifferences:
         told = mesh()
         before = len(told.history)
         told.wait(60 * SECOND)
-        told.tell(events.TimePassed())
+        told.tell(events.ControllerTimePassed())
         told.heard("us", "eu")
         told.probe("us", healthy=True)
         assert told.history[before:] == []
@@ -418,7 +418,7 @@ class TestDifferences:
     def test_time_never_goes_backwards(self) -> None:
         told = mesh()
         with pytest.raises(AssertionError):
-            told.core.handle(events.TimePassed(), told.now_ns - 1)
+            told.core.handle(events.ControllerTimePassed(), told.now_ns - 1)
 
 
 class TestRecords:

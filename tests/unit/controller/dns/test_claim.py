@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from controller.dns.claim import Claim, check_claim, claim_in, refuse_foreign
+from controller.dns.claim import OwnerClaim, check_claim, claim_in, refuse_foreign
 from controller.dns.provider import DnsOutdated, DnsRefused
 from gateway.core.vocabulary import RegionName
 from tests.support.naming import tree
 
-CLAIM = Claim.following(None, "mesh-a", 3, tree(7))
+CLAIM = OwnerClaim.following(None, "mesh-a", 3, tree(7))
 
 
 def test_it_is_read_as_it_was_written() -> None:
@@ -39,7 +39,7 @@ def test_what_is_none_of_ours_is_none(strings: tuple[str, ...]) -> None:
 
 
 def test_each_write_is_known_by_its_claim() -> None:
-    assert Claim.following(CLAIM, "mesh-a", 3, tree(7)).writes == CLAIM.writes + 1
+    assert OwnerClaim.following(CLAIM, "mesh-a", 3, tree(7)).writes == CLAIM.writes + 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.dns.embedded import EmbeddedDns
-from controller.dns.provider import Changes, DnsProvider, Published
+from controller.dns.provider import Changes, DnsProvider, PublishedRecords
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
@@ -73,8 +73,8 @@ class SaysWhatItWasToldAndNotWhatIsThere(EmbeddedDns):
         self._check_open()
         return 0
 
-    async def read(self) -> Published | None:
-        return Published(1, {}, frozenset())
+    async def read(self) -> PublishedRecords | None:
+        return PublishedRecords(1, {}, frozenset())
 
 
 @pytest.mark.parametrize(

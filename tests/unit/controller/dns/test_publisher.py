@@ -10,10 +10,10 @@ from controller.dns.provider import (
     DnsOutdated,
     DnsRefused,
     DnsUnavailable,
-    Published,
+    PublishedRecords,
     changes_between,
 )
-from controller.dns.publisher import Publisher
+from controller.dns.publisher import RecordPublisher
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
@@ -66,7 +66,7 @@ class Scripted:
     async def plan(self, _tree: RecordTree) -> tuple[str, ...]:
         return ()
 
-    async def read(self) -> Published | None:
+    async def read(self) -> PublishedRecords | None:
         return None
 
     async def close(self) -> None:
@@ -84,10 +84,10 @@ async def running(
     deadline_s: float = 60.0,
     check_s: float | None = None,
     results: list[str] | None = None,
-) -> AsyncIterator[Publisher]:
+) -> AsyncIterator[RecordPublisher]:
     log = make_logger(LoggingConfig(), "controller", clock=Clock())
     heard = [] if results is None else results
-    publisher = Publisher(
+    publisher = RecordPublisher(
         provider, log, deadline_s=deadline_s, backoff=AT_ONCE, check_s=check_s, on_result=heard.append
     )
     async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ import dns.rdatatype
 import dns.rrset
 import dns.tsig
 
-from controller.dns.claim import Claim
+from controller.dns.claim import OwnerClaim
 from controller.dns.rfc2136 import _Update
 from controller.dns.rfc2136_records import Key, claim_key, wanted
 from tests.support.naming import US_ADDRESS, ZONE, tree
@@ -18,7 +18,7 @@ KEY = dns.tsig.Key("k", "c2VjcmV0")
 
 def said(version: int, us: tuple[str, ...] = (US_ADDRESS,)) -> dict[Key, dns.rrset.RRset]:
     given = tree(version, us=us)
-    return wanted(given, Claim.following(None, "nightside", 1, given))
+    return wanted(given, OwnerClaim.following(None, "nightside", 1, given))
 
 
 def test_everything_that_is_replaced_is_asked_for_as_it_was_read() -> None:

@@ -12,7 +12,7 @@ from gateway.app.accounts import UsageKeeper
 from gateway.config.sections import UsageConfig
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import BudgetName
-from gateway.records.usage_book import Rows, Used
+from gateway.records.usage_book import Rows, UsageAmounts
 from gateway.records.usage_store import UsageStore
 from gateway.request.callers import KeyId
 from mesh.clock import Clock
@@ -39,7 +39,7 @@ class Kept:
 
     def use(self, *keys: str) -> None:
         for key in keys:
-            self.keeper.book.settle(KeyId(key), ACME, 0, Used(1, 2, 0, 3), Clock().wall_ns())
+            self.keeper.book.settle(KeyId(key), ACME, 0, UsageAmounts(1, 2, 0, 3), Clock().wall_ns())
 
     def written(self) -> list[str]:
         self.keeper.close()

@@ -10,7 +10,7 @@ from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.peers.codec import read_budget_uses
 from gateway.records.others_usage import NOTHING, BudgetUse
-from gateway.records.usage_book import UsageBook, Used
+from gateway.records.usage_book import UsageAmounts, UsageBook
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
 from gateway.security.keys_editing import add_key, change_key, set_tenant_budget
@@ -43,7 +43,7 @@ class House:
         self.budgets.begin()
 
     def use(self, key: str, tokens: int) -> None:
-        self.book.settle(KeyId(key), ACME, 0, Used(1, tokens), Noon().wall_ns())
+        self.book.settle(KeyId(key), ACME, 0, UsageAmounts(1, tokens), Noon().wall_ns())
 
     def told(
         self, place: Place | None = EU, tenants: dict[TenantName, TenantPolicy] | None = None
@@ -98,7 +98,7 @@ def test_without_keys_nothing_is_told_and_nothing_kept() -> None:
     budgets = Budgets(book, None, Noon())
     budgets.begin()
     budgets.hear(PEER, [word()])
-    book.settle(KeyId(""), ACME, 0, Used(1, 5), Noon().wall_ns())
+    book.settle(KeyId(""), ACME, 0, UsageAmounts(1, 5), Noon().wall_ns())
     assert budgets.told_to(EU, policy(US), 0) == ([], 0)
     assert len(book.others) == 0
 

@@ -4,11 +4,11 @@ import re
 import runpy
 from pathlib import Path
 
-from controller.metrics import Metrics as ControllerMetrics
+from controller.metrics import ControllerMetrics
 from gateway.app.metrics_catalogue import catalogue
 from gateway.app.metrics_page import LABELS, LABELS_OF
 from gateway.core.kernel.description import gauges_of
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from mesh.series import Described, described
 from tests.support.core import EU, desk, peer_spec
 from tests.support.followed import Followed
@@ -48,7 +48,7 @@ def test_meanings_of_series_and_labels_are_plain_words() -> None:
 def test_traffic_brings_no_name_and_no_label_that_is_not_in_it() -> None:
     one = desk(peers=(peer_spec("eu-1", EU),))
     followed = Followed(one)
-    metrics = Metrics(lambda: gauges_of(one.core, one.now_ns), one.core, followed.requests)
+    metrics = GatewayMetrics(lambda: gauges_of(one.core, one.now_ns), one.core, followed.requests)
     followed.finished.hand_to(metrics.on_finished)
     followed.finished.hand_to(metrics.usage.on_finished)
     followed.watch([metrics])

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.app.observed_core import ObservedCore
-from gateway.app.overview import Overview
+from gateway.app.overview import GatewayOverview
 from gateway.core.kernel import events
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation, ReplicaSpec, TenantName
 from mesh.clock import Clock
@@ -34,7 +34,7 @@ class Shown:
         self.clock = StillClock(now=1)
         self.state: dict[str, object] = {}
         self.desk = ObservedCore(config, self.clock, log)
-        self.overview = Overview(config, self.desk, NameService(Clock(), log), lambda: self.state)
+        self.overview = GatewayOverview(config, self.desk, NameService(Clock(), log), lambda: self.state)
         self.desk.driver.submit(events.PolicyApplied(policy(US)))
 
     def serve(self, *replicas: ReplicaSpec) -> None:

@@ -17,11 +17,11 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from mesh.control.vocabulary import (
     NOBODY,
+    ControlSnapshot,
     Ownership,
     PeerGrant,
     ReplicaGrant,
     ReplicaOwner,
-    Snapshot,
 )
 from mesh.faults import ConfigError
 from tests.support.core import EU, REGIONS, US
@@ -47,8 +47,8 @@ def grant(name: str) -> ReplicaGrant:
     return ReplicaGrant(json.dumps(document), THEIRS, EU, PlaceRule())
 
 
-def snapshot(version: int, term: int = 1, **more: Any) -> Snapshot:
-    return replace(Snapshot(ControlVersion(term, version), OURS), **more)
+def snapshot(version: int, term: int = 1, **more: Any) -> ControlSnapshot:
+    return replace(ControlSnapshot(ControlVersion(term, version), OURS), **more)
 
 
 class Told:

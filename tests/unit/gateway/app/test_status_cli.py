@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gateway.app.problems import Status, problems, read_status
-from gateway.app.status_cli import ExitCode, exit_code, print_status
+from gateway.app.status_cli import StatusExitCode, exit_code, print_status
 
 WELL: dict[str, Any] = {
     "gateway": "us-1",
@@ -86,7 +86,7 @@ def test_what_somebody_should_see_to_is_named(changes: dict[str, Any], wrong: li
 
 def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:
     codes = [exit_code(seen(), []), exit_code(seen(), ["x"]), exit_code(seen(not_ready_reason="draining"), ["x"])]
-    assert codes == [ExitCode.WELL, ExitCode.SOMETHING_WRONG, ExitCode.NOT_READY] == [0, 1, 3]
+    assert codes == [StatusExitCode.WELL, StatusExitCode.SOMETHING_WRONG, StatusExitCode.NOT_READY] == [0, 1, 3]
 
 
 def test_how_many_are_held_for_a_replica_is_shown_and_an_older_gateway_tells_of_none() -> None:

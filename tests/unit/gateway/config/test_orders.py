@@ -27,7 +27,7 @@ from gateway.core.vocabulary import (
     ReplicaRole,
 )
 from mesh.config import MeshTlsConfig
-from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from tests.support.core import AP, EU, REGIONS, US, table
 from tests.support.region_files import load_config
 
@@ -77,8 +77,8 @@ def adopted(text: str) -> ReplicaGrant:
     return ReplicaGrant(text, THEIRS, EU, RULE)
 
 
-def snapshot(**more: object) -> Snapshot:
-    return replace(Snapshot(ControlVersion(1, 2), OURS), **more)
+def snapshot(**more: object) -> ControlSnapshot:
+    return replace(ControlSnapshot(ControlVersion(1, 2), OURS), **more)
 
 
 def orders(local: GatewayConfig, **more: object) -> Orders:

@@ -25,16 +25,16 @@ from mesh.clock import Clock
 from mesh.control import codec
 from mesh.control.vocabulary import (
     Alive,
-    Answer,
+    ControlSnapshot,
     FromController,
     FromGateway,
     Hello,
     PeerGrant,
     Question,
-    Rejected,
+    QuestionAnswer,
     Report,
-    Snapshot,
-    Taken,
+    SnapshotRejected,
+    SnapshotTaken,
 )
 from mesh.faults import ConfigError
 from mesh.transport import Plaintext
@@ -59,7 +59,7 @@ class Speaker:
 
     def __init__(self) -> None:
         self.said = hello("us-1", US)
-        self.taken: list[Snapshot] = []
+        self.taken: list[ControlSnapshot] = []
         self.refuses = ""
 
     def hello(self) -> Hello:
@@ -68,13 +68,13 @@ class Speaker:
     def report(self) -> Report:
         return Report((), 0)
 
-    async def take(self, snapshot: Snapshot) -> None:
+    async def take(self, snapshot: ControlSnapshot) -> None:
         if self.refuses:
             raise ConfigError(self.refuses)
         self.taken.append(snapshot)
 
-    def answer(self, question: Question) -> Answer:
-        return Answer(question.number, json.dumps(question.wanted).encode())
+    def answer(self, question: Question) -> QuestionAnswer:
+        return QuestionAnswer(question.number, json.dumps(question.wanted).encode())
 
 
 @dataclass
@@ -112,8 +112,8 @@ def wire(said: FromController) -> bytes:
     return codec.said_by_controller(said).SerializeToString()
 
 
-def snapshot(version: int = 1, **more: Any) -> Snapshot:
-    return replace(Snapshot(ControlVersion(1, version), US_1), **more)
+def snapshot(version: int = 1, **more: Any) -> ControlSnapshot:
+    return replace(ControlSnapshot(ControlVersion(1, version), US_1), **more)
 
 
 @asynccontextmanager
@@ -165,9 +165,9 @@ async def test_what_is_said_is_taken_and_answered_in_order() -> None:
     async with scripted() as controller:
         controller.scripts.append(controller.says(snapshot(1), Alive(), snapshot(2)))
         async with attached([controller]) as gateway:
-            await until(lambda: len(controller.all(Taken)) == 2)
+            await until(lambda: len(controller.all(SnapshotTaken)) == 2)
             assert isinstance(controller.heard[0], Hello)
-            assert [each.version.version for each in controller.all(Taken)] == [1, 2]
+            assert [each.version.version for each in controller.all(SnapshotTaken)] == [1, 2]
             assert gateway.speaker.taken == [snapshot(1), snapshot(2)]
             assert gateway.attachment.controller == controller.address
 
@@ -176,8 +176,11 @@ async def test_a_question_is_answered_by_its_number_between_snapshots() -> None:
     async with scripted() as controller:
         controller.scripts.append(controller.says(Question(5, "r-1"), snapshot(1), Question(6, "x" * 500)))
         async with attached([controller]) as gateway:
-            await until(lambda: len(controller.all(Answer)) == 2)
-            assert controller.all(Answer) == [Answer(5, b'"r-1"'), Answer(6, b'"' + b"x" * 500 + b'"')]
+            await until(lambda: len(controller.all(QuestionAnswer)) == 2)
+            assert controller.all(QuestionAnswer) == [
+                QuestionAnswer(5, b'"r-1"'),
+                QuestionAnswer(6, b'"' + b"x" * 500 + b'"'),
+            ]
             assert gateway.speaker.taken == [snapshot(1)]
 
 
@@ -210,13 +213,13 @@ async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> N
     ],
 )
 async def test_a_snapshot_that_breaks_a_bound_is_rejected_by_its_version_and_the_stream_goes_on(
-    said: Snapshot, why: str
+    said: ControlSnapshot, why: str
 ) -> None:
     async with scripted() as controller:
         controller.scripts.append(controller.says(said, snapshot(2)))
         async with attached([controller]) as gateway:
-            await until(lambda: bool(controller.all(Taken)))
-            (rejected,) = controller.all(Rejected)
+            await until(lambda: bool(controller.all(SnapshotTaken)))
+            (rejected,) = controller.all(SnapshotRejected)
             assert rejected.version == said.version
             with pytest.raises(AssertionError, match=why):
                 raise AssertionError(rejected.reason)
@@ -230,8 +233,10 @@ async def test_one_that_cannot_be_served_by_is_rejected_with_the_gateways_reason
         controller.scripts.append(controller.says(snapshot(3)))
         async with attached([controller]) as gateway:
             gateway.speaker.refuses = "it is older than 2.1, which is in force"
-            await until(lambda: bool(controller.all(Rejected)))
-            assert controller.all(Rejected)[0] == Rejected(ControlVersion(1, 3), gateway.speaker.refuses)
+            await until(lambda: bool(controller.all(SnapshotRejected)))
+            assert controller.all(SnapshotRejected)[0] == SnapshotRejected(
+                ControlVersion(1, 3), gateway.speaker.refuses
+            )
             assert gateway.attachment.tallies.last_rejection == gateway.speaker.refuses
 
 
@@ -251,7 +256,7 @@ async def test_a_message_of_a_kind_that_is_not_known_yet_is_a_sign_of_life_and_n
     async with scripted() as controller:
         controller.scripts.append(controller.says(b"\xfa\x01\x00", snapshot(1)))
         async with attached([controller]) as gateway:
-            await until(lambda: bool(controller.all(Taken)))
+            await until(lambda: bool(controller.all(SnapshotTaken)))
             assert (gateway.tallies, gateway.attachment.tallies.lost) == ((1, 0), 0)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.control.keeping import Kept, SnapshotKeeper, snapshot_file
+from gateway.control.keeping import KeptSnapshot, SnapshotKeeper, snapshot_file
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
-from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from mesh.logs import make_logger
 from mesh.naming.tree import Area, RecordTree
 from mesh.state_files import StateFile
@@ -20,7 +20,7 @@ from tests.support.gateways import until
 
 OURS = GatewayId("us-1")
 RULE = PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}))
-WHOLE = Snapshot(
+WHOLE = ControlSnapshot(
     ControlVersion(3, 2**40),
     OURS,
     (ReplicaGrant('{"id": "r1"}', GatewayId("eu-1"), EU, RULE), ReplicaGrant('{"id": "r2"}', OURS, US)),
@@ -51,14 +51,14 @@ async def test_what_was_taken_is_there_again_to_the_last_field(tmp_path: Path, m
     one, loop, written = keeper(tmp_path), asyncio.get_running_loop(), asyncio.Event()
     write = StateFile.write
 
-    def write_and_tell(file: StateFile[Kept], content: Kept) -> None:
+    def write_and_tell(file: StateFile[KeptSnapshot], content: KeptSnapshot) -> None:
         write(file, content)
         loop.call_soon_threadsafe(written.set)
 
     file_that(monkeypatch, write_and_tell)
-    one.keep(Kept(WHOLE, 7))
+    one.keep(KeptSnapshot(WHOLE, 7))
     await running(one, written)
-    assert keeper(tmp_path).restore() == Kept(WHOLE, 7)
+    assert keeper(tmp_path).restore() == KeptSnapshot(WHOLE, 7)
     assert one.fault == ""
 
 
@@ -68,9 +68,9 @@ async def test_a_disk_that_takes_nothing_is_told_and_tried_again_with_the_newest
     one, loop = keeper(tmp_path), asyncio.get_running_loop()
     failed, written = asyncio.Event(), asyncio.Event()
     is_full = True
-    told: list[Kept] = []
+    told: list[KeptSnapshot] = []
 
-    def write(_: StateFile[Kept], content: Kept) -> None:
+    def write(_: StateFile[KeptSnapshot], content: KeptSnapshot) -> None:
         if is_full:
             loop.call_soon_threadsafe(failed.set)
             raise OSError(errno.ENOSPC, "no space left")
@@ -78,22 +78,22 @@ async def test_a_disk_that_takes_nothing_is_told_and_tried_again_with_the_newest
         loop.call_soon_threadsafe(written.set)
 
     file_that(monkeypatch, write)
-    one.keep(Kept(WHOLE, 1))
+    one.keep(KeptSnapshot(WHOLE, 1))
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(one.run())
         await failed.wait()
         await until(lambda: bool(one.fault))
         assert "no space left" in one.fault
         is_full = False
-        one.keep(Kept(WHOLE, 2))
+        one.keep(KeptSnapshot(WHOLE, 2))
         await written.wait()
         task.cancel()
-    assert told == [Kept(WHOLE, 2)]
+    assert told == [KeptSnapshot(WHOLE, 2)]
 
 
 def test_without_a_folder_nothing_is_kept_and_that_is_said() -> None:
     one = keeper(None)
-    one.keep(Kept(WHOLE, 1))
+    one.keep(KeptSnapshot(WHOLE, 1))
     assert one.restore() is None
     assert one.fault == "no state.folder is configured"
 
@@ -101,7 +101,7 @@ def test_without_a_folder_nothing_is_kept_and_that_is_said() -> None:
 def test_what_is_there_and_of_no_use_is_told_and_ignored(tmp_path: Path) -> None:
     assert keeper(tmp_path).restore() is None
     path = snapshot_file(tmp_path, OURS).path
-    snapshot_file(tmp_path, OURS).write(Kept(WHOLE, 7))
+    snapshot_file(tmp_path, OURS).write(KeptSnapshot(WHOLE, 7))
     path.write_bytes(path.read_bytes().replace(b"127.0.0.1:9", b"127.0.0.1:8"))
     one = keeper(tmp_path)
     assert one.restore() is None

@@ -14,7 +14,7 @@ from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, EngineTlsConfig, ReplicaConfig
 from gateway.core.vocabulary import GatewayId, ReplicaRole
 from gateway.discovery.dns import DnsSource, replicas_at
-from gateway.discovery.templates import Location
+from gateway.discovery.templates import ReplicaLocation
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from tests.fakes.dns import FakeDns
@@ -134,7 +134,7 @@ class TestReplicas:
         return DnsReplicasConfig(template, NAME, record, scheme, 8000)
 
     def at(self, address: str, config: DnsReplicasConfig) -> list[tuple[str, str]]:
-        found = replicas_at(config, [Location(ip_address(address), 8000, "a.test")])
+        found = replicas_at(config, [ReplicaLocation(ip_address(address), 8000, "a.test")])
         return [(each.spec.replica_id, each.url) for each in found]
 
     def test_they_are_called_after_their_address(self) -> None:
@@ -148,21 +148,21 @@ class TestReplicas:
         assert [name for name, _ in found] == ["llama-10.0.0.1@0", "llama-10.0.0.1@1"]
 
     def test_all_else_comes_from_the_template(self) -> None:
-        (found,) = replicas_at(self.config(), [Location(ip_address("10.0.0.1"), 8000, "a.test")])
+        (found,) = replicas_at(self.config(), [ReplicaLocation(ip_address("10.0.0.1"), 8000, "a.test")])
         assert (found.spec.models, found.spec.place, found.api_key, found.tls) == ((MODEL,), US, "secret", None)
 
     @pytest.mark.parametrize(("named", "groups"), [("", ["d-10.0.0.1", "d-10.0.0.2"]), ("d", ["d", "d"])])
     def test_whoever_names_no_group_steps_alone(self, named: str, groups: list[str]) -> None:
         spec = replace(replica_spec("d"), role=ReplicaRole.DECODE, group=named)
         template = ReplicaConfig(spec, "", Dialect.VLLM, ranks=2)
-        locations = [Location(ip_address(f"10.0.0.{number}"), 8000, "a.test") for number in (1, 2)]
+        locations = [ReplicaLocation(ip_address(f"10.0.0.{number}"), 8000, "a.test") for number in (1, 2)]
         found = replicas_at(self.config(template=template), locations)
         assert [each.spec.group for each in found] == [group for group in groups for _ in range(2)]
 
     def test_certificates_are_held_against_the_name_that_was_asked_for(self) -> None:
-        (found,) = replicas_at(self.config(scheme="https"), [Location(ip_address("10.0.0.1"), 8000, "a.test")])
+        (found,) = replicas_at(self.config(scheme="https"), [ReplicaLocation(ip_address("10.0.0.1"), 8000, "a.test")])
         assert found.tls == EngineTlsConfig(server_name="a.test")
         named = ReplicaConfig(replica_spec("llama"), "", Dialect.VLLM, tls=EngineTlsConfig(server_name="b.test"))
         config = self.config(scheme="https", template=named)
-        (found,) = replicas_at(config, [Location(ip_address("10.0.0.1"), 8000, "a.test")])
+        (found,) = replicas_at(config, [ReplicaLocation(ip_address("10.0.0.1"), 8000, "a.test")])
         assert found.tls == EngineTlsConfig(server_name="b.test")

@@ -7,7 +7,7 @@ import dns.rcode
 import pytest
 
 from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, ReplicaConfig
-from gateway.discovery.names import Answer, LookupFailed, NameLookup
+from gateway.discovery.names import LookupAnswer, LookupFailed, NameLookup
 from tests.fakes.dns import FakeDns
 from tests.support.core import MS, SECOND, replica_spec
 
@@ -21,13 +21,13 @@ async def server() -> AsyncIterator[FakeDns]:
         yield server
 
 
-async def ask(server: FakeDns, record: DnsRecord = DnsRecord.ADDRESS, *, timeout_ns: int = 30 * SECOND) -> Answer:
+async def ask(server: FakeDns, record: DnsRecord = DnsRecord.ADDRESS, *, timeout_ns: int = 30 * SECOND) -> LookupAnswer:
     port = 8000 if record is DnsRecord.ADDRESS else None
     config = DnsReplicasConfig(TEMPLATE, NAME, record, "http", port, (server.address,))
     return await NameLookup(config, timeout_ns).ask()
 
 
-def where(answer: Answer) -> list[tuple[str, int]]:
+def where(answer: LookupAnswer) -> list[tuple[str, int]]:
     return [(str(each.address), each.port) for each in answer.locations]
 
 

@@ -8,7 +8,7 @@ from gateway.config.targets import Dialect
 from gateway.engines.dialects import (
     DIALECTS,
     ListedModel,
-    Reading,
+    LoadReading,
     listed_models,
     read_loads,
     read_metrics,
@@ -82,13 +82,13 @@ def test_garbage_is_never_taken_for_idleness(read: Callable[[bytes], object], pa
 
 class TestMetrics:
     def test_a_vllm_page_is_read_past_all_names_that_begin_alike(self) -> None:
-        assert read_metrics(metrics_page(4, 12).encode()) == [Reading(4, 12, 0.25, 8192)]
+        assert read_metrics(metrics_page(4, 12).encode()) == [LoadReading(4, 12, 0.25, 8192)]
 
     def test_ranks_are_added_up_and_the_fullest_cache_counts(self) -> None:
-        assert read_metrics(vllm_page((4, 1), (3, 0)).body) == [Reading(7, 1, 0.2)]
+        assert read_metrics(vllm_page((4, 1), (3, 0)).body) == [LoadReading(7, 1, 0.2)]
 
     def test_each_rank_reads_its_own_series(self) -> None:
-        assert read_metrics(vllm_page((4, 1), (3, 0)).body, 2) == [Reading(4, 1, 0.1), Reading(3, 0, 0.2)]
+        assert read_metrics(vllm_page((4, 1), (3, 0)).body, 2) == [LoadReading(4, 1, 0.1), LoadReading(3, 0, 0.2)]
 
     def test_ranks_may_be_counted_from_any_number_on(self) -> None:
         """The ranks are those of one of several servers of a hybrid deployment."""
@@ -107,14 +107,14 @@ class TestMetrics:
         assert reading.unfit == ""
 
     def test_sglang_s_totals_are_counted_once(self) -> None:
-        assert read_metrics(SGLANG) == [Reading(12, 3, 0.28)]
+        assert read_metrics(SGLANG) == [LoadReading(12, 3, 0.28)]
 
     def test_sglang_s_ranks_are_told_apart_by_dp_rank(self) -> None:
-        assert read_metrics(SGLANG_RANKS) == [Reading(8, 2)]
-        assert read_metrics(SGLANG_RANKS, 2) == [Reading(1, 0), Reading(7, 2)]
+        assert read_metrics(SGLANG_RANKS) == [LoadReading(8, 2)]
+        assert read_metrics(SGLANG_RANKS, 2) == [LoadReading(1, 0), LoadReading(7, 2)]
 
     def test_llamacpp_has_no_labels(self) -> None:
-        assert read_metrics(llama_metrics(4, 2).body) == [Reading(4, 2, 0.0)]
+        assert read_metrics(llama_metrics(4, 2).body) == [LoadReading(4, 2, 0.0)]
 
     @pytest.mark.parametrize(
         ("waiting", "running"),
@@ -125,7 +125,7 @@ class TestMetrics:
         ],
     )
     def test_other_engines_names_are_known(self, waiting: bytes, running: bytes) -> None:
-        assert read_metrics(waiting + b" 5\n" + running + b" 6\n") == [Reading(6, 5)]
+        assert read_metrics(waiting + b" 5\n" + running + b" 6\n") == [LoadReading(6, 5)]
 
     def test_old_names_of_the_cache_are_known(self) -> None:
         (reading,) = read_metrics(b"vllm:num_requests_waiting 0\nvllm:gpu_cache_usage_perc 0.5\n")
@@ -140,8 +140,8 @@ class TestMetrics:
 class TestLoads:
     def test_sglang_s_own_page_is_added_up_or_read_by_rank(self) -> None:
         page = sglang_loads((12, 3), (2, 0)).body
-        assert read_loads(page) == [Reading(14, 3, 0.28, 366_000)]
-        assert read_loads(page, 2) == [Reading(12, 3, 0.28, 183_000), Reading(2, 0, 0.28, 183_000)]
+        assert read_loads(page) == [LoadReading(14, 3, 0.28, 366_000)]
+        assert read_loads(page, 2) == [LoadReading(12, 3, 0.28, 183_000), LoadReading(2, 0, 0.28, 183_000)]
 
     def test_a_rank_that_is_missing_or_told_twice_is_said(self) -> None:
         load = {"num_running_reqs": 0, "num_waiting_reqs": 0}
@@ -153,17 +153,17 @@ class TestLoads:
 
 class TestSlots:
     def test_an_idle_slot_means_that_nobody_waits(self) -> None:
-        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0, kv_tokens=4096, slots=2)]
+        assert read_slots(llama_slots(True, False).body) == [LoadReading(1, 0, kv_tokens=4096, slots=2)]
 
     def test_behind_full_slots_somebody_may_wait(self) -> None:
-        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1, kv_tokens=4096, slots=2)]
+        assert read_slots(llama_slots(True, True).body) == [LoadReading(2, 1, kv_tokens=4096, slots=2)]
 
 
 class TestRoom:
     """Room in the KV cache."""
 
     def test_a_recorded_page_of_vllm_tells_it_in_labels(self) -> None:
-        assert read_metrics(vllm_page((4, 12)).body + VLLM_CACHE_CONFIG) == [Reading(4, 12, 0.1, 4096)]
+        assert read_metrics(vllm_page((4, 12)).body + VLLM_CACHE_CONFIG) == [LoadReading(4, 12, 0.1, 4096)]
 
     def test_an_older_vllm_tells_blocks_and_their_size(self) -> None:
         line = VLLM_CACHE_CONFIG.replace(b'kv_cache_size_tokens="4096",', b"")
@@ -203,8 +203,8 @@ class TestRoom:
 
     @pytest.mark.parametrize("told", [-1, None, "many", 10**13])
     def test_what_sglang_or_llamacpp_do_not_say_plainly_is_not_known(self, told: object) -> None:
-        assert read_loads(sglang_loads((1, 2), room=told).body) == [Reading(1, 2, 0.28)]
-        assert read_slots(llama_slots(True, False, context=told).body) == [Reading(1, 0, slots=2)]
+        assert read_loads(sglang_loads((1, 2), room=told).body) == [LoadReading(1, 2, 0.28)]
+        assert read_slots(llama_slots(True, False, context=told).body) == [LoadReading(1, 0, slots=2)]
 
     @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-1"])
     def test_a_gauge_without_a_number_of_tokens_is_not_known(self, value: bytes) -> None:
@@ -233,7 +233,7 @@ class TestModels:
         ]
 
     def test_a_list_of_models_says_only_that_the_engine_lives(self) -> None:
-        assert read_sign_of_life(b'{"object":"list","data":[]}') == [Reading()]
+        assert read_sign_of_life(b'{"object":"list","data":[]}') == [LoadReading()]
 
     @pytest.mark.parametrize("page", [b"", b"[]", b"{}", b'{"data":{}}', b'{"data":[{}]}', b'{"data":[1]}', b"\xff"])
     def test_anything_else_is_no_list_of_models(self, page: bytes) -> None:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.engines.exposition import BadProbe, Sample, find, first_present, lines_about, samples
+from gateway.engines.exposition import BadProbe, MetricSample, find, first_present, lines_about, samples
 
 WANTED = lines_about((b"waiting", b"new", b"newest", b"old"))
 
 
-def read(page: bytes, name: bytes = b"waiting") -> list[Sample]:
+def read(page: bytes, name: bytes = b"waiting") -> list[MetricSample]:
     return samples(find(page, WANTED), name)
 
 
@@ -17,7 +17,7 @@ def values(page: bytes) -> list[float]:
 
 def test_labels_are_a_map_whatever_their_values_hold() -> None:
     page = rb'waiting{model_name="a \"} 99 b",engine="0"} 3.0 1795242205878' + b"\r\n"
-    assert read(page) == [Sample({b"model_name": rb"a \"} 99 b", b"engine": b"0"}, 3.0)]
+    assert read(page) == [MetricSample({b"model_name": rb"a \"} 99 b", b"engine": b"0"}, 3.0)]
 
 
 def test_names_that_begin_alike_or_stand_elsewhere_are_passed_over() -> None:
@@ -61,4 +61,4 @@ def test_only_what_is_asked_for_must_be_readable() -> None:
 
 def test_labels_too_long_to_be_remembered_are_read_all_the_same() -> None:
     for value in (b"x" * 600, b"\\\\" * 300_000):
-        assert read(b'waiting{model_name="%s"} 3\n' % value) == [Sample({b"model_name": value}, 3.0)]
+        assert read(b'waiting{model_name="%s"} 3\n' % value) == [MetricSample({b"model_name": value}, 3.0)]

@@ -14,7 +14,7 @@ from gateway.config.targets import Dialect
 from gateway.core.kernel.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.prober import Prober, next_beat_ns, wait_s
+from gateway.engines.prober import EngineProber, next_beat_ns, wait_s
 from mesh.clock import Clock
 from mesh.supervisor import Backoff
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
@@ -42,7 +42,7 @@ class Watch:
         self.events = Tally()
         self.restarted: list[tuple[str, Exception]] = []
         self.looked: list[tuple[str, bool]] = []
-        self.prober = Prober(
+        self.prober = EngineProber(
             self.endpoints,
             clock,
             settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.features.disaggregated.config import PredictionConfig
-from gateway.features.expert_locality.config import LocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
 from gateway.features.sections import FeatureSections
@@ -13,7 +13,7 @@ from tests.support.region_files import SMALLEST, load_config, region_at, region_
 
 
 def test_sections_are_told_from_other_keys() -> None:
-    assert list(FeatureSections().of_features()) == [PredictionConfig(), LocalityConfig(), ScalingConfig()]
+    assert list(FeatureSections().of_features()) == [PredictionConfig(), ExpertLocalityConfig(), ScalingConfig()]
     assert not list(FeatureSection().secret_files())
 
 

@@ -6,7 +6,7 @@ import pytest
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Ages, Estimator, Features
 from gateway.core.features.disaggregated.predictors.recent import NOTHING_RECENT
-from gateway.fit.samples import Questions
+from gateway.fit.samples import PredictionSamples
 from gateway.fit.scores import Bin, expected_steps, score
 
 HORIZON = 10
@@ -21,9 +21,9 @@ class Says(Estimator):
         return self.answer
 
 
-def asked(remaining: tuple[int, ...] = REMAINING) -> Questions:
+def asked(remaining: tuple[int, ...] = REMAINING) -> PredictionSamples:
     count = len(remaining)
-    return Questions(np.zeros(count, np.int64), [Features(1, 0, NOTHING_RECENT)] * count, np.array(remaining))
+    return PredictionSamples(np.zeros(count, np.int64), [Features(1, 0, NOTHING_RECENT)] * count, np.array(remaining))
 
 
 def test_who_knows_everything_has_no_error() -> None:

@@ -7,13 +7,13 @@ import pytest
 
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.features.disaggregated.predictors.learned import Learned, feature_rows
-from gateway.fit.samples import Questions, questions_about, with_features
+from gateway.fit.samples import PredictionSamples, questions_about, with_features
 from gateway.fit.trees import TooLittle, TreeRules, fit_trees, library_answers
 
 HORIZON = 30
 
 
-def questions(seed: int, requests: int = 400) -> Questions:
+def questions(seed: int, requests: int = 400) -> PredictionSamples:
     rng = random.Random(seed)
     ended = []
     for number in range(requests):

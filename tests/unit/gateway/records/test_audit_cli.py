@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.records.audit import AuditAttempt, AuditLine, AuditPlace, AuditProcessed, AuditRecord, LostLines
+from gateway.records.audit import AuditAttempt, AuditLine, AuditPlace, AuditProcessed, AuditRecord, LostAuditLines
 from gateway.records.audit_cli import audit
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from tests.support.core import AP, EU, US
@@ -272,7 +272,7 @@ def test_policies_that_cannot_be_used_prove_nothing(tmp_path: Path, policies: Pa
 
 
 def test_lost_unreadable_and_broken_lines_end_with_1_and_are_told(tmp_path: Path) -> None:
-    path = written(tmp_path / "a", "us-1", US, LOCAL, LostLines("now", "us-1", 7))
+    path = written(tmp_path / "a", "us-1", US, LOCAL, LostAuditLines("now", "us-1", 7))
     result = run("summary", path)
     assert result.exit_code == 1
     assert "7 lines were lost, as the files say themselves" in result.output

@@ -27,7 +27,7 @@ from gateway.records.decisions import (
 from gateway.request.legs import RanAt, RequestSummary
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
-from mesh.page.shown import SLOW_MS, Mark
+from mesh.page.shown import SLOW_MS, DecisionMark
 from tests.support.core import BOTH, EU, LAYERED, MODEL, MS, US, Desk, desk, occupy, peer_spec
 from tests.support.followed import FAILS, Followed
 
@@ -337,7 +337,7 @@ async def test_both_sides_are_put_together_and_each_peer_is_asked_once(placement
     assert await explain_both(watched.log, ask_peer, "nothing", 0) is None
 
 
-def marks(watched: Watched) -> dict[str, list[Mark]]:
+def marks(watched: Watched) -> dict[str, list[DecisionMark]]:
     latest = watched.log.latest(10, watched.desk.now_ns)
     return {each.request.request_id: each.marks for each in latest}
 
@@ -357,9 +357,9 @@ def test_what_operators_filter_by_is_marked() -> None:
     watched.ask("rejected", model="unknown")
     watched.finish("rejected")
     found = marks(watched)
-    assert found["forwarded"] == [Mark.FORWARDED]
-    assert Mark.SLOW in found["slow"]
-    assert found["rejected"] == [Mark.REFUSED]
+    assert found["forwarded"] == [DecisionMark.FORWARDED]
+    assert DecisionMark.SLOW in found["slow"]
+    assert found["rejected"] == [DecisionMark.REFUSED]
 
 
 def test_marked_ones_are_among_the_latest_however_many_came_since() -> None:

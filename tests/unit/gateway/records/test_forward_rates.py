@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from gateway.records.forward_rates import ForwardRates, Way
+from gateway.records.forward_rates import ForwardDirection, ForwardRates
 from tests.support.core import SECOND
 
-EU_OUT = "eu-1", Way.OUT
-EU_IN = "eu-1", Way.IN
+EU_OUT = "eu-1", ForwardDirection.OUT
+EU_IN = "eu-1", ForwardDirection.IN
 
 
 def test_what_was_added_in_the_last_minute_is_told_and_nothing_older() -> None:

@@ -31,7 +31,7 @@ from gateway.core.vocabulary import (
     TenantName,
     replica_target,
 )
-from gateway.records.journal import FORMAT, Journal, new_header, read_journal, replay
+from gateway.records.journal import FORMAT, GatewayJournal, new_header, read_journal, replay
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
 from mesh.journal import JournalSettings, JournalUnreadable
@@ -89,7 +89,7 @@ def settings(folder: Path, *, file_bytes_max: int = 1 << 20, files_max: int = 4)
     return JournalSettings(folder, file_bytes_max, files_max)
 
 
-def keep(journal: Journal, steps: list[GatewayStep]) -> None:
+def keep(journal: GatewayJournal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
         tell_step(journal, step.now_ns, step.event, step.effects)
@@ -257,7 +257,7 @@ class TestWhatIsNotSaid:
     @pytest.mark.parametrize("policy_name", list(PlacementPolicy))
     def test_it_replays_equal_under_every_policy(self, tmp_path: Path, policy_name: str) -> None:
         steps = self.story(policy_name)
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
         keep(journal, steps)
         journal.close()
         report = replay(sorted(tmp_path.iterdir()))
@@ -265,7 +265,7 @@ class TestWhatIsNotSaid:
         assert report.steps == len(steps) > 200
 
     def test_no_block_hash_of_the_prompt_is_in_it(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
         steps = self.story("prefix")
         keep(journal, steps)
         write_tail(tmp_path / "tail", journal.header, map(journal.told, steps))
@@ -289,7 +289,7 @@ class TestWhatIsNotSaid:
             assert not sessions & {f"s{number}" for number in range(5)}
 
     def test_who_is_turned_away_leaves_no_prefix(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
         keep(journal, self.story("prefix"))
         journal.close()
         for step in read_journal(tmp_path / "story-000000.journal")[1]:
@@ -300,7 +300,7 @@ class TestWhatIsNotSaid:
 
     def test_the_key_is_nowhere(self, tmp_path: Path) -> None:
         key = bytes(range(100, 116))
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail, Pseudonyms(key))
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail, Pseudonyms(key))
         keep(journal, self.story("prefix"))
         journal.close()
         text = (tmp_path / "story-000000.journal").read_bytes()
@@ -311,7 +311,7 @@ class TestWhatIsNotSaid:
         self, tmp_path: Path, policy_name: str
     ) -> None:
         stops: list[str] = []
-        journal = Journal(settings(tmp_path), HEADER, stops.append)
+        journal = GatewayJournal(settings(tmp_path), HEADER, stops.append)
         by_session: GatewayStep = Step(0, events.ConfigApplied(CoreConfig(PlacementConfig(policy_name))), [])
         keep(journal, [by_session])
         assert stops == [], "nobody has asked yet"
@@ -327,7 +327,7 @@ class TestWhatIsNotSaid:
     def test_its_files_are_not_for_everybody(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            journal = Journal(settings(tmp_path / "new"), HEADER, pytest.fail)
+            journal = GatewayJournal(settings(tmp_path / "new"), HEADER, pytest.fail)
             write_tail(tmp_path / "new" / "a.crash", journal.header, [])
         finally:
             os.umask(before)
@@ -342,7 +342,7 @@ def hashes_of(asked: RequestProfile) -> set[bytes]:
 class TestWriting:
     def test_each_file_names_the_placement_policy_that_it_begins_under(self, tmp_path: Path) -> None:
         """A file of later steps, or the tail before a crash, may hold no config event."""
-        journal = Journal(settings(tmp_path, file_bytes_max=1), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path, file_bytes_max=1), HEADER, pytest.fail)
         asked = Step[Event, Effect](0, events.DrainRequested(), [])
         keep(journal, [Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("packed", "1.4"))), [])])
         journal.close()
@@ -352,14 +352,14 @@ class TestWriting:
 
     def test_what_was_kept_can_be_replayed(self, tmp_path: Path) -> None:
         stops: list[str] = []
-        journal = Journal(settings(tmp_path), HEADER, stops.append)
+        journal = GatewayJournal(settings(tmp_path), HEADER, stops.append)
         keep(journal, tell_story())
         journal.close()
         assert replay(sorted(tmp_path.iterdir())).divergence is None
         assert stops == []
 
     async def test_it_is_written_while_the_gateway_runs(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
         path = tmp_path / "story-000000.journal"
         first, *others = tell_story()
         keep(journal, [first])
@@ -370,14 +370,14 @@ class TestWriting:
         assert replay([path]).steps == 1 + len(others)
 
     def test_the_fatal_step_is_kept(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
         keep(journal, tell_story())
         journal.on_crash(0, events.TimePassed())
         journal.close()
         assert replay(sorted(tmp_path.iterdir())).divergence is None
 
     def test_files_are_rotated_and_the_parts_are_one_story(self, tmp_path: Path) -> None:
-        journal = Journal(settings(tmp_path, file_bytes_max=4000, files_max=100), HEADER, pytest.fail)
+        journal = GatewayJournal(settings(tmp_path, file_bytes_max=4000, files_max=100), HEADER, pytest.fail)
         keep(journal, tell_story())
         journal.close()
         files = sorted(tmp_path.iterdir())
@@ -395,7 +395,7 @@ class TestWriting:
 
     async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
         stops: list[str] = []
-        journal = Journal(settings(tmp_path, file_bytes_max=4500, files_max=100), HEADER, stops.append)
+        journal = GatewayJournal(settings(tmp_path, file_bytes_max=4500, files_max=100), HEADER, stops.append)
         full = tmp_path / "story-000001.journal"
         full.symlink_to("/dev/full")
         keep(journal, tell_story())

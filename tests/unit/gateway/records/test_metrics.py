@@ -20,7 +20,7 @@ from gateway.core.vocabulary import (
     TenantName,
     peer_target,
 )
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from gateway.records.model_labels import MODELS_MAX
 from mesh.totals import FIRST_TOKEN_BOUNDS_S, Totals
 from tests.support.core import EU, LAYERED, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec, under
@@ -33,7 +33,9 @@ class Watched(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests)
+        self.metrics = GatewayMetrics(
+            lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests
+        )
         self.finished.hand_to(self.metrics.on_finished)
         self.watch([self.metrics])
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.records.others_usage import NOTHING, BudgetUse, OthersUsage, Used
+from gateway.records.others_usage import NOTHING, BudgetUse, OthersUsage, OthersUsed
 
 US, EU = GatewayId("us-1"), GatewayId("eu-1")
 NAME = ("key", "team-a")
@@ -21,8 +21,8 @@ def test_what_all_others_used_is_summed() -> None:
     assert others.used(NAME, TODAY) is NOTHING
     others.hear(US, use(3, 10, set_aside=5))
     others.hear(EU, use(4, 40))
-    assert others.used(NAME, TODAY) == Used(7, 50, 5)
-    assert others.used(("tenant", "team-a"), TODAY) == Used(0, 0, 0)
+    assert others.used(NAME, TODAY) == OthersUsed(7, 50, 5)
+    assert others.used(("tenant", "team-a"), TODAY) == OthersUsed(0, 0, 0)
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
@@ -55,13 +55,13 @@ def test_what_ran_at_one_that_fell_silent_is_not_known_any_more() -> None:
     others.hear(US, use(5, 50, set_aside=7))
     assert others.fell_silent(EU) == []
     assert others.fell_silent(US) == [NAME]
-    assert others.used(NAME, TODAY) == Used(5, 50, 0)
+    assert others.used(NAME, TODAY) == OthersUsed(5, 50, 0)
 
 
 def test_what_is_remembered_is_not_written_again_and_what_is_new_is() -> None:
     others = OthersUsage()
     others.remember({(US, NAME): use(5, 50, set_aside=7)})
-    assert others.used(NAME, TODAY) == Used(5, 50, 0)
+    assert others.used(NAME, TODAY) == OthersUsed(5, 50, 0)
     assert others.take_unwritten() == {}
     others.hear(US, use(5, 50, set_aside=1))
     assert others.take_unwritten() == {}

@@ -15,7 +15,7 @@ from gateway.request.callers import KeyId
 from mesh.config import LogFormat, LoggingConfig
 from mesh.gateway_log_events import GATEWAY
 from mesh.logs import make_logger
-from mesh.page.shown import Mark
+from mesh.page.shown import DecisionMark
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, desk, policy
 from tests.support.log_calls import fields_of, registered_fields
@@ -108,7 +108,7 @@ def test_the_latest_come_newest_first_and_are_marked() -> None:
     door.refusals.take(KNOWN)
     found = door.refusals.latest(5)
     assert [(each.request.request_id, each.arrived_ns, each.marks) for each in found] == [
-        ("r2", SECOND, [Mark.REFUSED]),
-        ("r1", 0, [Mark.REFUSED]),
+        ("r2", SECOND, [DecisionMark.REFUSED]),
+        ("r1", 0, [DecisionMark.REFUSED]),
     ]
     assert [each.request.request_id for each in door.refusals.latest(1)] == ["r2"]

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import BudgetUse, OthersUsage
-from gateway.records.usage_book import OTHERS, Line, Spent, UsageBook, Used
+from gateway.records.usage_book import OTHERS, Spent, UsageAmounts, UsageBook, UsageKey
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 from tests.hostile.clock_jumps import JUMP_CASES, JumpCase
 
@@ -27,7 +27,7 @@ MONTH_LEFT_NS = at("2026-12-01T00:00") - NOON
 
 def use(book: UsageBook, tokens: int, wall_ns: int = NOON, key: KeyId = KEY, tenant: TenantName = ACME) -> None:
     book.set_aside(key, tenant, 10)
-    book.settle(key, tenant, 10, Used(1, tokens - 1, 0, 1), wall_ns)
+    book.settle(key, tenant, 10, UsageAmounts(1, tokens - 1, 0, 1), wall_ns)
 
 
 def spent(book: UsageBook, key: Budget, tenant: Budget = NO_BUDGET, wall_ns: int = NOON) -> Spent | None:
@@ -54,7 +54,7 @@ class TestBudgets:
     def test_a_clock_that_jumps_fills_none_again(self, case: JumpCase) -> None:
         book = UsageBook()
         for moment, tokens in case.used:
-            book.settle(KEY, ACME, 0, Used(1, tokens, 0, 0), at(moment))
+            book.settle(KEY, ACME, 0, UsageAmounts(1, tokens, 0, 0), at(moment))
         assert (spent(book, DAY, wall_ns=at(case.asked)) is not None) is case.day
         assert (spent(book, MONTH, wall_ns=at(case.asked)) is not None) is case.month
 
@@ -62,7 +62,7 @@ class TestBudgets:
         book = UsageBook()
         book.set_aside(KEY, ACME, 100)
         assert spent(book, DAY) is not None
-        book.settle(KEY, ACME, 100, Used(1, 40, 0, 0), NOON)
+        book.settle(KEY, ACME, 100, UsageAmounts(1, 40, 0, 0), NOON)
         assert spent(book, DAY) is None
 
     def test_what_is_only_set_aside_may_be_back_in_a_second(self) -> None:
@@ -70,7 +70,7 @@ class TestBudgets:
         book.set_aside(KEY, ACME, 100)
         assert spent(book, DAY) == Spent("key", "day", 100, SECOND_NS)
         assert spent(book, MONTH) == Spent("key", "month", 100, SECOND_NS)
-        book.settle(KEY, ACME, 100, Used(1, 100, 0, 0), NOON)
+        book.settle(KEY, ACME, 100, UsageAmounts(1, 100, 0, 0), NOON)
         assert spent(book, DAY) == Spent("key", "day", 100, 12 * HOUR_NS)
 
     def test_all_keys_of_a_tenant_use_up_one_budget(self) -> None:
@@ -82,9 +82,9 @@ class TestBudgets:
 
     def test_what_was_written_down_counts_again(self) -> None:
         rows = {
-            Line("2026-11-22", KEY, ACME): Used(1, 30, 0, 0),
-            Line("2026-11-01", KEY, ACME): Used(1, 70, 0, 0),
-            Line("2026-10-31", KEY, ACME): Used(1, 500, 0, 0),
+            UsageKey("2026-11-22", KEY, ACME): UsageAmounts(1, 30, 0, 0),
+            UsageKey("2026-11-01", KEY, ACME): UsageAmounts(1, 70, 0, 0),
+            UsageKey("2026-10-31", KEY, ACME): UsageAmounts(1, 500, 0, 0),
         }
         book = UsageBook()
         book.remember(rows, NOON)
@@ -101,8 +101,8 @@ class TestRows:
         use(book, 20)
         use(book, 5, at("2026-11-23T01:00"))
         assert book.take_rows() == {
-            Line("2026-11-22", KEY, ACME): Used(2, 28, 0, 2),
-            Line("2026-11-23", KEY, ACME): Used(1, 4, 0, 1),
+            UsageKey("2026-11-22", KEY, ACME): UsageAmounts(2, 28, 0, 2),
+            UsageKey("2026-11-23", KEY, ACME): UsageAmounts(1, 4, 0, 1),
         }
         assert book.take_rows() == {}
 
@@ -112,7 +112,7 @@ class TestRows:
         rows = book.take_rows()
         use(book, 10)
         book.give_back(rows)
-        assert book.take_rows() == {Line("2026-11-22", KEY, ACME): Used(2, 18, 0, 2)}
+        assert book.take_rows() == {UsageKey("2026-11-22", KEY, ACME): UsageAmounts(2, 18, 0, 2)}
 
 
 class TestBounds:
@@ -122,7 +122,7 @@ class TestBounds:
             use(book, 2, tenant=TenantName(f"t{number}"))
         rows = book.take_rows()
         assert len(rows) == 4
-        assert rows[Line("2026-11-22", KeyId(""), OTHERS)].requests == 7
+        assert rows[UsageKey("2026-11-22", KeyId(""), OTHERS)].requests == 7
 
     def test_who_has_a_budget_or_something_running_is_not_forgotten(self) -> None:
         book = UsageBook(accounts_max=4)
@@ -228,11 +228,11 @@ class TestTakingOver:
     def test_what_ended_in_the_process_before_counts_and_is_written_here(self) -> None:
         book = UsageBook()
         book.follow_budgets({self.NAME: DAY})
-        today, yesterday = (Line(day, KEY, ACME) for day in ("2026-11-22", "2026-11-21"))
-        book.take_over({today: Used(1, 59, 0, 1), yesterday: Used(1, 39, 0, 1)}, {}, NOON)
+        today, yesterday = (UsageKey(day, KEY, ACME) for day in ("2026-11-22", "2026-11-21"))
+        book.take_over({today: UsageAmounts(1, 59, 0, 1), yesterday: UsageAmounts(1, 39, 0, 1)}, {}, NOON)
         assert spent(book, DAY) is None, "of today, 60"
         assert spent(book, MONTH) == Spent("key", "month", 100, MONTH_LEFT_NS), "of the month, 100"
-        assert book.take_rows() == {today: Used(1, 59, 0, 1), yesterday: Used(1, 39, 0, 1)}
+        assert book.take_rows() == {today: UsageAmounts(1, 59, 0, 1), yesterday: UsageAmounts(1, 39, 0, 1)}
         (told,), _ = book.changes_since(0, NOON, 10)
         assert (told.tokens_in_day, told.tokens_in_month) == (60, 100), "others are told of it as of this gateway's own"
 

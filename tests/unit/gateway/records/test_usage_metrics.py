@@ -18,7 +18,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.door.limits import KeyMeter
-from gateway.records.metrics import Metrics
+from gateway.records.metrics import GatewayMetrics
 from gateway.records.tenant_labels import TENANTS_MAX
 from gateway.request.callers import KeyLimits
 from gateway.request.legs import RequestSummary
@@ -42,7 +42,9 @@ class Used(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests)
+        self.metrics = GatewayMetrics(
+            lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests
+        )
         self.finished.hand_to(self.metrics.on_finished)
         self.finished.hand_to(self.metrics.usage.on_finished)
         self.watch([self.metrics])

@@ -18,7 +18,7 @@ from gateway.request.body_edits import set_members
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.event_scanner import EventScanner
 from gateway.request.extras import Withheld, ask_for
-from loadgen.engine.api_answers import Answer
+from loadgen.engine.api_answers import ApiAnswer
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.tokens import continuation
 from loadgen.engine.vocabulary import Endpoint, FinishReason
@@ -140,7 +140,7 @@ def test_the_client_gets_byte_for_byte_what_it_would_have_got(  # noqa: PLR0917
 
     def stream(request: GenerationRequest) -> bytes:
         output = continuation("m", b"abcdefgh", tokens)
-        told = Answer(request, "id-1", 1_795_242_050, 2, output).piece(0, tokens, reason)
+        told = ApiAnswer(request, "id-1", 1_795_242_050, 2, output).piece(0, tokens, reason)
         parts = told.split(b"\n\n")[:-1]
         for place, text in between:  # events before and after are in both streams
             parts.insert(min(place, tokens), b": " + json.dumps(text).encode())

@@ -14,7 +14,7 @@ from gateway.request.callers import NO_BUDGET, Budget, KeyId, KeyLimits
 from gateway.security.tokens import ClientGrants, Subjects, chosen
 from mesh.clock import Clock
 from mesh.faults import ConfigError
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 from tests.support.clock import StillClock
 
 ISSUER = ClientIssuerConfig(
@@ -72,7 +72,7 @@ def test_what_the_file_does_not_have_is_granted_to_nobody(claims: dict[str, obje
     )
     with pytest.raises(TokenRefused) as refused:
         grants().grant(issuer, {**CLAIMS, **claims})
-    assert refused.value.reason is Reason.NOT_MAPPED
+    assert refused.value.reason is TokenFault.NOT_MAPPED
     assert "unheard-of" not in refused.value.words, "what the token says is not said again"
 
 

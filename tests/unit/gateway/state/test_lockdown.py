@@ -10,7 +10,7 @@ import pytest
 from gateway.core.events import Event
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import GatewayId
-from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
+from gateway.state.lockdown import REASON_LENGTH_MAX, LockdownSwitch, lockdown_file
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
@@ -31,7 +31,7 @@ class Started:
         self.events: list[Event] = []
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
-        self.lockdown = Lockdown(GATEWAY, folder, submit=self.events.append, clock=Still(), log=log)
+        self.lockdown = LockdownSwitch(GATEWAY, folder, submit=self.events.append, clock=Still(), log=log)
         self.lockdown.restore()
 
     def levels(self) -> list[str]:

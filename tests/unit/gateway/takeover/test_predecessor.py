@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Ready, Released, Row, Used
+from gateway.takeover.messages import (
+    AccountMessage,
+    FromSuccessor,
+    Passed,
+    Released,
+    TakeoverOffer,
+    TakeoverReady,
+    UsageMessage,
+    UsageRow,
+)
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import CounterpartGone, TakeOverFault, Wire
@@ -23,19 +32,19 @@ from tests.support.gateways import until
 from tests.support.processes import ROOT
 
 GATEWAY = GatewayId("us-1")
-HELD = [Account("key", "a", 7)]
+HELD = [AccountMessage("key", "a", 7)]
 
 OTHER_PROCESS = """
 import sys, time
 from pathlib import Path
-from gateway.takeover.messages import VERSION, Hello, Left, Ready, Serving
+from gateway.takeover.messages import VERSION, TakeoverHello, Left, TakeoverReady, Serving
 from gateway.takeover.wire import connect_to
 
 wire = connect_to(Path(sys.argv[1]))
-wire.send(Hello(VERSION, "us-1"))
+wire.send(TakeoverHello(VERSION, "us-1"))
 wire.receive_sockets(60)
 for step in sys.argv[2:]:
-    {"ready": lambda: wire.send(Ready("/audit")), "serving": lambda: wire.send(Serving()),
+    {"ready": lambda: wire.send(TakeoverReady("/audit")), "serving": lambda: wire.send(Serving()),
      "released": lambda: wire.receive_sockets(60), "nonsense": lambda: wire._socket.send(b"\\0\\0\\0\\1x"),
      "stall": lambda: time.sleep(600)}[step]()
 """
@@ -52,11 +61,11 @@ class FakeEstate:
     def why_not(self) -> str:
         return self.reason
 
-    def offer(self) -> tuple[Offer, list[socket.socket]]:
+    def offer(self) -> tuple[TakeoverOffer, list[socket.socket]]:
         listening = socket.create_server(("127.0.0.1", 0))
-        return Offer([Passed("http", "127.0.0.1:0")], ("127.0.0.1:0", "127.0.0.1:7070")), [listening]
+        return TakeoverOffer([Passed("http", "127.0.0.1:0")], ("127.0.0.1:0", "127.0.0.1:7070")), [listening]
 
-    async def release(self, ready: Ready) -> Released:
+    async def release(self, ready: TakeoverReady) -> Released:
         self.steps.append("released")
         assert ready.audit == "/audit"
         if self.fault is not None:
@@ -70,7 +79,7 @@ class FakeEstate:
 
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
         self.steps.append("given")
-        successor.send(Used([Row("2026-11-22", "a", "acme", 1, 22, 0, 6)], []))
+        successor.send(UsageMessage([UsageRow("2026-11-22", "a", "acme", 1, 22, 0, 6)], []))
 
 
 class World:
@@ -163,9 +172,9 @@ async def test_one_that_ends_or_misspeaks_changes_nothing_and_the_next_may_come(
 
 class Heir:
     def __init__(self) -> None:
-        self.used: list[Used] = []
+        self.used: list[UsageMessage] = []
 
-    def take_used(self, used: Used) -> None:
+    def take_used(self, used: UsageMessage) -> None:
         self.used.append(used)
 
     def take_lines(self, lines: list[bytes]) -> None:
@@ -189,7 +198,7 @@ async def test_both_sides_come_to_an_end(world: World) -> None:
     world.predecessor.close()
     heir = Heir()
     await successor.follow(heir, world.log)
-    assert heir.used == [Used([Row("2026-11-22", "a", "acme", 1, 22, 0, 6)], []), Used([], [])]
+    assert heir.used == [UsageMessage([UsageRow("2026-11-22", "a", "acme", 1, 22, 0, 6)], []), UsageMessage([], [])]
     assert successor.requests_left is None
     successor.close()
 
@@ -206,7 +215,7 @@ async def test_one_that_misspeaks_once_it_has_let_go_is_listened_to_no_more(worl
     await successor.follow(Heir(), world.log)
     assert successor.requests_left is None
     with pytest.raises(CounterpartGone):
-        before.send(Used([], []))
+        before.send(UsageMessage([], []))
     successor.close()
 
 

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from gateway.takeover import wire
-from gateway.takeover.messages import MESSAGE_BYTES_MAX, Audited, FromPredecessor, FromSuccessor, Hello, Offer, Passed
+from gateway.takeover.messages import (
+    MESSAGE_BYTES_MAX,
+    Audited,
+    FromPredecessor,
+    FromSuccessor,
+    Passed,
+    TakeoverHello,
+    TakeoverOffer,
+)
 from gateway.takeover.wire import Counterpart, CounterpartGone, TakeOverFault, Wire, connect_to, listen_at
 
 Ends = tuple[Wire[FromSuccessor], Wire[FromPredecessor]]
@@ -62,16 +70,16 @@ async def test_messages_arrive_whole_and_in_turn_however_large(ends: Ends) -> No
         telling = tasks.create_task(asyncio.to_thread(old.send, Audited(lines)))
         assert await new.receive(60) == Audited(lines)
         await telling
-    new.send(Hello(1, "a"))
-    new.send(Hello(2, "b"))
-    assert [await old.receive(60), await old.receive(60)] == [Hello(1, "a"), Hello(2, "b")]
+    new.send(TakeoverHello(1, "a"))
+    new.send(TakeoverHello(2, "b"))
+    assert [await old.receive(60), await old.receive(60)] == [TakeoverHello(1, "a"), TakeoverHello(2, "b")]
 
 
 def test_sockets_come_along_with_the_first_message(ends: Ends) -> None:
     old, new = ends
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = listening.getsockname()
-        offer = Offer([Passed("http", "127.0.0.1:0")], ("127.0.0.1:0", "127.0.0.1:7"))
+        offer = TakeoverOffer([Passed("http", "127.0.0.1:0")], ("127.0.0.1:0", "127.0.0.1:7"))
         old.send(offer, [listening])
     said, (taken,) = new.receive_sockets(60)
     assert said == offer
@@ -83,7 +91,7 @@ def test_sockets_come_along_with_the_first_message(ends: Ends) -> None:
 async def test_handles_may_be_of_any_size() -> None:
     with joined() as (old, new), socket.create_server(("127.0.0.1", 0)) as listening:
         assert old._socket.fileno() >= 1024
-        old.send(Offer([Passed("http", "a")], ("", "")), [listening])
+        old.send(TakeoverOffer([Passed("http", "a")], ("", "")), [listening])
         (taken,) = new.receive_sockets(60)[1]
         taken.close()
         assert not old.other.has_ended(0.0)

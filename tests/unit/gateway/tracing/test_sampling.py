@@ -8,7 +8,7 @@ from gateway.config.tracing import TailConfig, TracingConfig
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.request.legs import Headers, OutboundRequest, RequestSummary
-from gateway.tracing.sampling import HeadSampler, Kept, TailSampler
+from gateway.tracing.sampling import HeadSampler, KeptBecause, TailSampler
 from tests.support.core import EU, MS, SECOND, desk, peer_spec, profile
 from tests.support.followed import Followed
 
@@ -85,32 +85,32 @@ class TestTail:
         ("outcome", "summary", "why"),
         [
             (Outcome.COMPLETED, QUICK, None),
-            (Outcome.COMPLETED, SLOW, Kept.SLOW),
-            (Outcome.ABANDONED, RequestSummary(duration_ns=2 * SECOND), Kept.SLOW),
+            (Outcome.COMPLETED, SLOW, KeptBecause.SLOW),
+            (Outcome.ABANDONED, RequestSummary(duration_ns=2 * SECOND), KeptBecause.SLOW),
             (Outcome.ABANDONED, RequestSummary(duration_ns=MS), None),
-            (Outcome.FAILED_MIDSTREAM, QUICK, Kept.FAILED),
-            (Outcome.EXPIRED_IN_QUEUE, QUICK, Kept.FAILED),
+            (Outcome.FAILED_MIDSTREAM, QUICK, KeptBecause.FAILED),
+            (Outcome.EXPIRED_IN_QUEUE, QUICK, KeptBecause.FAILED),
             (Outcome.REJECTED_UNKNOWN_MODEL, QUICK, None),
             (Outcome.CLIENT_ERROR, QUICK, None),
-            (Outcome.COMPLETED, replace(SLOW, resumes=1), Kept.RESUMED),
+            (Outcome.COMPLETED, replace(SLOW, resumes=1), KeptBecause.RESUMED),
         ],
     )
-    def test_by_how_it_went(self, outcome: Outcome, summary: RequestSummary, why: Kept | None) -> None:
+    def test_by_how_it_went(self, outcome: Outcome, summary: RequestSummary, why: KeptBecause | None) -> None:
         end = replace(COMPLETED, outcome=outcome)
         assert TailSampler(TAIL).why_kept(end, summary, None, 0) is why
 
     def test_one_that_somebody_failed_on_its_way(self) -> None:
         record = failed_over().requests[RequestId("r1")]
-        assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is Kept.FAILED
+        assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is KeptBecause.FAILED
         assert TailSampler(replace(TAIL, failed=False)).why_kept(COMPLETED, QUICK, record, 0) is None
 
     def test_one_that_came_as_a_forward(self) -> None:
         record = forwarded().requests[RequestId("r1")]
-        assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is Kept.FORWARDED
+        assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is KeptBecause.FORWARDED
         assert TailSampler(replace(TAIL, forwarded=False)).why_kept(COMPLETED, QUICK, record, 0) is None
 
     def test_where_everything_is_slow_no_more_are_kept_in_a_second_than_may(self) -> None:
         tail = TailSampler(replace(TAIL, kept_per_s=3))
         in_one = [tail.why_kept(COMPLETED, SLOW, None, 5 * SECOND + number) for number in range(10)]
-        assert in_one == [Kept.SLOW] * 3 + [None] * 7
-        assert tail.why_kept(COMPLETED, SLOW, None, 6 * SECOND) is Kept.SLOW
+        assert in_one == [KeptBecause.SLOW] * 3 + [None] * 7
+        assert tail.why_kept(COMPLETED, SLOW, None, 6 * SECOND) is KeptBecause.SLOW

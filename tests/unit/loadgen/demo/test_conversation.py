@@ -6,14 +6,14 @@ import aiohttp
 import pytest
 
 from gateway.core.vocabulary import RegionName
-from loadgen.demo.conversation import Said, _problems, _shortened, _words
+from loadgen.demo.conversation import DemoReply, _problems, _shortened, _words
 from loadgen.demo.processes import DemoFailure
 
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
 
 
-def said(client: RegionName, engine: RegionName, answer: str = "Paris.") -> Said:
-    return Said(client, "What is the capital of France?", answer, engine, first_token_s=0.1)
+def said(client: RegionName, engine: RegionName, answer: str = "Paris.") -> DemoReply:
+    return DemoReply(client, "What is the capital of France?", answer, engine, first_token_s=0.1)
 
 
 def test_it_is_a_success_only_if_somebody_was_answered_from_elsewhere() -> None:

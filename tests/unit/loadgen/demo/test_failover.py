@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gateway.core.vocabulary import GatewayId, RegionName
 from loadgen.demo.failover import (
-    Failover,
+    DemoFailover,
     FailoverReport,
     failover_document,
     seen_by_clients,
@@ -25,7 +25,7 @@ from loadgen.vocabulary import RequestEnd
 
 US, AP = RegionName("us-east-1"), RegionName("ap-northeast-1")
 S = 1_000_000_000
-FAILOVER = Failover(
+FAILOVER = DemoFailover(
     GatewayId("gw-ap"),
     Death(frozenset({"127.77.3.1"}), 5 * S, 5 * S + 1, 7 * S),
     Sightings(5 * S + S // 10, 6 * S, 7 * S),
@@ -38,7 +38,9 @@ OLD_ANSWER = RequestRecord(AP, RequestEnd.FAILED, 6 * S, 6 * S + 1, detail="refu
 LATE = RequestRecord(US, RequestEnd.FAILED, 9 * S, 10 * S, detail="cut")
 
 
-def report(*records: RequestRecord, failover: Failover | None = FAILOVER, is_partial: bool = False) -> FailoverReport:
+def report(
+    *records: RequestRecord, failover: DemoFailover | None = FAILOVER, is_partial: bool = False
+) -> FailoverReport:
     return FailoverReport(RunResult("failover", (US, AP), 13.0, records, {}, is_partial=is_partial), failover)
 
 

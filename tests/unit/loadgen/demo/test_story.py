@@ -11,7 +11,7 @@ from rich.console import Console
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
-from loadgen.demo.story import ALONE_RUN, MESH_RUN, Story, print_intro, print_story, story_document
+from loadgen.demo.story import ALONE_RUN, MESH_RUN, DemoStory, print_intro, print_story, story_document
 from loadgen.report import MachineUse, RequestRecord
 from loadgen.round_trips import read_round_trips
 from loadgen.vocabulary import RequestEnd
@@ -41,7 +41,7 @@ def run(name: str, *records: RequestRecord) -> RunResult:
     return RunResult(name, (US, EU, AP), 10.0, records, {}, MachineUse(0.3, 0.5, 0.2))
 
 
-def told(story: Story) -> str:
+def told(story: DemoStory) -> str:
     console = Console(file=io.StringIO(), width=100)
     print_story(console, story)
     assert isinstance(console.file, io.StringIO)
@@ -49,7 +49,7 @@ def told(story: Story) -> str:
 
 
 def test_a_good_demo_has_no_problems_and_tells_everything() -> None:
-    story = Story(SCENARIO, [run(MESH_RUN, *MOVED), run(ALONE_RUN, *HOME)])
+    story = DemoStory(SCENARIO, [run(MESH_RUN, *MOVED), run(ALONE_RUN, *HOME)])
     assert story.problems() == []
     text = told(story)
     assert "With the mesh, p90 TTFT is" in text
@@ -59,43 +59,43 @@ def test_a_good_demo_has_no_problems_and_tells_everything() -> None:
 
 def test_failures_are_problems() -> None:
     failed = replace(HOME[0], end=RequestEnd.FAILED, detail="HTTP 500: broken")
-    story = Story(SCENARIO, [run(MESH_RUN, *MOVED, failed), run(ALONE_RUN, *HOME)])
+    story = DemoStory(SCENARIO, [run(MESH_RUN, *MOVED, failed), run(ALONE_RUN, *HOME)])
     assert story.problems() == ["mesh: 1 × HTTP 500: broken"]
     assert "HTTP 500: broken" in told(story)
 
 
 def test_a_mesh_that_forwards_nothing_is_a_problem_unless_it_was_stopped() -> None:
     result = run(MESH_RUN, *HOME)
-    assert Story(SCENARIO, [result]).problems() == ["mesh: nothing was forwarded"]
-    assert Story(SCENARIO, [replace(result, is_partial=True)]).problems() == []
+    assert DemoStory(SCENARIO, [result]).problems() == ["mesh: nothing was forwarded"]
+    assert DemoStory(SCENARIO, [replace(result, is_partial=True)]).problems() == []
 
 
 def test_forwarding_while_it_is_off_is_a_problem() -> None:
-    assert Story(SCENARIO, [run(ALONE_RUN, *MOVED)]).problems() == [
+    assert DemoStory(SCENARIO, [run(ALONE_RUN, *MOVED)]).problems() == [
         "alone: 1 requests were forwarded with forwarding off"
     ]
 
 
 def test_a_request_that_left_the_eu_is_a_problem() -> None:
-    story = Story(SCENARIO, [run(MESH_RUN, *MOVED, record(EU, US))])
+    story = DemoStory(SCENARIO, [run(MESH_RUN, *MOVED, record(EU, US))])
     assert story.problems() == ["mesh: against the residency policy, 1 from eu-west-1 in us-east-1"]
 
 
 def test_a_demo_that_never_ran_tells_why() -> None:
-    story = Story(SCENARIO, failure="the engines were not ready")
+    story = DemoStory(SCENARIO, failure="the engines were not ready")
     assert story.problems() == ["the engines were not ready"]
     assert "the engines were not ready" in told(story)
 
 
 def test_an_interrupted_demo_tells_what_it_has() -> None:
-    story = Story(SCENARIO, [replace(run(MESH_RUN, *MOVED), is_partial=True)], is_interrupted=True)
+    story = DemoStory(SCENARIO, [replace(run(MESH_RUN, *MOVED), is_partial=True)], is_interrupted=True)
     text = told(story)
     assert "TTFT p90" in text
     assert "stopped early" in text
 
 
 def test_the_document_is_json_and_holds_both_runs() -> None:
-    story = Story(SCENARIO, [run(MESH_RUN, *MOVED), run(ALONE_RUN, *HOME)])
+    story = DemoStory(SCENARIO, [run(MESH_RUN, *MOVED), run(ALONE_RUN, *HOME)])
     document = json.loads(json.dumps(story_document(story)))
     assert [each["name"] for each in document["runs"]] == [MESH_RUN, ALONE_RUN]
     assert document["problems"] == []

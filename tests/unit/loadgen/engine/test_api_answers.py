@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.engine.api_answers import FINGERPRINT, Answer, busy, error_event
+from loadgen.engine.api_answers import FINGERPRINT, ApiAnswer, busy, error_event
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.tokens import continuation, token_ids
 from loadgen.engine.vocabulary import Endpoint, FinishReason
@@ -18,8 +18,8 @@ REQUEST = GenerationRequest(
 )
 
 
-def answer(**changes: Any) -> Answer:
-    return Answer(replace(REQUEST, **changes), "id-1", 1_795_242_050, 2, OUTPUT, cached_tokens=1)
+def answer(**changes: Any) -> ApiAnswer:
+    return ApiAnswer(replace(REQUEST, **changes), "id-1", 1_795_242_050, 2, OUTPUT, cached_tokens=1)
 
 
 def events(body: bytes) -> list[str]:

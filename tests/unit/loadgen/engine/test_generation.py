@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
-from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
 from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
@@ -226,7 +226,7 @@ async def body_of(session: aiohttp.ClientSession, request: dict[str, Any]) -> st
 @pytest.mark.parametrize(("mode", "status"), [(FaultMode.ERROR_500, 500), (FaultMode.ERROR_503, 503)])
 async def test_fault_errors_come_with_their_status(mode: FaultMode, status: int) -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(mode, times=1))
+        server.set_fault(EngineFault(mode, times=1))
         async with session.post("/v1/chat/completions", json=chat(stream=True)) as response:
             assert response.status == status
             assert (await response.json())["error"]["code"] == status
@@ -236,7 +236,7 @@ async def test_fault_errors_come_with_their_status(mode: FaultMode, status: int)
 
 async def test_fault_error_event_first() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.ERROR_EVENT_FIRST))
+        server.set_fault(EngineFault(FaultMode.ERROR_EVENT_FIRST))
         async with session.post("/v1/chat/completions", json=chat(stream=True)) as response:
             body = await response.text()
 
@@ -248,14 +248,14 @@ async def test_fault_error_event_first() -> None:
 
 async def test_fault_empty_stream() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.EMPTY_STREAM))
+        server.set_fault(EngineFault(FaultMode.EMPTY_STREAM))
         async with session.post("/v1/chat/completions", json=chat(stream=True)) as response:
             assert (response.status, await response.text()) == (200, "data: [DONE]\n\n")
 
 
 async def test_fault_abort_midstream() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.ABORT_MIDSTREAM, after_tokens=2))
+        server.set_fault(EngineFault(FaultMode.ABORT_MIDSTREAM, after_tokens=2))
         body = await body_of(session, chat(stream=True))
 
     assert said(body) == expected(tokens=2)
@@ -274,7 +274,7 @@ async def read_until_broken(response: aiohttp.ClientResponse) -> bytes:
 
 async def test_fault_die_midstream() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.DIE_MIDSTREAM, after_tokens=2))
+        server.set_fault(EngineFault(FaultMode.DIE_MIDSTREAM, after_tokens=2))
         async with session.post("/v1/chat/completions", json=chat(stream=True)) as response:
             received = await read_until_broken(response)
         await until(lambda: server.load().running == 0)
@@ -285,7 +285,7 @@ async def test_fault_die_midstream() -> None:
 
 async def test_fault_hang_before_headers() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.HANG_BEFORE_HEADERS))
+        server.set_fault(EngineFault(FaultMode.HANG_BEFORE_HEADERS))
         request = session.post(
             "/v1/chat/completions", json=chat(stream=True), timeout=aiohttp.ClientTimeout(total=0.05)
         )
@@ -297,7 +297,7 @@ async def test_fault_hang_before_headers() -> None:
 
 async def test_fault_hang_after_headers() -> None:
     async with engine() as (server, session):
-        server.set_fault(Fault(FaultMode.HANG_AFTER_HEADERS))
+        server.set_fault(EngineFault(FaultMode.HANG_AFTER_HEADERS))
         async with session.post("/v1/chat/completions", json=chat(stream=True)) as response:
             assert response.status == 200
             with pytest.raises(TimeoutError):

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from loadgen.fit.sources import Request, history_from, history_of, history_of_trace, passage_key
-from loadgen.passages import Passage
+from loadgen.passages import BlockText
 from loadgen.traces.files import TraceError, read_trace
 from mesh.state_files import StateUnusable
 
@@ -48,9 +48,9 @@ def test_a_history_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_prompts_are_the_same_if_all_of_their_blocks_are() -> None:
-    prompt = Passage("s", ((1, 4),), 16, 60)
-    assert passage_key(prompt) == passage_key(Passage("s", ((1, 4),), 16, 60, "its own, which is cut off"))
-    others = [Passage("t", ((1, 4),), 16, 60), Passage("s", ((1, 4),), 16, 61), Passage("s", ((1, 5),), 16, 70)]
+    prompt = BlockText("s", ((1, 4),), 16, 60)
+    assert passage_key(prompt) == passage_key(BlockText("s", ((1, 4),), 16, 60, "its own, which is cut off"))
+    others = [BlockText("t", ((1, 4),), 16, 60), BlockText("s", ((1, 4),), 16, 61), BlockText("s", ((1, 5),), 16, 70)]
     assert len({passage_key(each) for each in (prompt, *others)}) == 4
-    own = [Passage("s", ((1, 4),), 16, 70, "its own"), Passage("", (), 16, 70)]
+    own = [BlockText("s", ((1, 4),), 16, 70, "its own"), BlockText("", (), 16, 70)]
     assert [passage_key(each) for each in own] == [UNKNOWN_PROMPT] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.figures import Figures
-from loadgen.pages.verdict import Verdict, verdicts
+from loadgen.pages.verdict import MeasureVerdict, verdicts
 
 
 def run(name: str, tokens: float = 100.0, p90_ms: float | None = 1000.0, **rest: Any) -> Figures:
@@ -14,11 +14,11 @@ def run(name: str, tokens: float = 100.0, p90_ms: float | None = 1000.0, **rest:
     return {"name": name, "total": total | {"requests": 100, "failed": 0, "unfinished": 0} | rest}
 
 
-def of(title: str, *runs: Figures) -> Verdict:
+def of(title: str, *runs: Figures) -> MeasureVerdict:
     return next(verdict for verdict in verdicts(runs) if title in verdict.title)
 
 
-def words(verdict: Verdict) -> tuple[str, str, tuple[str, ...]]:
+def words(verdict: MeasureVerdict) -> tuple[str, str, tuple[str, ...]]:
     others = tuple(each.replace("\u00a0", " ") for each in verdict.others)
     return verdict.answer.replace("\u00a0", " "), verdict.best, others
 

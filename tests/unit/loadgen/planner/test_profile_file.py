@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.planner.profile_file import read_profiles
-from loadgen.planner.profiles import Price
+from loadgen.planner.profiles import GpuPrice
 from mesh.faults import FileError
 
 WHOLE = """
@@ -33,7 +33,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_a_profile_of_one_s_own_is_read(tmp_path: Path) -> None:
     profile = read_profiles(written(tmp_path, WHOLE))["mine"]
-    assert profile.gpu.price == Price(1.1, "our contract", "2026-10-01")
+    assert profile.gpu.price == GpuPrice(1.1, "our contract", "2026-10-01")
     assert profile.cost.iteration_ns(10, 100) == 20_000_000 + 4_000_000 + 9_000_000
     assert profile.slots_at(32_768) == 4
     assert profile.kv_tokens == 128_000

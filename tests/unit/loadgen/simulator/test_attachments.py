@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
 from loadgen.simulator.attachments import served
-from mesh.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant, ReplicaOwner
 
 US, EU = GatewayId("us/gw"), GatewayId("eu/gw")
 OWN = (ReplicaId("us/0"), ReplicaId("us/1"))
 PLACE = Place(RegionName("eu"), Jurisdiction("EU"))
 
 
-def snapshot(*granted: str, away: dict[str, GatewayId] | None = None) -> Snapshot:
+def snapshot(*granted: str, away: dict[str, GatewayId] | None = None) -> ControlSnapshot:
     grants = tuple(ReplicaGrant(each, EU, PLACE, PlaceRule()) for each in granted)
     owners = tuple(ReplicaOwner(ReplicaId(each), US, owner) for each, owner in (away or {}).items())
-    return Snapshot(ControlVersion(1, 1), US, grants, owners)
+    return ControlSnapshot(ControlVersion(1, 1), US, grants, owners)
 
 
 def test_without_a_snapshot_its_own() -> None:

@@ -48,7 +48,7 @@ from gateway.core.vocabulary import (
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.chaos import chaos_scenario
-from loadgen.simulator.checkers import Broken, Watch
+from loadgen.simulator.checkers import Broken, InvariantWatch
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.prompts import empty_prompt
 from loadgen.simulator.world import World
@@ -73,7 +73,7 @@ class Witness:
     def __init__(
         self, process: object = None, accept: object = None, placement: PlacementPolicy = PlacementPolicy.COST
     ) -> None:
-        self.watch = Watch(every_invariant=True)
+        self.watch = InvariantWatch(every_invariant=True)
         tenants = {TENANT: TenantPolicy(rule(US))} if process == "home" else {}
         own = policy(US, tenants=tenants, accept=rule(US) if accept == "nobody" else rule(US, EU))
         spec = GatewaySpec(
@@ -369,7 +369,7 @@ def ask() -> Ask:
 
 
 def test_clients_are_answered_once() -> None:
-    watch = Watch(every_invariant=False)
+    watch = InvariantWatch(every_invariant=False)
     watch.client_heard(ask(), 5)
     with pytest.raises(Broken, match="nothing is answered twice"):
         watch.client_heard(dataclasses.replace(ask(), first_token_ns=4), 5)

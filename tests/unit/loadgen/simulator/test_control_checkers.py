@@ -36,7 +36,7 @@ from loadgen.simulator.checkers import Broken
 from loadgen.simulator.control_checkers import ControlWatch, Disturbed
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
-from mesh.control.vocabulary import ReplicaOwner, Snapshot
+from mesh.control.vocabulary import ControlSnapshot, ReplicaOwner
 from mesh.naming.tree import Area, RecordTree
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
@@ -65,7 +65,7 @@ class Watched:
         for name in (US, EU, AP):
             up = effects.TellCondition(name, Condition.UP, "")
             self.step(events.GatewayConnected(name, policy(name)), effects.KeepPolicy(policy(name)), up)
-        self.step(events.TimePassed(), effects.KeepOwners(1, tuple(HOMES.items()), ()))
+        self.step(events.ControllerTimePassed(), effects.KeepOwners(1, tuple(HOMES.items()), ()))
 
     def step(self, event: events.Event, *told: Effect, after_s: float = 0) -> None:
         self.clock_ns += round(after_s * SECOND)
@@ -78,10 +78,10 @@ class Watched:
 
     def give(self, owner: GatewayId, *replicas: str, after_s: float = 0) -> None:
         owners = tuple((ReplicaId(each), owner) for each in replicas)
-        self.step(events.TimePassed(), effects.KeepOwners(2, owners, ()), after_s=after_s)
+        self.step(events.ControllerTimePassed(), effects.KeepOwners(2, owners, ()), after_s=after_s)
 
     def publish(self, *areas: Area) -> None:
-        self.step(events.TimePassed(), effects.PublishRecords(RecordTree(1, 5, areas, ("us",))))
+        self.step(events.ControllerTimePassed(), effects.PublishRecords(RecordTree(1, 5, areas, ("us",))))
 
 
 def area(name: GatewayId, *gateways: GatewayId) -> Area:
@@ -96,21 +96,21 @@ def arrived(request_id: str) -> RequestArrived:
 def test_who_is_gone_is_called_down_and_what_it_had_is_given_away() -> None:
     watched = Watched()
     watched.lose(EU)
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
     watched.give(US, "eu-0", "eu-1", "eu-2", "eu-3")
     watched.publish(area(EU, US))
 
 
 def test_nobody_is_called_down_whose_stream_is_open() -> None:
     with pytest.raises(Broken, match="whose stream is open"):
-        Watched().step(events.TimePassed(), DOWN)
+        Watched().step(events.ControllerTimePassed(), DOWN)
 
 
 def test_nor_who_answered_a_probe() -> None:
     watched = Watched()
     watched.lose(EU, probes=2)
     with pytest.raises(Broken, match="did not answer probes"):
-        watched.step(events.TimePassed(), DOWN)
+        watched.step(events.ControllerTimePassed(), DOWN)
 
 
 def test_nor_whom_a_peer_hears() -> None:
@@ -118,7 +118,7 @@ def test_nor_whom_a_peer_hears() -> None:
     watched.lose(EU)
     watched.step(events.PeersHeard(US, (HeardPeer(EU, watched.clock_ns, is_broken=False),)))
     with pytest.raises(Broken, match="whom a peer hears"):
-        watched.step(events.TimePassed(), DOWN)
+        watched.step(events.ControllerTimePassed(), DOWN)
 
 
 def test_nor_anybody_while_most_are_missing_unless_they_are_known_to_be_gone() -> None:
@@ -126,11 +126,11 @@ def test_nor_anybody_while_most_are_missing_unless_they_are_known_to_be_gone() -
     watched.lose(EU)
     watched.lose(AP)
     with pytest.raises(Broken, match="when most are missing at once"):
-        watched.step(events.TimePassed(), DOWN)
+        watched.step(events.ControllerTimePassed(), DOWN)
     for name in (EU, AP):
         watched.step(events.PeersHeard(US, (HeardPeer(name, None, is_broken=True),)))
         watched.step(events.GatewayProbed(name, False, "refused", was_refused=True))
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
 
 
 def test_who_was_down_when_the_controller_began_is_named_to_nobody_and_is_not_missing() -> None:
@@ -150,21 +150,21 @@ def test_one_alone_that_is_missing_is_not_most() -> None:
     watched.step(events.RegistryApplied((GatewayEntry(EU, place(EU), (EU,)),), ()))
     watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.UP, ""))
     watched.lose(EU)
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
 
 
 def test_who_returns_is_watched() -> None:
     watched = Watched()
     watched.lose(EU)
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
     watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.RETURNING, ""), after_s=9)
     with pytest.raises(Broken, match="is watched for a while"):
-        watched.step(events.TimePassed(), effects.TellCondition(EU, Condition.UP, ""), after_s=-5)
+        watched.step(events.ControllerTimePassed(), effects.TellCondition(EU, Condition.UP, ""), after_s=-5)
 
 
 def test_nothing_moves_while_frozen() -> None:
     watched = Watched()
-    watched.step(events.TimePassed(), effects.TellFrozen("most are missing"))
+    watched.step(events.ControllerTimePassed(), effects.TellFrozen("most are missing"))
     with pytest.raises(Broken, match="nothing moves while frozen"):
         watched.give(US, "eu-0")
 
@@ -189,7 +189,7 @@ def test_no_name_is_without_an_answer_nor_leads_to_the_dead() -> None:
         Watched().publish(area(EU))
     watched = Watched()
     watched.lose(EU)
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
     with pytest.raises(Broken, match="leads to nobody who is down"):
         watched.publish(area(EU, EU))
 
@@ -197,7 +197,7 @@ def test_no_name_is_without_an_answer_nor_leads_to_the_dead() -> None:
 def test_a_closed_jurisdictions_name_leads_nobody_out_of_it() -> None:
     watched = Watched(closed_jurisdictions=["EU"])
     watched.lose(EU)
-    watched.step(events.TimePassed(), DOWN)
+    watched.step(events.ControllerTimePassed(), DOWN)
     watched.publish(area(EU))
     with pytest.raises(Broken, match="down or not allowed"):
         watched.publish(area(EU, US))
@@ -234,7 +234,7 @@ class Pushing:
         self, version: int, *, at_s: float = 0, take: bool = True, away: GatewayId = US, to: GatewayId = EU
     ) -> None:
         owners = (ReplicaOwner(self.replica, EU, away),)
-        snapshot = Snapshot(ControlVersion(1, version), to, away=owners)
+        snapshot = ControlSnapshot(ControlVersion(1, version), to, away=owners)
         self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot)
         if take:
             self.watch.on_snapshot_taken(round(at_s * SECOND), to, snapshot.version)

@@ -13,7 +13,7 @@ from loadgen.engine.presets import TINY
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker, TransferConfig
-from loadgen.simulator.engines import EngineRun, Handoff, SimEngine
+from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine
 
 SPEC = ReplicaSpec(ReplicaId("p0"), Place(RegionName("us-east-1"), Jurisdiction("US")), (ModelName("llama"),))
 SECOND = 1_000_000_000
@@ -55,7 +55,7 @@ class Bench:
 
     def answer(self, name: str, *, rank: int = 0, output_tokens: int = 20, waits: bool = False) -> EngineRun:
         run = self.run(
-            f"{name}/d", output_tokens, handoff=Handoff(self.reader, f"{name}/p"), waits_for_its_prompt=waits
+            f"{name}/d", output_tokens, handoff=PrefillRun(self.reader, f"{name}/p"), waits_for_its_prompt=waits
         )
         self.workers[rank].submit(run)
         return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.core.effects import Effect, KeepOwners, PublishRecords, TellCondition
-from controller.core.events import StateRestored, TimePassed
+from controller.core.events import ControllerTimePassed, StateRestored
 from controller.core.vocabulary import Condition
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName, ReplicaId
 from loadgen.simulator.failovers import Failovers
@@ -26,9 +26,9 @@ def test_each_stage_is_noted_once() -> None:
         KeepOwners(2, ((R, US),), ()),
         PublishRecords(tree(US)),
     ]
-    failovers.on_controller_step(11 * SECOND, 0, TimePassed(), death)
-    failovers.on_controller_step(12 * SECOND, 0, TimePassed(), death)
-    failovers.on_controller_step(30 * SECOND, 0, TimePassed(), [KeepOwners(3, ((R, EU),), ())])
+    failovers.on_controller_step(11 * SECOND, 0, ControllerTimePassed(), death)
+    failovers.on_controller_step(12 * SECOND, 0, ControllerTimePassed(), death)
+    failovers.on_controller_step(30 * SECOND, 0, ControllerTimePassed(), [KeepOwners(3, ((R, EU),), ())])
     figures = failovers.found[0].as_figures()
     assert figures["at_s"] == 10
     assert [figures[f"{stage}_s"] for stage in ("down", "reassigned", "renamed", "home")] == [1, 1, 1, 20]
@@ -38,6 +38,6 @@ def test_each_stage_is_noted_once() -> None:
 def test_a_short_death_that_nobody_acted_on_stays_open() -> None:
     failovers = Failovers({R: EU})
     failovers.on_struck(10 * SECOND, EU)
-    failovers.on_controller_step(11 * SECOND, 0, TimePassed(), [KeepOwners(2, ((R, EU),), ())])
+    failovers.on_controller_step(11 * SECOND, 0, ControllerTimePassed(), [KeepOwners(2, ((R, EU),), ())])
     assert failovers.found[0].as_figures()["reassigned_s"] is None
     assert failovers.found[0].as_figures()["home_s"] is None

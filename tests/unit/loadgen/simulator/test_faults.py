@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from loadgen.simulator.faults import CONTROLLER, Fault, FaultKind, FaultPlaces, random_faults
+from loadgen.simulator.faults import CONTROLLER, FaultKind, FaultPlaces, SimFault, random_faults
 
 PLACES = FaultPlaces(["us/0", "eu/0"], ["us/gw", "eu/gw"], ["us", "eu"])
 UNTIL_NS = 10_000_000_000
 
 
 def test_a_flapping_fault_strikes_several_times() -> None:
-    fault = Fault(FaultKind.REPLICA_CRASH, 10, 3, "us/0", times=3, every_ns=5)
+    fault = SimFault(FaultKind.REPLICA_CRASH, 10, 3, "us/0", times=3, every_ns=5)
     assert list(fault.spans()) == [(10, 13), (15, 18), (20, 23)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, LoadReport, Place, RegionName
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.heartbeats import Arrival, Heartbeats
+from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
 
 PLACE = Place(RegionName("eu-west-1"), Jurisdiction("EU"))
 
@@ -20,7 +20,7 @@ class Desk:
 
     def __init__(self, window_ns: int) -> None:
         self.agenda = Agenda()
-        self.heartbeats = Heartbeats(self.agenda, window_ns, self.take)
+        self.heartbeats = HeartbeatQueue(self.agenda, window_ns, self.take)
         self.heard: list[tuple[int, list[tuple[int, int]]]] = []
 
     def take(self, arrived: Sequence[Arrival]) -> None:

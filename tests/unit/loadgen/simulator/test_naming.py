@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.control_sections import NamesSection
-from loadgen.simulator.naming import Answer, Cache, Names, ServedZone, answer_in
+from loadgen.simulator.naming import Cache, DnsAnswer, Names, ServedZone, answer_in
 from loadgen.simulator.network import Network, NetworkConfig
 from mesh.naming.tree import Area, RecordTree
 
@@ -33,9 +33,9 @@ class Asking:
         network = Network(self.agenda, {}, NetworkConfig(), random.Random(1))
         self.zone = ServedZone(servers, self.agenda, network, NamesSection(), random.Random(1))
         self.cache = Cache(US, self.zone)
-        self.answers: list[Answer | None] = []
+        self.answers: list[DnsAnswer | None] = []
 
-    def ask(self, *, then_wait_s: float = 3) -> Answer | None:
+    def ask(self, *, then_wait_s: float = 3) -> DnsAnswer | None:
         self.cache.look_up(self.answers.append)
         self.agenda.run_until(self.agenda.now_ns + round(then_wait_s * SECOND))
         return self.answers[-1]

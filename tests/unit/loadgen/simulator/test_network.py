@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.core.vocabulary import RegionName
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.network import Line, Network, NetworkConfig
+from loadgen.simulator.network import Network, NetworkConfig, NetworkLine
 
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
 MS = 1_000_000
@@ -25,7 +25,7 @@ class Cable:
         self.agenda = Agenda()
         ways = {(US, EU): 80 * MS, (EU, US): 80 * MS}
         self.network = Network(self.agenda, ways, self.config, random.Random(1))
-        self.line: Line = self.network.connect(US, EU, self.heard("near broke"), self.heard("far broke"))
+        self.line: NetworkLine = self.network.connect(US, EU, self.heard("near broke"), self.heard("far broke"))
 
     def heard(self, what: str) -> Callable[..., None]:
         return lambda *details: self.log.append((self.agenda.now_ns // MS, " ".join((what, *details))))

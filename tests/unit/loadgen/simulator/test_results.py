@@ -9,7 +9,7 @@ from dataclasses import replace
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, distribution
 from loadgen.report import PrefixTokens, RequestRecord
-from loadgen.simulator.checkers import Counts
+from loadgen.simulator.checkers import CheckCounts
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.world import RegionSample, Story
 from loadgen.vocabulary import RequestEnd
@@ -36,7 +36,9 @@ DONE = RequestRecord(
 def figures(*records: RequestRecord, samples: dict[RegionName, list[RegionSample]] | None = None) -> Figures:
     tokens = {US: PrefixTokens(100, 40), EU: PrefixTokens(100, 20)}
     told = samples or {US: [], EU: []}
-    return figures_of(SCENARIO, Story(SCENARIO.runs[0], records, Counts(), {}, told, tokens, "digest", 7, 12 * SECOND))
+    return figures_of(
+        SCENARIO, Story(SCENARIO.runs[0], records, CheckCounts(), {}, told, tokens, "digest", 7, 12 * SECOND)
+    )
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
@@ -111,7 +113,7 @@ def test_replicas_needed_hold_what_was_open_at_the_busiest_moment() -> None:
     later = replace(DONE, client_region=EU, sent_ns=6 * SECOND, ended_ns=7 * SECOND, first_token_ns=6 * SECOND)
     records = (DONE, DONE, DONE, later, later)
     tokens = {US: PrefixTokens(0, 0), EU: PrefixTokens(0, 0)}
-    story = Story(scenario.runs[0], records, Counts(), {}, {US: [], EU: []}, tokens, "digest", 7, 12 * SECOND)
+    story = Story(scenario.runs[0], records, CheckCounts(), {}, {US: [], EU: []}, tokens, "digest", 7, 12 * SECOND)
     assert figures_of(scenario, story)["total"]["replicas_needed"] == {"together": 2, "apart": 3}
 
 

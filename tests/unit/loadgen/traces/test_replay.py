@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from loadgen.passages import Passage
-from loadgen.traces.replay import Group, Pace, Replay, ReplayConfig
+from loadgen.passages import BlockText
+from loadgen.traces.replay import Replay, ReplayConfig, ReplayGroup, ReplayPace
 from loadgen.traces.rows import Trace, TraceFormat, TraceRow, Unreadable
 
 
 def row(at_s: float, session: str = "s", *, space: str = "", tokens: int = 100, **changes: Any) -> TraceRow:
-    return TraceRow(at_s, session, Passage(space, ((1, 1),), 64, tokens, f"{at_s}"), 10, **changes)
+    return TraceRow(at_s, session, BlockText(space, ((1, 1),), 64, tokens, f"{at_s}"), 10, **changes)
 
 
-def replay(rows: list[TraceRow], *groups: Group, seed: int = 1, **changes: Any) -> Replay:
+def replay(rows: list[TraceRow], *groups: ReplayGroup, seed: int = 1, **changes: Any) -> Replay:
     trace = Trace(TraceFormat.NIGHTSIDE, rows, Unreadable(2, ["line 3: no"]))
-    return Replay(trace, ReplayConfig(**changes), seed=seed, groups=groups or (Group("here"),))
+    return Replay(trace, ReplayConfig(**changes), seed=seed, groups=groups or (ReplayGroup("here"),))
 
 
 def counts(replayed: Replay) -> dict[str, int]:
@@ -44,7 +44,7 @@ def test_programs_come_as_recorded() -> None:
 
 def test_faster_is_faster_in_everything() -> None:
     chain = [row(4), row(6, after=0, think_s=2.0, api_s=3.0)]
-    replayed = replay(chain, speed=2.0, pace=Pace.RECORDED)
+    replayed = replay(chain, speed=2.0, pace=ReplayPace.RECORDED)
     ((at_s, program),) = replayed.of_group(0).recorded()
     assert (at_s, program.steps[1].think_s, program.steps[1].answer_s_min) == (2, 1, 1.5)
 
@@ -104,7 +104,7 @@ def test_scaled_tokens_keep_the_blocks() -> None:
 
 def test_sessions_stay_together_and_groups_get_their_share() -> None:
     rows = [row(at, f"{at % 400}") for at in range(800)]
-    replayed = replay(rows, Group("us", 3.0), Group("eu", 1.0))
+    replayed = replay(rows, ReplayGroup("us", 3.0), ReplayGroup("eu", 1.0))
     sessions = [
         [program.session_key.split("/")[1] for _, program in replayed.of_group(number).recorded()] for number in (0, 1)
     ]
@@ -115,14 +115,14 @@ def test_sessions_stay_together_and_groups_get_their_share() -> None:
 
 def test_regions_that_a_trace_names_are_kept() -> None:
     rows = [row(1, "a", region="eu"), row(2, "b", region="us"), row(3, "c", region="ap"), row(4, "d", region="us")]
-    replayed = replay(rows, Group("us", 1.0), Group("eu", 99.0))
+    replayed = replay(rows, ReplayGroup("us", 1.0), ReplayGroup("eu", 99.0))
     assert (times(replayed, 0), times(replayed, 1)) == ([2, 4], [1])
     assert counts(replayed)["elsewhere"] == 1
 
 
 def test_a_shifted_group_comes_earlier_and_the_beginning_at_the_end() -> None:
     rows = [row(at, f"{at}") for at in (0, 10, 40, 60)]
-    assert times(replay(rows, Group("us", shift_s=20.0), until_s=100.0)) == [20, 40, 80, 90]
+    assert times(replay(rows, ReplayGroup("us", shift_s=20.0), until_s=100.0)) == [20, 40, 80, 90]
 
 
 def test_another_seed_has_other_texts() -> None:

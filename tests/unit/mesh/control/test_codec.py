@@ -12,7 +12,7 @@ from mesh.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
-    Answer,
+    ControlSnapshot,
     ForwardsTo,
     FromController,
     FromGateway,
@@ -21,13 +21,13 @@ from mesh.control.vocabulary import (
     PeerGrant,
     PeerHeard,
     Question,
-    Rejected,
+    QuestionAnswer,
     ReplicaGrant,
     ReplicaOwner,
     Report,
-    Snapshot,
-    Taken,
-    Wanted,
+    SnapshotRejected,
+    SnapshotTaken,
+    WantedReplicas,
 )
 from mesh.naming.tree import Area, NameServer, RecordTree
 from mesh.totals import Totals
@@ -62,7 +62,7 @@ REPORT = Report(
     7,
     GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True, slots=48, slots_used=41, kv_usage=0.5),
     (ForwardsTo(GatewayId("eu-1"), 120, 4),),
-    (Wanted("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
+    (WantedReplicas("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
     Totals(900, 12, 340, (1, 2, 3), 17),
 )
 RECORDS = RecordTree(
@@ -74,7 +74,7 @@ RECORDS = RecordTree(
     (NameServer("ns1.mesh.example.", ("192.0.2.53",)),),
     8443,
 )
-SNAPSHOT = Snapshot(
+SNAPSHOT = ControlSnapshot(
     VERSION,
     GatewayId("us-1"),
     (
@@ -109,24 +109,26 @@ def down(said: FromController) -> pb.AttachResponse:
         POLICY,
         REPORT,
         Report(()),
-        Taken(VERSION),
-        Rejected(VERSION, "it is for another gateway"),
-        Answer(7, b'{"request": {}}'),
-        Answer(8, b""),
+        SnapshotTaken(VERSION),
+        SnapshotRejected(VERSION, "it is for another gateway"),
+        QuestionAnswer(7, b'{"request": {}}'),
+        QuestionAnswer(8, b""),
     ],
 )
 def test_what_a_gateway_says_arrives_as_it_was_said(said: FromGateway) -> None:
     assert codec.read_from_gateway(up(said)) == said
 
 
-@pytest.mark.parametrize("said", [SNAPSHOT, Snapshot(ControlVersion(), GatewayId("us-1")), Alive(), Question(7, "r-1")])
+@pytest.mark.parametrize(
+    "said", [SNAPSHOT, ControlSnapshot(ControlVersion(), GatewayId("us-1")), Alive(), Question(7, "r-1")]
+)
 def test_what_a_controller_says_arrives_as_it_was_said(said: FromController) -> None:
     assert codec.read_from_controller(down(said)) == said
 
 
 def test_own_replicas_and_those_whose_home_says_nothing_are_told_apart() -> None:
     read = codec.read_from_controller(down(SNAPSHOT))
-    assert isinstance(read, Snapshot)
+    assert isinstance(read, ControlSnapshot)
     assert [each.accepts for each in read.replicas] == [None, RULE, PlaceRule()]
 
 
@@ -137,7 +139,7 @@ def test_a_gateway_of_before_says_nothing_of_its_load() -> None:
 
 def test_an_answer_has_a_bound() -> None:
     with pytest.raises(WireError, match=r"answer\.document is too long"):
-        codec.read_from_gateway(up(Answer(1, b"x" * (codec.ANSWER_BYTES_MAX + 1))))
+        codec.read_from_gateway(up(QuestionAnswer(1, b"x" * (codec.ANSWER_BYTES_MAX + 1))))
 
 
 def test_forwards_that_are_told_have_a_bound_and_name_each_gateway_once() -> None:
@@ -162,8 +164,8 @@ def test_a_newer_kind_of_message_is_passed_over() -> None:
 
 
 def test_a_reason_is_cut_to_what_the_other_side_takes() -> None:
-    read = codec.read_from_gateway(up(Rejected(VERSION, "x" * 5000)))
-    assert isinstance(read, Rejected)
+    read = codec.read_from_gateway(up(SnapshotRejected(VERSION, "x" * 5000)))
+    assert isinstance(read, SnapshotRejected)
     assert len(read.reason) == 1024
 
 
@@ -243,7 +245,7 @@ def test_what_a_replica_is_described_as_is_judged_by_whoever_serves_it(told: str
     message = down(SNAPSHOT)
     message.snapshot.replicas[1].document = told
     read = codec.read_from_controller(message)
-    assert isinstance(read, Snapshot)
+    assert isinstance(read, ControlSnapshot)
     assert read.replicas[1].document == taken
     assert read.replicas[0] == SNAPSHOT.replicas[0]
 

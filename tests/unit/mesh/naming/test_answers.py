@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.naming.answers import Answers, datagram_max
+from mesh.naming.answers import DnsAnswers, datagram_max
 from mesh.naming.tree import RecordTree
 from tests.support.naming import EU, EVERYBODY, NS1, US_ADDRESS, ZONE, addresses, query, tree, with_networks
 
 NOBODY_KNOWS, IN_US, IN_EU = (ip_address(each) for each in ("192.0.2.99", "198.51.100.7", "203.0.113.7"))
 
 
-def answers_from(given: RecordTree) -> Answers:
-    answers = Answers()
+def answers_from(given: RecordTree) -> DnsAnswers:
+    answers = DnsAnswers()
     answers.apply(given)
     return answers
 
 
 @pytest.fixture
-def answers() -> Answers:
+def answers() -> DnsAnswers:
     return answers_from(tree())
 
 
@@ -37,24 +37,24 @@ def ecs_of(response: dns.message.Message) -> dns.edns.ECSOption:
 
 
 class TestWhere:
-    def test_a_client_is_told_of_its_own_regions_gateways(self, answers: Answers) -> None:
+    def test_a_client_is_told_of_its_own_regions_gateways(self, answers: DnsAnswers) -> None:
         assert addresses(answers.answer(query(), IN_US)) == [US_ADDRESS]
         assert addresses(answers.answer(query(), IN_EU)) == ["192.0.2.2"]
         assert addresses(answers.answer(query(kind="AAAA"), IN_EU), "AAAA") == ["2001:db8::2"]
 
-    def test_a_resolver_that_tells_of_its_client_is_answered_for_that(self, answers: Answers) -> None:
+    def test_a_resolver_that_tells_of_its_client_is_answered_for_that(self, answers: DnsAnswers) -> None:
         response = answers.answer(query(subnet="203.0.113.0/24"), IN_US)
         assert addresses(response) == ["192.0.2.2"]
         option = ecs_of(response)
         assert (option.address, option.srclen, option.scopelen) == ("203.0.113.0", 24, 24)
 
-    def test_one_that_asks_not_to_be_told_apart_is_answered_by_its_own_address(self, answers: Answers) -> None:
+    def test_one_that_asks_not_to_be_told_apart_is_answered_by_its_own_address(self, answers: DnsAnswers) -> None:
         for subnet in ("0.0.0.0/0", "::/0"):
             response = answers.answer(query(subnet=subnet), IN_EU)
             assert addresses(response) == ["192.0.2.2"]
             assert ecs_of(response).scopelen == 0
 
-    def test_an_answer_for_one_is_told_to_be_good_for_its_whole_network(self, answers: Answers) -> None:
+    def test_an_answer_for_one_is_told_to_be_good_for_its_whole_network(self, answers: DnsAnswers) -> None:
         assert ecs_of(answers.answer(query(subnet="203.0.113.7/32"), IN_US)).scopelen == 24
 
     def test_too_little_told_is_answered_for_all_of_it_and_more_is_asked_for(self) -> None:
@@ -63,16 +63,16 @@ class TestWhere:
         assert addresses(response) == ["192.0.2.2"]
         assert ecs_of(response).scopelen == 24
 
-    def test_what_is_the_same_for_everybody_has_no_scope(self, answers: Answers) -> None:
+    def test_what_is_the_same_for_everybody_has_no_scope(self, answers: DnsAnswers) -> None:
         for name, kind in ((ZONE, "SOA"), (ZONE, "NS"), (ZONE, "TXT"), (NS1, "A"), ("no.mesh.example.", "A")):
             assert ecs_of(answers.answer(query(name, kind, subnet="203.0.113.0/24"), IN_US)).scopelen == 0
 
-    def test_ipv6_clients_by_their_own_networks(self, answers: Answers) -> None:
+    def test_ipv6_clients_by_their_own_networks(self, answers: DnsAnswers) -> None:
         response = answers.answer(query(subnet="2001:db8:e:1::/64"), IN_US)
         assert addresses(response) == ["192.0.2.2"]
         assert ecs_of(response).scopelen == 48
 
-    def test_a_question_with_a_scope_or_with_two_clients_is_malformed(self, answers: Answers) -> None:
+    def test_a_question_with_a_scope_or_with_two_clients_is_malformed(self, answers: DnsAnswers) -> None:
         scoped, twice = query(subnet="203.0.113.0/24"), query()
         scoped.use_edns(0, options=[dns.edns.ECSOption("203.0.113.0", 24, 24)])
         twice.use_edns(0, options=[dns.edns.ECSOption("203.0.113.0", 24), dns.edns.ECSOption("198.51.100.0", 24)])
@@ -110,7 +110,9 @@ class TestNames:
             pytest.param("ns2.elsewhere.example.", "A", dns.rcode.REFUSED, 0, id="a-server-elsewhere"),
         ],
     )
-    def test_each_is_what_it_is(self, answers: Answers, name: str, kind: str, rcode: int, answers_count: int) -> None:
+    def test_each_is_what_it_is(
+        self, answers: DnsAnswers, name: str, kind: str, rcode: int, answers_count: int
+    ) -> None:
         response = answers.answer(query(dns.name.from_text(name), kind), IN_US)
         assert (response.rcode(), len(response.answer)) == (rcode, answers_count)
         is_ours = rcode != dns.rcode.REFUSED
@@ -120,75 +122,75 @@ class TestNames:
             assert response.authority[0].ttl == response.authority[0][0].minimum == 5
         assert not response.flags & dns.flags.RA
 
-    def test_services_lead_to_the_name(self, answers: Answers) -> None:
+    def test_services_lead_to_the_name(self, answers: DnsAnswers) -> None:
         (srv,) = answers.answer(query("_https._tcp.mesh.example.", "SRV"), IN_US).answer
         assert srv[0].to_text() == "0 0 443 mesh.example."
         (https,) = answers.answer(query(kind="HTTPS"), IN_EU).answer
         assert https[0].to_text() == '1 . alpn="http/1.1" ipv4hint="192.0.2.2" ipv6hint="2001:db8::2"'
 
-    def test_the_servers_are_named_with_the_addresses_of_those_inside(self, answers: Answers) -> None:
+    def test_the_servers_are_named_with_the_addresses_of_those_inside(self, answers: DnsAnswers) -> None:
         response = answers.answer(query(kind="NS"), IN_US)
         (servers,) = response.answer
         assert sorted(each.to_text() for each in servers) == [NS1, "ns2.elsewhere.example."]
         glue = [each.to_text() for each in response.additional]
         assert glue == [f"{NS1} 300 IN A 192.0.2.53", f"{NS1} 300 IN AAAA 2001:db8::53"]
 
-    def test_the_serial_is_the_trees(self, answers: Answers) -> None:
+    def test_the_serial_is_the_trees(self, answers: DnsAnswers) -> None:
         answers.apply(tree(7))
         (soa,) = answers.answer(query(kind="SOA"), IN_US).answer
         assert soa[0].serial == 7
 
 
 class TestTrees:
-    def test_the_last_one_given_counts_whatever_its_number(self, answers: Answers) -> None:
+    def test_the_last_one_given_counts_whatever_its_number(self, answers: DnsAnswers) -> None:
         answers.apply(tree(9, us=("192.0.2.77",)))
         answers.apply(tree(1))
         assert addresses(answers.answer(query(), IN_US)) == [US_ADDRESS]
 
-    def test_one_that_is_no_tree_leaves_the_one_before(self, answers: Answers) -> None:
+    def test_one_that_is_no_tree_leaves_the_one_before(self, answers: DnsAnswers) -> None:
         with pytest.raises(ValueError, match="said to be in"):
             answers.apply(with_networks(tree(2), EU, "198.51.100.0/24"))
         assert addresses(answers.answer(query(), IN_US)) == [US_ADDRESS]
 
-    def test_where_the_networks_moved_they_are_looked_up_anew(self, answers: Answers) -> None:
+    def test_where_the_networks_moved_they_are_looked_up_anew(self, answers: DnsAnswers) -> None:
         answers.apply(with_networks(tree(2), EU, "192.0.2.96/27"))
         assert addresses(answers.answer(query(), NOBODY_KNOWS)) == ["192.0.2.2"]
         assert addresses(answers.answer(query(), IN_EU)) == sorted(each for each in EVERYBODY if ":" not in each)
 
     def test_before_there_is_one_or_where_it_names_no_zone_nothing_is_claimed(self) -> None:
-        answers = Answers()
+        answers = DnsAnswers()
         assert answers.answer(query(), IN_US).rcode() == dns.rcode.REFUSED
         answers.apply(RecordTree(1, 5, (), ()))
         assert answers.answer(query(), IN_US).rcode() == dns.rcode.REFUSED
 
 
 class TestQueries:
-    def test_what_is_no_query_is_not_done(self, answers: Answers) -> None:
+    def test_what_is_no_query_is_not_done(self, answers: DnsAnswers) -> None:
         for opcode in (dns.opcode.NOTIFY, dns.opcode.UPDATE, dns.opcode.STATUS):
             other = query()
             other.set_opcode(opcode)
             assert answers.answer(other, IN_US).rcode() == dns.rcode.NOTIMP
 
-    def test_a_later_edns_is_told_so(self, answers: Answers) -> None:
+    def test_a_later_edns_is_told_so(self, answers: DnsAnswers) -> None:
         later = dns.message.make_query(ZONE, "A", use_edns=1)
         assert answers.answer(later, IN_US).rcode() == dns.rcode.BADVERS
 
-    def test_no_question_or_two(self, answers: Answers) -> None:
+    def test_no_question_or_two(self, answers: DnsAnswers) -> None:
         none, two = query(), query()
         none.question = []
         two.question = [*two.question, *query(NS1).question]
         assert {answers.answer(each, IN_US).rcode() for each in (none, two)} == {dns.rcode.FORMERR}
 
-    def test_another_class_is_not_ours(self, answers: Answers) -> None:
+    def test_another_class_is_not_ours(self, answers: DnsAnswers) -> None:
         chaos = dns.message.make_query("version.bind.", "TXT", "CH")
         other = dns.message.make_query(ZONE, "A", "CLASS7")
         assert {answers.answer(each, IN_US).rcode() for each in (chaos, other)} == {dns.rcode.REFUSED}
 
-    def test_whoever_speaks_no_edns_is_answered_without(self, answers: Answers) -> None:
+    def test_whoever_speaks_no_edns_is_answered_without(self, answers: DnsAnswers) -> None:
         plain = dns.message.make_query(ZONE, "A", use_edns=-1)
         assert answers.answer(plain, IN_US).edns == -1
 
-    def test_nobody_has_an_answer_padded(self, answers: Answers) -> None:
+    def test_nobody_has_an_answer_padded(self, answers: DnsAnswers) -> None:
         padded = query()
         padded.use_edns(0, options=[dns.edns.GenericOption(dns.edns.OptionType.PADDING, bytes(4))])
         assert len(answers.answer(padded, IN_US).to_wire()) < 2 * len(padded.to_wire())

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.clock import Clock
-from mesh.naming.answers import Answers
+from mesh.naming.answers import DnsAnswers
 from mesh.naming.counters import DnsCounters
 from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare
 from mesh.naming.server import Common, DnsServer
@@ -41,7 +41,7 @@ class SpentAfterOne(TimeShare):
 
 
 def common(
-    limits: DnsLimits, clock: Clock, answers: Answers, told: list[object], time: TimeShare | None = None
+    limits: DnsLimits, clock: Clock, answers: DnsAnswers, told: list[object], time: TimeShare | None = None
 ) -> Common:
     return Common(
         answers,
@@ -84,11 +84,11 @@ async def serving(
     clock: Clock | None = None,
     given: RecordTree | None = None,
     *,
-    answers: Answers | None = None,
+    answers: DnsAnswers | None = None,
     time: TimeShare | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[Serving]:
-    answers = answers or Answers()
+    answers = answers or DnsAnswers()
     answers.apply(given or tree())
     told: list[object] = []
     shared = common(limits or DnsLimits(), clock or Clock(), answers, told, time)
@@ -174,7 +174,7 @@ class TestAnswers:
             assert len(addresses(answer)) == 2
 
     async def test_a_question_that_meets_an_error_of_ours_fails_alone(self) -> None:
-        class Broken(Answers):
+        class Broken(DnsAnswers):
             def answer(self, query: dns.message.Message, client: object) -> dns.message.Message:
                 raise KeyError("ours")
 
@@ -283,7 +283,7 @@ class TestBounds:
             taken.bind(("127.0.0.1", 0))
             if kind == socket.SOCK_STREAM:
                 taken.listen()
-            other = DnsServer(common(DnsLimits(), Clock(), Answers(), []))
+            other = DnsServer(common(DnsLimits(), Clock(), DnsAnswers(), []))
             with pytest.raises(OSError, match="in use"):
                 await other.start(*taken.getsockname())
 

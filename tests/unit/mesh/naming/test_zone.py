@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.client_location import network_of
 from mesh.naming.tree import NameServer, RecordTree
-from mesh.naming.zone import ADDRESSES_MAX, Found, Zone
+from mesh.naming.zone import ADDRESSES_MAX, Zone, ZoneAnswer
 from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, area, tree, with_networks
 
 NOBODY_KNOWS, IN_US, IN_EU = (network_of(ip_address(each)) for each in ("192.0.2.99", "198.51.100.7", "203.0.113.7"))
@@ -18,7 +18,7 @@ CLOSED_EU = tree(closed=frozenset({EU}))
 BOTH_CLOSED = tree(closed=frozenset({EU, US}))
 
 
-def found(zone: Zone, name: str, client: object = IN_US) -> Found | None:
+def found(zone: Zone, name: str, client: object = IN_US) -> ZoneAnswer | None:
     assert isinstance(client, type(IN_US))
     return zone.find(dns.name.from_text(name), client)
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
-from mesh.page.live import Live, LiveSettings, add_live
+from mesh.page.live import LivePage, LiveSettings, add_live
 from tests.support.gateways import until
 
 QUICK = LiveSettings(watchers_max=2, interval_s=0.01, alive_s=0.05, stall_s=0.2)
@@ -30,8 +30,8 @@ class Shown:
 
 
 @asynccontextmanager
-async def watched(shown: Shown) -> AsyncIterator[tuple[Live, str, aiohttp.ClientSession]]:
-    app, live = web.Application(), Live(shown, QUICK)
+async def watched(shown: Shown) -> AsyncIterator[tuple[LivePage, str, aiohttp.ClientSession]]:
+    app, live = web.Application(), LivePage(shown, QUICK)
     add_live(app, live)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         yield live, str(server.make_url("/admin/events")), session
@@ -93,7 +93,7 @@ async def test_whoever_asks_for_headers_alone_does_not_watch() -> None:
 async def test_no_stream_lasts_for_ever() -> None:
     """The token that opened the stream may have become invalid."""
     app = web.Application()
-    add_live(app, Live(Shown(), replace(QUICK, lasts_s=0.05)))
+    add_live(app, LivePage(Shown(), replace(QUICK, lasts_s=0.05)))
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         async with session.get(str(server.make_url("/admin/events"))) as response:
             await next_data(response)
@@ -118,7 +118,7 @@ async def test_whoever_reads_nothing_is_left() -> None:
 
 
 async def test_an_end_of_the_program_ends_every_stream() -> None:
-    app, live = web.Application(), Live(Shown(), LiveSettings(interval_s=3600))
+    app, live = web.Application(), LivePage(Shown(), LiveSettings(interval_s=3600))
     add_live(app, live)
     runner = web.AppRunner(app, shutdown_timeout=3600)
     await runner.setup()

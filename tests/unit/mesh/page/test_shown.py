@@ -6,10 +6,10 @@ from mesh.page.shown import (
     DECISIONS_SHOWN,
     MARKED_SHOWN,
     ROWS_MAX,
+    DecisionMark,
     DecisionShown,
     ForwardsShown,
     Health,
-    Mark,
     chosen,
     forwards_of,
     health_of,
@@ -45,15 +45,18 @@ def test_a_table_has_a_bound_and_says_what_is_left_out() -> None:
     assert some_of([1]) == {"rows": [1], "left_out": 0}
 
 
-def row(gateway: str, request: str, *marks: Mark, origin: str = "", age_ms: int = 0) -> DecisionShown:
+def row(gateway: str, request: str, *marks: DecisionMark, origin: str = "", age_ms: int = 0) -> DecisionShown:
     return DecisionShown(gateway, request, age_ms, origin=origin, marks=list(marks))
 
 
 def test_both_ends_of_a_forward_are_one_row_with_the_marks_of_both() -> None:
-    sent, ran = row("us-1", "r-1", Mark.FORWARDED), row("eu-1", "r-1", Mark.SLOW, Mark.FORWARDED, origin="us-1")
+    sent, ran = (
+        row("us-1", "r-1", DecisionMark.FORWARDED),
+        row("eu-1", "r-1", DecisionMark.SLOW, DecisionMark.FORWARDED, origin="us-1"),
+    )
     (found,) = joined([ran, sent])
     assert (found.gateway, [hop.gateway for hop in found.hops]) == ("us-1", ["eu-1"])
-    assert found.marks == [Mark.SLOW, Mark.FORWARDED]
+    assert found.marks == [DecisionMark.SLOW, DecisionMark.FORWARDED]
 
 
 def test_a_row_without_its_other_end_stands_alone() -> None:
@@ -67,12 +70,12 @@ def test_requests_of_two_clients_with_the_same_id_are_not_mixed_up() -> None:
 
 
 def test_rare_decisions_are_shown_beyond_the_latest_ones() -> None:
-    common = [row("us-1", f"r-{number}", Mark.FORWARDED) for number in range(200)]
-    rare = [row("us-1", "failed", Mark.FAILED), row("us-1", "plain")]
+    common = [row("us-1", f"r-{number}", DecisionMark.FORWARDED) for number in range(200)]
+    rare = [row("us-1", "failed", DecisionMark.FAILED), row("us-1", "plain")]
     found = [each.request for each in chosen([*common, *rare])]
     assert found == [f"r-{number}" for number in range(DECISIONS_SHOWN)] + ["failed"]
-    refused = [row("us-1", f"r-{number}", Mark.REFUSED) for number in range(200)]
-    slow = [row("us-1", f"s-{number}", Mark.SLOW) for number in range(200)]
+    refused = [row("us-1", f"r-{number}", DecisionMark.REFUSED) for number in range(200)]
+    slow = [row("us-1", f"s-{number}", DecisionMark.SLOW) for number in range(200)]
     assert len(chosen([*refused, *slow])) == DECISIONS_SHOWN + MARKED_SHOWN
 
 

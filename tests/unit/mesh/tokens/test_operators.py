@@ -13,7 +13,7 @@ from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import AT_START
 from mesh.tokens.issuer import IssuerDependencies
 from mesh.tokens.operators import make_operators, operator_of
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 from tests.fakes.issuer import FakeIssuer
 from tests.support.clock import StillClock
 
@@ -40,7 +40,7 @@ def test_whoever_has_none_is_none() -> None:
     for groups in ((), ("x",), ("viewer",)):
         with pytest.raises(TokenRefused) as refused:
             operator_of(CONFIG, of(*groups))
-        assert refused.value.reason is Reason.NOT_MAPPED
+        assert refused.value.reason is TokenFault.NOT_MAPPED
         assert refused.value.words.endswith("its realm.groups has no role")
 
 

@@ -14,7 +14,7 @@ from mesh.tokens.config import IssuerConfig
 from mesh.tokens.counters import AT_START, TokenCounters
 from mesh.tokens.issuer import Issuer, IssuerDependencies
 from mesh.tokens.tokens import Tokens
-from mesh.tokens.words import Reason, TokenRefused
+from mesh.tokens.words import TokenFault, TokenRefused
 from tests.fakes.issuer import FakeIssuer, ec_key
 from tests.support.clock import StillClock
 
@@ -56,7 +56,7 @@ class House:
 
     def grant(self, config: IssuerConfig, claims: Mapping[str, Any]) -> str:
         if claims["sub"] == "nobody":
-            raise TokenRefused(Reason.NOT_MAPPED)
+            raise TokenRefused(TokenFault.NOT_MAPPED)
         self.granted.append(claims["sub"])
         return f"{config.name}:{claims['sub']}"
 
@@ -65,7 +65,7 @@ class House:
             await each.fetch(AT_START)
         return self
 
-    def refusal(self, token: str) -> Reason:
+    def refusal(self, token: str) -> TokenFault:
         with pytest.raises(TokenRefused) as refused:
             self.tokens.check(token)
         return refused.value.reason
@@ -86,10 +86,10 @@ async def test_a_token_is_verified_once_and_remembered() -> None:
 async def test_issuers_are_told_apart_and_one_does_not_sign_for_the_other() -> None:
     house = await House().known()
     assert house.tokens.check(house.lab.token()) == "lab:alice"
-    assert house.refusal(house.corp.token(key=house.lab.keys[0])) is Reason.SIGNATURE
-    assert house.refusal(house.corp.token(iss="https://evil.example.net")) is Reason.ISSUER
-    assert house.refusal(house.corp.token(iss=["https://corp.example.net"])) is Reason.ISSUER
-    assert house.refusal(house.corp.token(iss=None)) is Reason.ISSUER
+    assert house.refusal(house.corp.token(key=house.lab.keys[0])) is TokenFault.SIGNATURE
+    assert house.refusal(house.corp.token(iss="https://evil.example.net")) is TokenFault.ISSUER
+    assert house.refusal(house.corp.token(iss=["https://corp.example.net"])) is TokenFault.ISSUER
+    assert house.refusal(house.corp.token(iss=None)) is TokenFault.ISSUER
     assert set(house.counted()) == {("lab", "valid"), ("corp", "signature"), ("", "issuer")}, "none is named but ours"
 
 
@@ -100,7 +100,7 @@ async def test_one_that_was_remembered_expires_all_the_same() -> None:
     house.clock.now += 630 * SECOND
     assert house.tokens.check(token) == "corp:alice"
     house.clock.now += SECOND
-    assert house.refusal(token) is Reason.EXPIRED
+    assert house.refusal(token) is TokenFault.EXPIRED
 
 
 async def test_a_key_that_is_withdrawn_takes_with_it_what_it_signed() -> None:
@@ -113,7 +113,7 @@ async def test_a_key_that_is_withdrawn_takes_with_it_what_it_signed() -> None:
     assert house.tokens.check(house.corp.token(key=house.corp.keys[1])) == "corp:alice"
     del house.corp.keys[0]
     await house.issuers[0].fetch("interval")
-    assert house.refusal(old) is Reason.KEY
+    assert house.refusal(old) is TokenFault.KEY
     assert house.granted == ["alice"] * 3, "verified anew with the new keys, and once more"
 
 
@@ -122,18 +122,18 @@ async def test_keys_that_are_stale_are_believed_for_nobody() -> None:
     token = house.corp.token(exp=NOW_S + 10**7)
     house.tokens.check(token)
     house.clock.now += house.issuers[0].config.stale_after_ns + 1
-    assert house.refusal(token) is Reason.UNAVAILABLE
+    assert house.refusal(token) is TokenFault.UNAVAILABLE
 
 
 async def test_an_issuer_of_which_nothing_is_known_grants_nothing() -> None:
     house = House()
-    assert house.refusal(house.corp.token()) is Reason.UNAVAILABLE
+    assert house.refusal(house.corp.token()) is TokenFault.UNAVAILABLE
     assert house.granted == []
 
 
 async def test_what_grants_nothing_is_not_remembered() -> None:
     house = await House().known()
-    assert house.refusal(house.corp.token(sub="nobody")) is Reason.NOT_MAPPED
+    assert house.refusal(house.corp.token(sub="nobody")) is TokenFault.NOT_MAPPED
     assert len(house.tokens) == 0
 
 

@@ -21,7 +21,7 @@ from mesh.tokens.verifying import (
     read_token,
     verify,
 )
-from mesh.tokens.words import Reason, TokenRefused, looks_like_token
+from mesh.tokens.words import TokenFault, TokenRefused, looks_like_token
 from tests.fakes.issuer import AUDIENCE, RSA_KEY, FakeIssuer, SigningKey, ec_key, sign, unsigned
 
 NOW_S = 1_800_000_000
@@ -39,7 +39,7 @@ def keys_of(*keys: SigningKey) -> PublicKeys:
 KEYS = keys_of(*ISSUER.keys)
 
 
-def reason(token: str, config: IssuerConfig = CONFIG, keys: PublicKeys = KEYS) -> Reason:
+def reason(token: str, config: IssuerConfig = CONFIG, keys: PublicKeys = KEYS) -> TokenFault:
     with pytest.raises(TokenRefused) as refused:
         verify(read_token(token), config, keys, NOW_NS)
     return refused.value.reason
@@ -58,23 +58,23 @@ def test_a_good_token_says_what_its_issuer_said() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"exp": None}, Reason.CLAIM),
-        ({"exp": NOW_S - 31}, Reason.EXPIRED),
-        ({"exp": "tomorrow"}, Reason.CLAIM),
-        ({"exp": True}, Reason.CLAIM),
-        ({"nbf": NOW_S + 60}, Reason.NOT_YET),
-        ({"iat": NOW_S + 60}, Reason.NOT_YET),
-        ({"aud": None}, Reason.CLAIM),
-        ({"aud": "nightside2"}, Reason.AUDIENCE),
-        ({"aud": []}, Reason.AUDIENCE),
-        ({"aud": {AUDIENCE: 1}}, Reason.AUDIENCE),
-        ({"sub": None}, Reason.CLAIM),
-        ({"sub": 7}, Reason.CLAIM),
-        ({"sub": ""}, Reason.CLAIM),
-        ({"sub": "a" * 256}, Reason.CLAIM),
+        ({"exp": None}, TokenFault.CLAIM),
+        ({"exp": NOW_S - 31}, TokenFault.EXPIRED),
+        ({"exp": "tomorrow"}, TokenFault.CLAIM),
+        ({"exp": True}, TokenFault.CLAIM),
+        ({"nbf": NOW_S + 60}, TokenFault.NOT_YET),
+        ({"iat": NOW_S + 60}, TokenFault.NOT_YET),
+        ({"aud": None}, TokenFault.CLAIM),
+        ({"aud": "nightside2"}, TokenFault.AUDIENCE),
+        ({"aud": []}, TokenFault.AUDIENCE),
+        ({"aud": {AUDIENCE: 1}}, TokenFault.AUDIENCE),
+        ({"sub": None}, TokenFault.CLAIM),
+        ({"sub": 7}, TokenFault.CLAIM),
+        ({"sub": ""}, TokenFault.CLAIM),
+        ({"sub": "a" * 256}, TokenFault.CLAIM),
     ],
 )
-def test_every_claim_that_is_needed_has_to_hold(changes: dict[str, Any], why: Reason) -> None:
+def test_every_claim_that_is_needed_has_to_hold(changes: dict[str, Any], why: TokenFault) -> None:
     assert reason(ISSUER.token(**changes)) is why
 
 
@@ -93,24 +93,24 @@ def test_an_expiry_without_end_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        (ISSUER.token(key=OTHER_KEY), Reason.SIGNATURE),
-        (ISSUER.token()[:-4] + "AAAA", Reason.SIGNATURE),
-        (ISSUER.token(header={"kid": "key-2"}), Reason.KEY),
-        (unsigned({"alg": "ES256", "kid": 5}, ISSUER.claims()), Reason.MALFORMED),
-        (unsigned({"alg": "ES256", "kid": ["key-1"]}, ISSUER.claims()), Reason.MALFORMED),
-        (unsigned({"alg": "none"}, ISSUER.claims()), Reason.ALGORITHM),
-        (unsigned({"alg": "None", "kid": "key-1"}, ISSUER.claims()), Reason.ALGORITHM),
-        (unsigned({"alg": "HS256", "kid": "key-1"}, ISSUER.claims(), b"x" * 32), Reason.ALGORITHM),
-        (unsigned({"kid": "key-1"}, ISSUER.claims()), Reason.ALGORITHM),
-        (unsigned({"alg": ["ES256"], "kid": "key-1"}, ISSUER.claims()), Reason.ALGORITHM),
-        (unsigned({"alg": "ES256", "kid": "key-1"}, ISSUER.claims()), Reason.SIGNATURE),
-        (unsigned({"alg": "ES256", "kid": "key-1"}, ISSUER.claims(), b"x" * 64), Reason.SIGNATURE),
-        (unsigned({"alg": "RS256", "kid": "key-1"}, ISSUER.claims(), b"x" * 256), Reason.KEY),
-        (unsigned({"alg": "ES256", "kid": "key-1", "crit": ["x"], "x": 1}, ISSUER.claims()), Reason.MALFORMED),
-        (unsigned({"alg": "ES256", "kid": "key-1", "b64": False}, ISSUER.claims()), Reason.MALFORMED),
+        (ISSUER.token(key=OTHER_KEY), TokenFault.SIGNATURE),
+        (ISSUER.token()[:-4] + "AAAA", TokenFault.SIGNATURE),
+        (ISSUER.token(header={"kid": "key-2"}), TokenFault.KEY),
+        (unsigned({"alg": "ES256", "kid": 5}, ISSUER.claims()), TokenFault.MALFORMED),
+        (unsigned({"alg": "ES256", "kid": ["key-1"]}, ISSUER.claims()), TokenFault.MALFORMED),
+        (unsigned({"alg": "none"}, ISSUER.claims()), TokenFault.ALGORITHM),
+        (unsigned({"alg": "None", "kid": "key-1"}, ISSUER.claims()), TokenFault.ALGORITHM),
+        (unsigned({"alg": "HS256", "kid": "key-1"}, ISSUER.claims(), b"x" * 32), TokenFault.ALGORITHM),
+        (unsigned({"kid": "key-1"}, ISSUER.claims()), TokenFault.ALGORITHM),
+        (unsigned({"alg": ["ES256"], "kid": "key-1"}, ISSUER.claims()), TokenFault.ALGORITHM),
+        (unsigned({"alg": "ES256", "kid": "key-1"}, ISSUER.claims()), TokenFault.SIGNATURE),
+        (unsigned({"alg": "ES256", "kid": "key-1"}, ISSUER.claims(), b"x" * 64), TokenFault.SIGNATURE),
+        (unsigned({"alg": "RS256", "kid": "key-1"}, ISSUER.claims(), b"x" * 256), TokenFault.KEY),
+        (unsigned({"alg": "ES256", "kid": "key-1", "crit": ["x"], "x": 1}, ISSUER.claims()), TokenFault.MALFORMED),
+        (unsigned({"alg": "ES256", "kid": "key-1", "b64": False}, ISSUER.claims()), TokenFault.MALFORMED),
     ],
 )
-def test_only_a_key_of_the_issuer_signs_for_it(token: str, why: Reason) -> None:
+def test_only_a_key_of_the_issuer_signs_for_it(token: str, why: TokenFault) -> None:
     assert reason(token) is why
 
 
@@ -119,16 +119,16 @@ def test_a_public_key_is_no_shared_secret() -> None:
     forged = unsigned({"alg": "HS256", "kid": "rsa-1"}, ISSUER.claims()).rpartition(".")[0]
     mac = hmac.digest(RSA_KEY.as_pem(private=False), forged.encode(), "sha256")
     forged = f"{forged}.{urlsafe_b64encode(mac).rstrip(b'=').decode()}"
-    assert reason(forged, keys=keys_of(RSA_KEY)) is Reason.ALGORITHM
+    assert reason(forged, keys=keys_of(RSA_KEY)) is TokenFault.ALGORITHM
 
 
 def test_algorithms_are_those_of_the_file() -> None:
     only_rsa = replace(CONFIG, algorithms=(Algorithm.RS256,))
-    assert reason(ISSUER.token(), only_rsa) is Reason.ALGORITHM
+    assert reason(ISSUER.token(), only_rsa) is TokenFault.ALGORITHM
     rsa = FakeIssuer(ISSUER.url, [RSA_KEY], NOW_S)
     assert accepts(rsa.token(), only_rsa, keys_of(RSA_KEY))
     pss = sign(ISSUER.claims(), RSA_KEY, alg="PS256")
-    assert reason(pss, only_rsa, keys_of(RSA_KEY)) is Reason.ALGORITHM
+    assert reason(pss, only_rsa, keys_of(RSA_KEY)) is TokenFault.ALGORITHM
     assert accepts(pss, CONFIG, keys_of(RSA_KEY))
 
 
@@ -150,7 +150,7 @@ def test_without_an_id_it_is_by_the_only_key_that_fits() -> None:
     nameless = ISSUER.token(header={"kid": None})
     assert accepts(nameless)
     assert accepts(nameless, keys=keys_of(*ISSUER.keys, RSA_KEY))
-    assert reason(nameless, keys=keys_of(*ISSUER.keys, ec_key("key-2"))) is Reason.KEY
+    assert reason(nameless, keys=keys_of(*ISSUER.keys, ec_key("key-2"))) is TokenFault.KEY
 
 
 def test_of_keys_with_one_id_either_may_have_signed() -> None:
@@ -171,7 +171,7 @@ def test_where_access_tokens_are_marked_nothing_else_opens(typ: str | None, is_t
     if is_taken:
         assert accepts(token, strict)
     else:
-        assert reason(token, strict) is Reason.TYPE
+        assert reason(token, strict) is TokenFault.TYPE
 
 
 def test_all_scopes_are_needed() -> None:
@@ -179,7 +179,7 @@ def test_all_scopes_are_needed() -> None:
     for enough in ({"scope": "b a c"}, {"scp": ["a", "b"]}, {"scp": "a b"}):
         assert accepts(ISSUER.token(**enough), scoped)
     for too_few in ({}, {"scope": "a"}, {"scope": "ab"}, {"scope": 5}, {"scp": ["a b"]}):
-        assert reason(ISSUER.token(**too_few), scoped) is Reason.SCOPE
+        assert reason(ISSUER.token(**too_few), scoped) is TokenFault.SCOPE
 
 
 def test_scopes_are_words_or_a_list() -> None:
@@ -205,7 +205,7 @@ def test_what_is_no_token_is_read_as_none(number: int) -> None:
     token = NO_TOKENS[number]()
     with pytest.raises(TokenRefused) as refused:
         read_token(token)
-    assert refused.value.reason is Reason.MALFORMED
+    assert refused.value.reason is TokenFault.MALFORMED
 
 
 def test_a_number_that_is_none_does_not_last_for_ever() -> None:
@@ -220,7 +220,7 @@ def test_a_number_that_is_none_does_not_last_for_ever() -> None:
 def test_a_large_one_is_not_looked_at() -> None:
     with pytest.raises(TokenRefused) as refused:
         read_token(ISSUER.token(pad="x" * TOKEN_BYTES_MAX))
-    assert refused.value.reason is Reason.TOO_LARGE
+    assert refused.value.reason is TokenFault.TOO_LARGE
 
 
 def test_keys_do_not_look_like_tokens() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from controller.dns.route53.api import Pace
+from controller.dns.route53.api import RequestPace
 from tests.support.clock import StillClock
 
 SECOND = 1_000_000_000
@@ -8,7 +8,7 @@ SECOND = 1_000_000_000
 
 def test_calls_come_at_once_after_a_rest_and_then_one_after_another() -> None:
     clock = StillClock()
-    pace = Pace(4, clock)
+    pace = RequestPace(4, clock)
     assert [pace.wait_s() for _ in range(7)] == [0, 0, 0, 0, 0.25, 0.5, 0.75]
     clock.now = 10 * SECOND
     assert [pace.wait_s() for _ in range(5)] == [0, 0, 0, 0, 0.25]
@@ -16,7 +16,7 @@ def test_calls_come_at_once_after_a_rest_and_then_one_after_another() -> None:
 
 def test_never_more_than_so_many_in_any_second() -> None:
     clock = StillClock()
-    pace = Pace(4, clock)
+    pace = RequestPace(4, clock)
     made = []
     for _ in range(40):
         made.append(clock.now + round(pace.wait_s() * SECOND))

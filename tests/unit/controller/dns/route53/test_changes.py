@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from controller.dns.route53.changes import Action, Change, batches_of, changes_to
+from controller.dns.route53.changes import Action, RecordChange, batches_of, changes_to
 from controller.dns.route53.record_sets import ELSEWHERE, Alias, RecordSet
 
 POOL = RecordSet("pool.m.", "A", "192.0.2.1", 5, ("192.0.2.1",), is_multivalue=True)
@@ -21,7 +21,10 @@ def test_whoever_is_led_to_is_there_before_and_goes_after() -> None:
 
 def test_what_tells_clients_apart_in_another_way_makes_room_first() -> None:
     plain = RecordSet("m.", "A", ttl_s=5, values=("192.0.2.66",))
-    assert changes_to([plain, POOL], [POOL, TOP]) == [Change(Action.DELETE, plain), Change(Action.CREATE, TOP)]
+    assert changes_to([plain, POOL], [POOL, TOP]) == [
+        RecordChange(Action.DELETE, plain),
+        RecordChange(Action.CREATE, TOP),
+    ]
 
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:
@@ -29,8 +32,8 @@ def test_what_is_as_it_should_be_is_left_alone() -> None:
 
 
 def test_no_batch_has_more_records_or_characters_than_are_taken() -> None:
-    one = Change(Action.UPSERT, POOL)
+    one = RecordChange(Action.UPSERT, POOL)
     assert [len(each) for each in batches_of([one] * 1200, 100)] == [499, 499, 202]
-    wide = Change(Action.CREATE, RecordSet("t.m.", "TXT", ttl_s=5, values=("x" * 4_000,)))
+    wide = RecordChange(Action.CREATE, RecordSet("t.m.", "TXT", ttl_s=5, values=("x" * 4_000,)))
     assert [len(each) for each in batches_of([wide] * 9, 500)] == [7, 2]
     assert list(batches_of([], 100)) == []

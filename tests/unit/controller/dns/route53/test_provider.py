@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from controller.dns.config import Route53Config
 from controller.dns.provider import DnsOutdated, DnsRefused, DnsUnavailable, changes_between
 from controller.dns.route53.api import BatchRefused, Route53Api
-from controller.dns.route53.changes import Action, Change
+from controller.dns.route53.changes import Action, RecordChange
 from controller.dns.route53.provider import Route53Dns
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
@@ -33,12 +33,12 @@ class Written(Route53Api):
         clock = Clock()
         super().__init__(CONFIG, Lease(clock, 1, None), clock, make_client=_no_client, rng=random.Random(0))
         self.sets = {} if shared is None else shared
-        self.batches: list[Sequence[Change]] = []
+        self.batches: list[Sequence[RecordChange]] = []
 
     async def records(self, _zone: str) -> list[RecordSet]:
         return list(self.sets.values())
 
-    async def change(self, changes: Sequence[Change], _comment: str) -> str:
+    async def change(self, changes: Sequence[RecordChange], _comment: str) -> str:
         self.batches.append(changes)
         sets = dict(self.sets)
         for each in changes:
@@ -73,7 +73,7 @@ async def test_a_batch_takes_away_the_claim_as_it_was_read() -> None:
     await publish(one, tree())
     claim = api.sets["_nightside.mesh.example.", "TXT", ""]
     await publish(one, tree(2, us=("192.0.2.9",)), tree())
-    assert api.batches[1][0] == Change(Action.DELETE, claim)
+    assert api.batches[1][0] == RecordChange(Action.DELETE, claim)
     assert api.batches[1][1].action is Action.CREATE
     assert api.batches[1][1].record_set.key == claim.key
 

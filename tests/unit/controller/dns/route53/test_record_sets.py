@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.dns.route53.record_sets import Location, as_api, from_api, location_of
+from controller.dns.route53.record_sets import RecordLocation, as_api, from_api, location_of
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_an_address_is_the_same_however_it_is_spelled() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("DE", Location(country="DE")),
-        ("US-CA", Location(country="US", subdivision="CA")),
-        ("continent:EU", Location(continent="EU")),
+        ("DE", RecordLocation(country="DE")),
+        ("US-CA", RecordLocation(country="US", subdivision="CA")),
+        ("continent:EU", RecordLocation(continent="EU")),
     ],
 )
-def test_places_are_written_as_they_are_read(text: str, place: Location) -> None:
+def test_places_are_written_as_they_are_read(text: str, place: RecordLocation) -> None:
     assert location_of(text) == place
     assert str(place) == text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
-from gateway.features.expert_locality.config import LocalityConfig, PoolLocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
 from gateway.features.expert_locality.keeper import LocalityKeeper
 from gateway.fit.eldr import EldrRules, fit_eldr
 from gateway.state.eldr_files import eldr_file
@@ -18,7 +18,7 @@ from tests.support.calibrations import calibration, write_calibration
 from tests.support.locality import artifact_of
 
 SECOND_NS = 1_000_000_000
-CONFIG = LocalityConfig(refit_after_ns=60 * SECOND_NS)
+CONFIG = ExpertLocalityConfig(refit_after_ns=60 * SECOND_NS)
 
 
 class Told(Clock):

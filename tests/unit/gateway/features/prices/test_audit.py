@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from gateway.app.audit_cli import audit
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.records.audit import AuditAttempt, AuditLine, AuditPlace, AuditProcessed, LostLines
+from gateway.records.audit import AuditAttempt, AuditLine, AuditPlace, AuditProcessed, LostAuditLines
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from tests.support.core import AP, EU, US
 
@@ -77,7 +77,7 @@ def line(
 class Record:
     folder: Path
 
-    def price(self, *lines: AuditLine | LostLines, options: tuple[str, ...] = ("--json",)) -> Result:
+    def price(self, *lines: AuditLine | LostAuditLines, options: tuple[str, ...] = ("--json",)) -> Result:
         settings = ChainSettings(self.folder / "audit", 1 << 20, None, syncs=False)
         files = ChainedFiles(
             settings, GatewayId("us-1"), US, wall_time=lambda: "2026-03-30T08:00:00Z", on_deleted=lambda _: None
@@ -131,7 +131,7 @@ def test_gaps_are_told(record: Record) -> None:
     assert (document["unpriced_regions"], document["untimed_requests"]) == ([AP.region], 1)
     told = record.price(line(Ran(AP, HOUR_MS)), options=()).stdout
     assert f"{AP.region}: the price list has nothing on it" in told
-    lost = record.price(LostLines("2026-03-30T08:00:00Z", "us-1", 3))
+    lost = record.price(LostAuditLines("2026-03-30T08:00:00Z", "us-1", 3))
     assert (lost.exit_code, "3 lines are missing" in lost.output) == (1, True)
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import loadgen.bench.decode.main as main_module
-from loadgen.bench.decode.main import Cell, cells, exponent, figures_of, growth_of, percentile
+from loadgen.bench.decode.main import DecodeCell, cells, exponent, figures_of, growth_of, percentile
 from loadgen.bench.main import bench
 
 
@@ -28,7 +28,7 @@ def test_percentiles_are_of_what_was_measured() -> None:
 
 def test_figures_name_the_cell_and_its_stages() -> None:
     taken = {
-        Cell("br_0", workers, 500): [{"prepare": 1.0, "tick": float(workers), "admitted": 4.0}] * 3
+        DecodeCell("br_0", workers, 500): [{"prepare": 1.0, "tick": float(workers), "admitted": 4.0}] * 3
         for workers in (8, 16)
     }
     assert figures_of(taken)["br_0, 8 workers, 500 wait"] == {
@@ -38,7 +38,7 @@ def test_figures_name_the_cell_and_its_stages() -> None:
 
 
 def test_it_runs_in_a_process_a_core_and_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_module, "cells", lambda ticks: [Cell("br_h", 2, 5, ticks=ticks)])
+    monkeypatch.setattr(main_module, "cells", lambda ticks: [DecodeCell("br_h", 2, 5, ticks=ticks)])
     monkeypatch.setattr(main_module, "is_core_compiled", lambda: False)
     result = CliRunner().invoke(bench, ["decode", "--ticks", "4", "--rounds", "2", "--json"])
     assert result.exit_code == 0, result.output

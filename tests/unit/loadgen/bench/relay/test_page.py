@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.relay.figures import DIRECT, Figure, Reading
+from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading
 from loadgen.bench.relay.page import (
     Aim,
-    Story,
+    RelayStory,
     aim_rows,
     cell,
     number,
@@ -20,16 +20,16 @@ from loadgen.bench.relay.page import (
 from loadgen.studies.numbers import Middle
 
 READINGS = [
-    Reading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
-    Reading(2, "ours", Figure.CPU_PER_CHUNK, 20.0),
-    Reading(1, "theirs", Figure.CPU_PER_CHUNK, 20.0),
-    Reading(2, "theirs", Figure.CPU_PER_CHUNK, 20.0),
-    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 90.0),
-    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 50.0, "near"),
-    Reading(1, "ours twice", Figure.CPU_PER_CHUNK, 40.0, "far"),
-    Reading(1, DIRECT, Figure.REQUESTS_PER_S, 20_000.0),
+    RelayReading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
+    RelayReading(2, "ours", Figure.CPU_PER_CHUNK, 20.0),
+    RelayReading(1, "theirs", Figure.CPU_PER_CHUNK, 20.0),
+    RelayReading(2, "theirs", Figure.CPU_PER_CHUNK, 20.0),
+    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 90.0),
+    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 50.0, "near"),
+    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 40.0, "far"),
+    RelayReading(1, DIRECT, Figure.REQUESTS_PER_S, 20_000.0),
 ]
-STORY = Story(
+STORY = RelayStory(
     readings=READINGS,
     relays={"ours": "everything on", "ours twice": "and a peer", "theirs": "1.2: as it comes"},
     faults={"gone": "not available: no wheel for this machine"},
@@ -87,8 +87,8 @@ def test_processes_are_told_apart() -> None:
 
 
 def test_a_setting_has_a_row_beside_ours_and_no_column_among_the_relays() -> None:
-    plain = [*READINGS, Reading(1, "ours", Figure.CPU_PER_REQUEST, 300.0)]
-    readings = [*plain, Reading(1, "ours quiet", Figure.CPU_PER_REQUEST, 150.0)]
+    plain = [*READINGS, RelayReading(1, "ours", Figure.CPU_PER_REQUEST, 300.0)]
+    readings = [*plain, RelayReading(1, "ours quiet", Figure.CPU_PER_REQUEST, 150.0)]
     before = replace(STORY, readings=plain)
     story = replace(
         STORY, readings=readings, relays={**STORY.relays, "ours quiet": "no log"}, set_otherwise=["ours quiet", "ours?"]

@@ -23,12 +23,12 @@ def test_the_engine_reads_from_a_request_what_the_client_put_there(tokens: int) 
     head, _, body = wanted.payload.partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head
     assert b"authorization: Bearer ns-key" in head
-    assert wire.read_ask(body) == wire.Ask(is_stream=bool(tokens), tokens=tokens or 32, wants_usage=False)
+    assert wire.read_ask(body) == wire.BenchRequest(is_stream=bool(tokens), tokens=tokens or 32, wants_usage=False)
 
 
 def test_the_engine_understands_what_relays_make_of_a_request() -> None:
     body = b'{"max_completion_tokens": 9, "stream": true, "stream_options": {"include_usage": true}}'
-    assert wire.read_ask(body) == wire.Ask(is_stream=True, tokens=9, wants_usage=True)
+    assert wire.read_ask(body) == wire.BenchRequest(is_stream=True, tokens=9, wants_usage=True)
 
 
 def test_it_tells_token_ids_where_they_are_asked_for() -> None:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
 from gateway.core.kernel.config import CoreConfig, PeerAvailability, PlacementPolicy
-from loadgen.bench.scale.main import Measured, document_of
-from loadgen.bench.scale.measure import Reading
+from loadgen.bench.scale.main import ScaleMeasurement, document_of
+from loadgen.bench.scale.measure import ScaleReading
 from loadgen.bench.scale.points import POINTS
 from loadgen.bench.scale.provenance import provenance_here
 from loadgen.figures import Figures
@@ -272,8 +272,8 @@ def test_the_slots_take_what_the_commands_write() -> None:
     live = figures(10.0, 100.0) | {"machine_cpu": quiet}
     live = {**live, "regions": dict.fromkeys(scenario.regions, live["total"])}
     agreement = agreement_document(scenario, None, [live], [live, live])
-    reading = Reading(30.0, "", 1.0, 10.0, 8.0, 3.0, 2**30, 4_000, 20_000, 100, 0.6, 3, "abc")
-    scale = document_of([Measured(POINTS[0], reading, provenance_here())])
+    reading = ScaleReading(30.0, "", 1.0, 10.0, 8.0, 3.0, 2**30, 4_000, 20_000, 100, 0.6, 3, "abc")
+    scale = document_of([ScaleMeasurement(POINTS[0], reading, provenance_here())])
     text = page(others=json.loads(json.dumps({"agreement": agreement, "scale": scale})))
     assert "2 of 2 live runs had the machine for themselves, and only they count; 5 of 5 figures are within 10%" in text
     assert (
