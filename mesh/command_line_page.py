@@ -38,7 +38,7 @@ class Deferred(Protocol):
     def load(self) -> click.Command: ...
 
 
-class Entry(Struct, frozen=True):
+class CommandEntry(Struct, frozen=True):
     """Command as the page shows it."""
 
     context: click.Context
@@ -57,11 +57,11 @@ def markdown(root: click.Command, name: str = "nightside") -> str:
     return "\n".join(lines) + "\n"
 
 
-def entries_of(context: click.Context, inherited: str) -> Iterator[Entry]:
+def entries_of(context: click.Context, inherited: str) -> Iterator[CommandEntry]:
     """Command of the context and all below it; groups come before their commands."""
     command = context.command
     exit_codes = next(filter(_EXIT_CODES.match, _paragraphs(command.help)), inherited)
-    yield Entry(context, command, exit_codes)
+    yield CommandEntry(context, command, exit_codes)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -70,7 +70,7 @@ def entries_of(context: click.Context, inherited: str) -> Iterator[Entry]:
             yield from entries_of(click.Context(loaded, parent=context, info_name=name), exit_codes)
 
 
-def _described(entry: Entry) -> Iterator[str]:
+def _described(entry: CommandEntry) -> Iterator[str]:
     context, command = entry.context, entry.command
     for paragraph in _paragraphs(command.help):
         if not _EXIT_CODES.match(paragraph):

@@ -53,7 +53,10 @@ class FittedTrees(Struct, frozen=True):
     regressor: Any
 
 
-def fit_trees(questions: PredictionSamples, horizon: int, rules: TreeRules = TreeRules()) -> FittedTrees:
+_USUAL = TreeRules()
+
+
+def fit_trees(questions: PredictionSamples, horizon: int, rules: TreeRules = _USUAL) -> FittedTrees:
     """Fit a classifier with cross-entropy over all of the questions, and a regressor with squared error over those
     whose request left within the horizon. Raises TooLittle. Runs in one thread: on a busy machine several only wait for
     each other."""

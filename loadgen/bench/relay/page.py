@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading, by_round, parts_of, ratio
-from loadgen.studies.numbers import Middle, middle_of
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.numbers import Middle, middle_of

@@ -10,7 +10,7 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.simulator.results import goodput_of
 from loadgen.simulator.world import Story
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import Size, client, play, world
+from loadgen.studies.sharing.worlds import StudySize, client, play, world
 
 _SLO: Final = "2s"
 _SLO_NS: Final = 2_000_000_000
@@ -24,7 +24,7 @@ _CASES: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
 _CHAT, _BACKLOG = "people", "nightly"
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     seconds = size.seconds
     rows = [
         _row(name, service_class, dict(run), seed, seconds)

@@ -17,13 +17,13 @@ from loadgen.studies.commands import FOLDER, options, read_json, write
 from loadgen.studies.progress import played_whole
 from loadgen.studies.sharing import class_goodput, day_price, fairness, limits, noisy_neighbour, scaling, worlds
 from loadgen.studies.sharing.page import page_of
-from loadgen.studies.sharing.worlds import Size
+from loadgen.studies.sharing.worlds import StudySize
 
 
 class Part(Protocol):
     """Interface of a part of the page, a module."""
 
-    def measure(self, size: Size, /) -> Figures: ...
+    def measure(self, size: StudySize, /) -> Figures: ...
 
     def section(self, measured: Figures, /) -> str:
         """Markdown that begins with `## `."""
@@ -57,7 +57,7 @@ def sharing(
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
-    size = Size(seeds, quick)
+    size = StudySize(seeds, quick)
     measured = (read_json((out or FOLDER) / "sharing.json") or {}) if only else {}
     cells = [
         Cell(name, name, partial(part.measure, size), [name, to_builtins(size)], (worlds.ROUND_TRIPS, limits.SCENARIO))

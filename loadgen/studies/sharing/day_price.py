@@ -16,7 +16,7 @@ from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import Size
+from loadgen.studies.sharing.worlds import StudySize
 
 EXPECTED: Final = """\
 Expected before the first run: the region that is paid by use costs a third to a half less, since what the two others
@@ -77,7 +77,7 @@ _PEAK_PER_S: Final = {"chat": 4.5, "trees": 1.7}
 """Programs that begin in one region at its peak."""
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     is_quick = size.is_quick
     return {
         "expected": EXPECTED,

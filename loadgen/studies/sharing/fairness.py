@@ -10,7 +10,7 @@ from gateway.core.kernel.sharing_config import SharingConfig
 from loadgen.figures import Figures
 from loadgen.report import RequestRecord
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, Size, client, play, world
+from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, StudySize, client, play, world
 from loadgen.vocabulary import RequestEnd
 
 _NAMES: Final = ("one", "other")
@@ -22,7 +22,7 @@ _CREDIT: Final = 5
 """Requests that an engine is sent before it has reported them: they stand in its own queue."""
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     seconds = size.seconds
     rows = [
         _row(seed, seconds, weights, is_fair=is_fair)

@@ -12,7 +12,7 @@ from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.tenant_watch import TenantFigures, bound_of
 from loadgen.simulator.world import World
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import Size
+from loadgen.studies.sharing.worlds import StudySize
 
 SCENARIO: Final = Path(__file__).parents[2] / "scenarios/tenant_limits.yaml"
 _ACME: Final = TenantName("acme")
@@ -42,7 +42,7 @@ def _deaf(kind: str, amount: float, seconds: int) -> list[dict[str, object]]:
     return [{"kind": kind, "target": each, "amount": amount, "at": "0s", "lasts": f"{seconds}s"} for each in gateways]
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     seconds = size.seconds // 2
     places: list[dict[str, object]] = []
     rates: list[dict[str, object]] = []

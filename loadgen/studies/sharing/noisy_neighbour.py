@@ -10,7 +10,7 @@ from loadgen.figures import Figures
 from loadgen.report import RequestRecord
 from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import LONG, SHORT, Size, client, play, world
+from loadgen.studies.sharing.worlds import LONG, SHORT, StudySize, client, play, world
 from loadgen.vocabulary import RequestEnd
 
 FLOODER: Final = "noisy"
@@ -21,7 +21,7 @@ _CHATS: Final = (("acme", 0.6), ("zeta", 0.6))
 _FLOODS: Final = {LONG: "60 long", SHORT: "200 short (kept aside)"}
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     seconds = size.seconds
     rows = [row for of in _FLOODS for seed in size.seeds for row in _rows(seed, seconds, of)]
     return {"seconds": seconds, "rows": rows}

@@ -18,7 +18,7 @@ from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
 from loadgen.studies.rendering import render
-from loadgen.studies.sharing.worlds import Size
+from loadgen.studies.sharing.worlds import StudySize
 from loadgen.traces.rates import Points
 from loadgen.vocabulary import RequestEnd
 
@@ -71,7 +71,7 @@ AFTERWARDS: Final = (
 """Questions raised by the first look; no result was expected beforehand."""
 
 
-def measure(size: Size) -> Figures:
+def measure(size: StudySize) -> Figures:
     """Results for JSON. There is one seed, however many there are of other parts: a day holds some fifteen thousand
     requests."""
     is_quick = size.is_quick

@@ -13,7 +13,7 @@ from loadgen.simulator.world import Story, World
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class StudySize:
     """Amount that each part plays."""
 
     seeds_each: int = 1
