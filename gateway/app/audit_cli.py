@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.features.catalogue import KINDS
+from gateway.features.recorded import AUDIT_COMMANDS
 from gateway.records.audit_cli import audit
 
-for command in [each for kind in KINDS for each in kind.audit_commands]:
+for command in AUDIT_COMMANDS:
     audit.add_command(command)
 
 __all__ = ["audit"]

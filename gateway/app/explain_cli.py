@@ -12,8 +12,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.app.wording import WORDS, headline, of_other_side, sentence, share
+from gateway.app.wording import headline, of_other_side, sentence, share
 from gateway.core.vocabulary import GatewayId, RequestId, TargetKind
+from gateway.features.recorded import WORDS
 from gateway.features.words import in_ms, plain, rounded
 from gateway.records.decisions import (
     ExplainedCandidate,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from gateway.core.vocabulary import LegResult, PlacementReason, Standing, TargetKind
-from gateway.features.catalogue import KINDS
+from gateway.features.recorded import WORDS
 from gateway.features.words import in_ms, rounded
 from gateway.records.decisions import (
     REFUSED,
@@ -30,8 +30,6 @@ _COMPARED = frozenset(
     }
 )
 """Reasons that say only what the target knew of the prompt; where costs were compared, the score is told instead."""
-WORDS = [kind.words for kind in KINDS]
-"""Words of the features."""
 _REASONS = {reason: clause for each in WORDS for reason, clause in each.reasons.items()}
 _ANSWERED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
 _STANDINGS: dict[str, str] = {

@@ -6,10 +6,9 @@ An extension is made for every gateway. One that the config does not ask for doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
-import click
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
@@ -20,7 +19,6 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
-from gateway.features.words import Words
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
@@ -59,12 +57,8 @@ class Extension:
     """Meaning of labels of the feature's series, by series, which may be EVERY_SERIES, and label."""
     is_live: ClassVar[bool] = False
     """The feature's key of the region file can change while the gateway runs."""
-    audit_commands: ClassVar[Sequence[click.Command]] = ()
-    """Commands under `nightside audit`."""
     state_key: ClassVar[str] = ""
     """Key of the feature's part in the gateway's state; empty: the feature's name."""
-    words: ClassVar[Words] = Words()
-    """Words in explanations of decisions."""
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Disaggregated pools, outside the core: their output-length predictors, and words on decode workers."""
+"""Disaggregated pools, outside the core: their output-length predictors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.vocabulary import PoolKind
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
-from gateway.features.disaggregated.words import DecodeWords
 from gateway.features.extension import Extension, Host
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -25,7 +24,6 @@ class DisaggregatedExtension(Extension):
             "Step of the decode policy that chose the worker.", tuple(AdmissionReason)
         ),
     }
-    words = DecodeWords()
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config

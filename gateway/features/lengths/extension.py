@@ -17,7 +17,6 @@ from gateway.core.vocabulary import PoolStep
 from gateway.features.extension import Extension, Host
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
-from gateway.features.lengths.words import PoolWords
 from mesh.series import EVERY_SERIES, Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
@@ -31,7 +30,6 @@ class LengthsExtension(Extension):
         (f"{MISROUTED}_total", "how"): Label("Symptom of a pool that is too short for the request.", tuple(Misroute)),
         (f"{MOVES}_total", "move"): Label("Cause of the change.", tuple(Move)),
     }
-    words = PoolWords()
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-import click
 from prometheus_client import CollectorRegistry
 
 from gateway.config.orders import Orders
@@ -13,11 +11,9 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.gateway_core import GatewayCore
 from gateway.features.extension import Extension, Host
-from gateway.features.prices.audit_cli import price
 from gateway.features.prices.file import parse_prices, read_prices
 from gateway.features.prices.list_in_force import ListInForce
 from gateway.features.prices.metrics import SOURCES, MoneyTally, PriceLevels
-from gateway.features.prices.words import PriceWords
 from mesh.faults import ConfigError
 from mesh.reloader import Reloader
 from mesh.series import EVERY_SERIES, Label
@@ -36,8 +32,6 @@ class PricesExtension(Extension):
         ("nightside_placement_money_total", "region"): Label("Region that the requests were sent to."),
     }
     is_live = True
-    audit_commands: ClassVar[Sequence[click.Command]] = (price,)
-    words = PriceWords()
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         """Raises ConfigError, so that an unreadable list is found at the start."""

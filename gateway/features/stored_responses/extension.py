@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from gateway.config.sections import GatewayConfig
 from gateway.features.extension import Extension, Host
-from gateway.features.stored_responses.words import StoredResponseWords
 
 _STORED_RESPONSE_BYTES = 512
 
 
 class StoredResponsesExtension(Extension):
-    """Explains requests that refer to stored responses."""
+    """Counts the memory of stored responses."""
 
     name = "stored_responses"
-    words = StoredResponseWords()
 
     @staticmethod
     def placement_bytes_max(config: GatewayConfig, /) -> int:

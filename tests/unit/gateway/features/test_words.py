@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.features.catalogue import KINDS
+from gateway.features.recorded import WORDS
 from gateway.features.words import Words, in_ms, plain, rounded
 
 
 def test_no_reason_is_explained_by_two_features() -> None:
-    reasons = [reason for kind in KINDS for reason in kind.words.reasons]
+    reasons = [reason for words in WORDS for reason in words.reasons]
     assert len(reasons) >= 5
     assert len(set(reasons)) == len(reasons)
 
