@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec import to_builtins
 
 from gateway.core.vocabulary import Category
 from gateway.fit.eldr import EldrScores
@@ -465,9 +466,9 @@ def cells(folder: Path) -> Pages:
     settings = balanceroute_plan.settings(list(LOADS), look=True)
     told: dict[str, list[object]] = {
         **{name: [[each.title, each.document()] for each in planned] for name, planned in plans.items()},
-        "balanceroute": [asdict(each) for each in settings],
-        "token_budget": [asdict(each) for each in token_budget_cells(list(WORKLOADS))],
-        "eldr": [asdict(each) for each in jobs_of(("published", "recorded"), FULL)],
+        "balanceroute": [to_builtins(each) for each in settings],
+        "token_budget": [to_builtins(each) for each in token_budget_cells(list(WORKLOADS))],
+        "eldr": [to_builtins(each) for each in jobs_of(("published", "recorded"), FULL)],
     }
     return {f"{name}.json": json.dumps(each).replace(str(folder), "") for name, each in told.items()}
 

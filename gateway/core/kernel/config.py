@@ -84,6 +84,8 @@ class OverflowMode(StrEnum):
 
 
 class PlacementConfig(Struct, frozen=True):
+    """Placement of requests on replicas and peers, and overflow to other regions."""
+
     policy: str = PlacementPolicy.COST
     """Built-in policy, such as `cost`, `price` or `round_robin`, or the name of a plug-in's policy."""
     policy_version: str | None = None
@@ -120,8 +122,8 @@ class PlacementConfig(Struct, frozen=True):
     objective. None: their requests are placed as by `cost`, since nothing would bound the delay that a lower price is
     worth."""
     price_first_token_share: float = 0.5
-    """Share of that time that an estimate may use for its target to count as in time; the rest covers what the estimate
-    does not know."""
+    """Share of `price_first_token` that an estimate may use for its target to count as in time; the rest covers
+    estimation errors."""
     price_of_second: float = 0.0
     """Price of one second of cost as `cost` measures it, in units of the prices' currency. 0: among targets in time,
     money alone decides."""
@@ -135,6 +137,8 @@ class PlacementConfig(Struct, frozen=True):
     remote_prefix_min_share: float = 0.0
     """Matched share of the prompt below which a region is chosen as if it knew none of it."""
     cache_aware_match_share: float = 0.3
+    """Matched share of the prompt above which the best match is chosen under `policy: cache_aware`, while loads are
+    close."""
     cache_aware_spread_max: int = 64
     """Difference of loads, in requests, above which they count as far apart, if `cache_aware_spread_ratio` is exceeded
     as well."""
@@ -153,8 +157,11 @@ class PlacementConfig(Struct, frozen=True):
     """Multiple of the average number of requests at which a replica loses its sessions to others (HAProxy's
     `hash-balance-factor`)."""
     ring_virtual_nodes: int = 160
+    """Points of each target on the hash ring, under `policy: consistent_hash`."""
     prefix_index_bytes_max: int = 64 * 2**20
+    """Memory of the prefix index; beyond it, the prefixes used least recently are forgotten."""
     prefix_ttl_ns: int = 3600 * _SECOND_NS
+    """Time after its last use at which a prefix is forgotten."""
     considered_max: int = 5
     """Targets recorded with each decision, for `explain`; 0 records none."""
     stored_responses_max: int = 100_000
@@ -165,23 +172,33 @@ class PlacementConfig(Struct, frozen=True):
 
 
 class PushingConfig(Struct, frozen=True):
+    """Condition under which replicas are sent requests, and the bounds on it (SkyWalker §3.3)."""
+
     mode: PushingMode = PushingMode.PENDING
     in_band_credit: int | None = 4
     """Legs started since the last probe and without a first token, beyond which they count as pending. None: probes
     alone count."""
     outstanding_max: int = 32
+    """Requests of this gateway in flight at one replica, under `mode: outstanding`, and at engines that report no
+    load."""
 
 
 class QueueConfig(Struct, frozen=True):
+    """Queue of requests that wait for a target."""
+
     length_max: int = 10_000
-    """Most requests waiting at this gateway."""
+    """Most requests in the queue; further ones are refused."""
     tenant_length_max: int = 10_000
-    """Most requests of one tenant among them."""
+    """Most requests of one tenant in the queue; further ones are refused."""
     wait_max_ns: int = 60 * _SECOND_NS
+    """Longest wait in the queue; then the request is refused."""
 
 
 class AttemptConfig(Struct, frozen=True):
+    """Attempts of a request, the retry budget, and the circuit breaker and ramp of each target."""
+
     attempts_max: int = 3
+    """Most attempts of one request."""
     refusals_max: int = 8
     """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures. Also the
     most times that a request may find engines full before it is rejected."""
@@ -190,12 +207,17 @@ class AttemptConfig(Struct, frozen=True):
     retry_budget_min: int = 10
     """Retries that are always available, so that a quiet gateway can retry at all."""
     first_token_deadline_ns: int = 120 * _SECOND_NS
+    """Time within which an attempt has to bring its first token; then it counts as failed."""
     breaker_failures_in_row: int = 5
+    """Consecutive failed legs that open the circuit breaker of a target."""
     breaker_window: int = 20
+    """Latest legs of a target over which the share of failures is computed."""
     breaker_failure_share: float = 0.5
     """Share of failures in a full window of legs that opens the breaker too, so that failing fast never looks idle."""
     breaker_open_ns: int = 5 * _SECOND_NS
+    """First time for which an open breaker keeps requests away; it doubles with each failure after it."""
     breaker_open_max_ns: int = 60 * _SECOND_NS
+    """Longest time for which an open breaker keeps requests away."""
     ramp_step_ns: int = 1 * _SECOND_NS
     """Time between steps of the ramp: a returning target may hold 1 leg, then twice as many after each step."""
     ramp_limit: int = 64
@@ -206,6 +228,7 @@ class ResumeConfig(Struct, frozen=True):
     """Handling of an answer that breaks after its first token."""
 
     enabled: bool = True
+    """Resume broken answers on another replica. False: the client's stream ends with an error."""
     resumes_max: int = 3
     """Most resumptions of one request."""
     wait_max_ns: int = 30 * _SECOND_NS
@@ -216,10 +239,14 @@ class ResumeConfig(Struct, frozen=True):
 
 
 class ObservationConfig(Struct, frozen=True):
+    """Age of engines' load reports, and the rate of heartbeats to peers."""
+
     replica_stale_ns: int = 2 * _SECOND_NS
+    """Time without a successful probe after which a replica is not available."""
     publish_interval_ns: int = 100 * _MILLISECOND_NS
     """Shortest interval between two heartbeats; they are sent on change."""
     keep_alive_ns: int = 1 * _SECOND_NS
+    """Longest interval between two heartbeats, if nothing has changed."""
     publish_change_share: float = 0.0
     """Share by which a number in the heartbeat must differ from the last one sent to count as changed; 0: any
     difference."""

@@ -68,6 +68,8 @@ class LocalityConfig(Struct, frozen=True):
 
 
 class DecodeConfig(Struct, frozen=True):
+    """Admission of prefilled requests to decode workers of disaggregated pools."""
+
     policy: DecodePolicyName = DecodePolicyName.JOIN_SHORTEST_QUEUE
     tick_interval_ns: int = 10 * _MILLISECOND_NS
     """Least interval between ticks; entries are admitted together at a tick."""

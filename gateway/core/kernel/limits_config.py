@@ -31,10 +31,11 @@ class TenantLimits(Struct, frozen=True):
     concurrency_max: int | None = None
     """Requests in flight at once, waiting ones included."""
     requests_per_minute: int | None = None
+    """Requests per minute."""
     tokens_per_minute: int | None = None
     """Tokens of prompts and outputs together."""
     limit_scope: LimitScope = LimitScope.MESH
-    """Scope of these three limits."""
+    """Gateways that share the limits on concurrency, requests and tokens."""
 
     @property
     def has_limits(self) -> bool:

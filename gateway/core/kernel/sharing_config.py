@@ -49,6 +49,8 @@ class SharingConfig(Struct, frozen=True):
 
 
 class InteractiveConfig(Struct, frozen=True):
+    """Class of requests for which a user waits."""
+
     first_token_ns: int | None = None
     """First-token objective: a request that cannot meet it is rejected on arrival. None: no objective."""
     models: tuple[ModelName, ...] = ()
@@ -56,8 +58,12 @@ class InteractiveConfig(Struct, frozen=True):
 
 
 class BatchConfig(Struct, frozen=True):
+    """Class of requests that use idle capacity in all regions, and yield to interactive ones."""
+
     first_token_ns: int | None = None
+    """First-token objective: a request that cannot meet it is rejected on arrival. None: no objective."""
     models: tuple[ModelName, ...] = ()
+    """Models whose requests have this class, unless the request, its key or its tenant names one."""
     free_share: float = 0.1
     """Share of an engine's room that is kept free for interactive requests."""
     queue_share: float = 0.75
@@ -70,13 +76,21 @@ class BatchConfig(Struct, frozen=True):
 
 
 class BestEffortConfig(Struct, frozen=True):
+    """Class of requests that run on idle replicas, or not at all."""
+
     first_token_ns: int | None = None
+    """First-token objective: a request that cannot meet it is rejected on arrival. None: no objective."""
     models: tuple[ModelName, ...] = ()
+    """Models whose requests have this class, unless the request, its key or its tenant names one."""
     queue_share: float = 0.5
+    """Share of `queue.length_max`: above this total queue length, further requests of this class are refused."""
     wait_max_ns: int = 60 * _SECOND_NS
+    """Longest wait in the queue, in place of `queue.wait_max`."""
 
 
 class ClassesConfig(Struct, frozen=True):
+    """Service classes, with their objectives and their use of shared capacity."""
+
     interactive: InteractiveConfig = field(default_factory=InteractiveConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     best_effort: BestEffortConfig = field(default_factory=BestEffortConfig)

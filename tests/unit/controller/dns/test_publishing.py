@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import urllib3.util.connection  # noqa: F401 - it binds a socket when it is imported, which is no test's doing
 
 from controller.dns.publishing import provider_of
 from controller.dns.rfc2136 import Rfc2136Dns
