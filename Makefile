@@ -124,7 +124,7 @@ LIVE := live failover resume succession token-budget-live
 IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
 IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
 
-results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study, or list them; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
+results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study or records, or list; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
 	$(if $(filter token-budget-classifier,$(NAME)),loadgen/studies/prompts/gather.sh build/prompts)
 	$(if $(REAL),.ci/setup-engines llamacpp)
 	$(or $(IN_$(NAME)),$(if $(filter $(LIVE),$(NAME)),,nice) $(BIN)/nightside results $(or $(NAME),--help)) \

@@ -88,8 +88,10 @@ class LazyCommand(click.Command):
         importlib.import_module("mesh.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
         gc.disable()  # modules stay: collecting among them takes a tenth of the start
-        command = getattr(importlib.import_module(module_name), attribute)
-        gc.enable()
+        try:
+            command = getattr(importlib.import_module(module_name), attribute)
+        finally:
+            gc.enable()
         assert isinstance(command, click.Command), f"{self.target} is not a command"
         return command
 

@@ -18,7 +18,7 @@ from mesh.journal import JournalFiles, JournalSettings, code_version
 from mesh.steps import Step
 from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
 
-FORMAT = 1
+FORMAT = 2
 
 
 class ControllerJournalHeader(msgspec.Struct, frozen=True):

@@ -18,4 +18,7 @@ def command_line(context: click.Context, output: Path | None) -> None:
     if output is None:
         click.echo(page, nl=False)
     else:
-        output.write_text(page, encoding="utf-8")
+        try:
+            output.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{output}: {error.strerror}") from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
+import yaml
 
 from mesh.settings_example import commented, examples_in
 from mesh.settings_page import markdown, meaning_in_yaml
@@ -21,15 +22,25 @@ def config_keys_command(introduction: Sequence[str], keys: Callable[[], Iterable
 
     @click.command("config-keys", help=f"List every key of a {file}: type, unit, range, default, example and meaning.")
     @click.option("-o", "--output", type=_FILE, help="Write the page to this file.")
-    @click.option("--example", type=_FILE, help="Show values of this file, and write its comments from the meanings.")
+    @click.option(
+        "--example",
+        type=_FILE,
+        help="Show values of this file, and write meanings into it in place of comments; ## stays.",
+    )
     def config_keys(output: Path | None, example: Path | None) -> None:
-        page = page_of(introduction, keys(), "" if example is None else example.read_text(encoding="utf-8"))
-        if example is not None:
-            example.write_text(with_meanings(example.read_text(encoding="utf-8"), keys()), encoding="utf-8")
-        if output is None:
-            click.echo(page, nl=False)
-        else:
-            output.write_text(page, encoding="utf-8")
+        try:
+            text = "" if example is None else example.read_text(encoding="utf-8")
+            page = page_of(introduction, keys(), text)
+            if example is not None:
+                example.write_text(with_meanings(text, keys()), encoding="utf-8")
+            if output is None:
+                click.echo(page, nl=False)
+            else:
+                output.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise click.ClickException(f"{example}: {error}") from error
 
     return config_keys
 

@@ -118,8 +118,9 @@ class _Libraries(logging.Handler):
 def _processors(log_format: LogFormat, stream: TextIO, clock: Clock) -> list[Processor]:
     is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
     if is_console:
-        colors = stream.isatty()
-        return [structlog.processors.add_log_level, _stamper(clock), structlog.dev.ConsoleRenderer(colors=colors)]
+        plain = structlog.dev.plain_traceback  # a traceback with local variables would show secrets and prompts
+        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
+        return [structlog.processors.add_log_level, _stamper(clock), renderer]
     return [_json_renderer(clock)]
 
 

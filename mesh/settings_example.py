@@ -78,15 +78,27 @@ def examples_in(text: str, known: Iterable[str]) -> dict[str, str]:
 def commented(text: str, meanings: Mapping[str, str]) -> str:
     """Return the example with each key's meaning as a comment, in place of earlier comments.
 
-    A key of the same name and meaning has it once. Lines that begin with `##` stay. Raises yaml.YAMLError.
+    A key of the same name and meaning has it once. Lines that begin with `##` stay. Raises yaml.YAMLError, and
+    ValueError where the values would change.
     """
     comments = _comments(text, meanings)
     lines: list[str] = []
-    for number, (line, end) in enumerate(zip(text.splitlines(), _ends_of_content(text), strict=True)):
+    ends, continued = _ends_of_content(text)
+    for number, (line, end) in enumerate(zip(text.splitlines(), ends, strict=True)):
         content = line if line.startswith(_KEPT) else line[:end].rstrip()
         if content or not line.strip():
-            lines += _with_comment(content, comments.get(number, ""))
-    return "\n".join(lines) + "\n"
+            lines += _with_comment(content, comments.get(number, ""), goes_on=number in continued)
+    made = "\n".join(lines) + "\n"
+    if _loaded(made) != yaml.safe_load(text):
+        raise ValueError("its comments cannot be replaced without changing its values")
+    return made
+
+
+def _loaded(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
 
 
 def _comments(text: str, meanings: Mapping[str, str]) -> dict[int, str]:
@@ -101,21 +113,28 @@ def _comments(text: str, meanings: Mapping[str, str]) -> dict[int, str]:
     return comments
 
 
-def _ends_of_content(text: str) -> list[int]:
-    """Column at which the content of each line ends, before any comment."""
+def _ends_of_content(text: str) -> tuple[list[int], set[int]]:
+    """Column at which the content of each line ends, before any comment, and the lines on which a scalar of several
+    lines begins."""
     ends = [0] * len(text.splitlines())
+    lengths = [len(line) for line in text.splitlines()]
+    continued: set[int] = set()
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         start, end = token.start_mark, token.end_mark
         if end.index > start.index:
-            ends[end.line] = max(ends[end.line], end.column)
-    return ends
+            ends[start.line : end.line] = lengths[start.line : end.line]
+            if start.line < end.line:  # a scalar of several lines
+                continued.add(start.line)
+            if end.line < len(ends):
+                ends[end.line] = max(ends[end.line], end.column)
+    return ends, continued
 
 
-def _with_comment(content: str, comment: str) -> list[str]:
-    """Lines of one entry: the comment stands behind it where it fits there, else above."""
+def _with_comment(content: str, comment: str, *, goes_on: bool) -> list[str]:
+    """Lines of one entry: the comment stands behind it where it fits there and its value ends there, else above."""
     if not comment:
         return [content]
-    if len(content) + 3 + len(comment) <= _WIDTH:
+    if not goes_on and len(content) + 3 + len(comment) <= _WIDTH:
         return [f"{content} # {comment}"]
     prefix = " " * (len(content) - len(content.lstrip(" "))) + "# "
     wrapped = textwrap.wrap(

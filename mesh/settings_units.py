@@ -25,7 +25,8 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
     (r"told_max", "tenants"),
     (r"header_count_max", "headers"),
     (r"running_max", "recoveries"),
-    (r"admissions_max|cache_aware_spread_max|retry_budget_min|window|batch_max", "requests"),
+    (r"retry_budget_min", "retries"),
+    (r"admissions_max|cache_aware_spread_max|window|batch_max", "requests"),
     (r"in_band_credit|outstanding_max|ramp_limit|breaker_(window|failures_in_row)", "legs"),
     (r"(.*_)?length(_max)?|(queue|history|requests|concurrency|decode_batch)_(max|min)", "requests"),
     (r"concurrency|slots|.*_margin|stored_responses_max", "requests"),
@@ -43,6 +44,8 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
 
 def unit_of(name: str, type_name: str) -> str:
     """Return the unit of a key's values, or of the values in its list; empty for values that are no amounts."""
+    if type_name == "size" and "_rate_" in f"{name}_":
+        return "bytes/s"
     if type_name in _BY_TYPE:
         return _BY_TYPE[type_name]
     if type_name not in ("integer", "number"):

@@ -44,16 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_configure() -> None:
-    """Collect tests without the garbage collector, which would look through thousands of them again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without the garbage collector, which would look through thousands of them again and again, and keep
+    it from looking at them from then on: nothing of them is garbage before the end.
+    """
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Keep the collector from looking at the tests from here on: nothing of them is garbage before the end."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -94,7 +94,7 @@ class ControllerCore(MeshState):
         return self._effects
 
     def next_wakeup_ns(self) -> int | None:
-        """Time at which TimePassed is wanted, if no other event comes first; None: not at all."""
+        """Time at which ControllerTimePassed is wanted, if no other event comes first; None: not at all."""
         heard = self.heard()
         times = [self._turn_ns(health, heard) for health in self.health.values()]
         if self.frozen and not self._is_frozen_by_order:

@@ -82,7 +82,7 @@ class OrderView(msgspec.Struct, frozen=True):
 
 
 def ask(admin: Admin, method: str, path: str, body: object | None = None) -> AdminAnswer:
-    """Send a request to the controller. Raises NotAsked, NotWritten and Refused."""
+    """Send a request to the controller. Raises NotAsked, CommandNotWritten and CommandRefused."""
     try:
         answer = admin.ask(method, path, body)
     except PermissionDenied as fault:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -447,6 +448,9 @@ class GatewayConfig(Sections, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Name of the gateway alone, since the config holds secrets."""
         return f"GatewayConfig({self.gateway_id})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # rich would prefer the struct's own to `__repr__`
+        return [("id", self.gateway_id)]
 
     @property
     def templates(self) -> tuple[ReplicaConfig, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -87,6 +88,9 @@ class ReplicaConfig(Struct, frozen=True):
     def __repr__(self) -> str:
         """Name of the replica alone, since the config holds a secret."""
         return f"ReplicaConfig({self.spec.replica_id})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # rich would prefer the struct's own to `__repr__`
+        return [("id", self.spec.replica_id)]
 
     @property
     def is_met(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Cell:
     def key(self) -> str:
         """Key of the cache; equal cells have equal keys, in any study. Raises OSError for a file that cannot be
         read."""
-        code = f"{sys.implementation.cache_tag} {_code_of(self.work.func.__module__)}"
+        func = self.work.func
+        code = f"{sys.implementation.cache_tag} {_libraries()} {_code_of(func.__module__)} {func.__qualname__}"
         text = json.dumps(
             [code, self.inputs, [_digest_of(file, _stamp_of(file)) for file in self.files]], sort_keys=True, default=str
         )
@@ -140,6 +142,18 @@ def _stamp_of(file: Path) -> tuple[int, int] | None:
 
 
 _code_of = cache(version_of)
+
+
+@cache
+def _libraries() -> str:
+    """Versions of the libraries that fits and random numbers depend on."""
+    found = []
+    for name in ("numpy", "scikit-learn"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join(found)
 
 
 @cache

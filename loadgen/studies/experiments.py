@@ -107,12 +107,12 @@ def play(cell: ScenarioCell) -> Figures:
 
 
 def _without_files(part: object, folder: Path, files: list[Path]) -> object:
-    """The document without its file names, which are added to `files`."""
+    """The document with the positions of its files, which are added to `files`, in place of their names."""
     if isinstance(part, Mapping):
         found = {}
         for key, value in part.items():
             is_file = key in _KEYS_OF_FILES and isinstance(value, str)
-            found[key] = None if is_file else _without_files(value, folder, files)
+            found[key] = len(files) if is_file else _without_files(value, folder, files)
             if is_file:
                 files.append(folder / value)
         return found

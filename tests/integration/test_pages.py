@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 import nightside
 from loadgen.bench.main import bench_names
+from loadgen.studies.main import results
 from tests.support.calibrations import calibration, write_calibration
 from tests.support.walk import ROOT
 
@@ -138,6 +139,9 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
         words = [*shlex.split(command), "--dry-run", "--silent"]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr}"
+    named = {name for command in commands for name in re.findall(r"make results NAME=([\w-]+)", command)}
+    assert len(named) > 8, "nothing is looked at"
+    assert named - {"records", "study"} <= set(results.commands)
 
 
 # Commands that are run

@@ -11,6 +11,7 @@ from tests.digests.run import RECORDED, digest_of, worlds
 FEW = [
     *("few_large/nightside", "skewed_day/nightside", "tenant_limits/nightside", "priced/chat"),
     *(name for name in worlds() if name.partition("/")[2] == "1"),
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in worlds() if name.partition("/")[2] in ("2", "3")),
 ]
 
 

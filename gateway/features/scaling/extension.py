@@ -45,7 +45,7 @@ class ScalingExtension(Extension):
     name = "scaling"
     labels: ClassVar = {
         ("nightside_replicas_wanted_changes_total", "reason"): Label("Cause of the change.", tuple(Reason)),
-        ("nightside_scaling_messages_total", "result"): Label("Result of applying the snapshot.", tuple(Result)),
+        ("nightside_scaling_messages_total", "result"): Label("Result of the call to the webhook.", tuple(Result)),
     }
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -119,3 +120,18 @@ async def test_a_core_that_fails_leaves_a_tail_and_a_story_that_fails_again(tmp_
     assert header.tail
     assert [step.effects for step in steps] == [[], None]
     assert replay([tmp_path / "story-000000.journal"]).divergence is None
+
+
+NAMES = [
+    *("ControllerConfigApplied", "ControllerTimePassed", "FreezeLifted", "FreezeOrdered", "GatewayConnected"),
+    *("GatewayDisconnected", "GatewayProbed", "NarrowingApplied", "PeersHeard", "PolicyAccepted", "RegistryApplied"),
+    "StateRestored",
+    *("Assign", "KeepOwners", "KeepPolicy", "PublishRecords", "StartRecovery", "TellCondition", "TellFrozen"),
+    "TellOrphans",
+]
+"""Names by which a journal of format 2 tells events and effects apart."""
+
+
+def test_a_name_that_changes_is_another_format() -> None:
+    names = [*sorted(kind.__name__ for kind in get_args(Event)), *sorted(kind.__name__ for kind in get_args(Effect))]
+    assert (FORMAT, names) == (2, NAMES)

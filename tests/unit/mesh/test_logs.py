@@ -56,6 +56,17 @@ def test_lines_carry_the_time_of_the_clock_that_was_handed_in() -> None:
     assert json.loads(stream.getvalue())["timestamp"] == "1970-01-01T00:00:01.500000Z"
 
 
+def test_a_traceback_shows_no_local_variables() -> None:
+    stream = io.StringIO()
+    secret = "s3cr3t of a local variable"
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        make_logger(LoggingConfig(format=LogFormat.CONSOLE), "us-1", stream).exception("failed")
+    assert "ValueError: wrong" in stream.getvalue()
+    assert secret not in stream.getvalue()
+
+
 def test_an_error_keeps_its_traceback() -> None:
     stream = io.StringIO()
     log = make_logger(JSON, "us-1", stream)

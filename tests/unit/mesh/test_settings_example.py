@@ -90,6 +90,24 @@ def test_comments_are_the_meanings_and_replace_others() -> None:
     assert yaml.safe_load(COMMENTED) == yaml.safe_load(TEXT)
 
 
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        ">-\n  us-east-1\n  and more",
+        "|\n  one # no comment\n  two",
+        "'long\n  text'",
+        '"long\n  text"',
+        "plain\n  text",
+    ],
+)
+def test_a_value_of_several_lines_is_kept(scalar: str) -> None:
+    text = f"first: {scalar}\nseconds: 1 # an earlier comment\n"
+    for each in (text, f"seconds: 1\nfirst: {scalar}\n"):
+        made = commented(each, MEANINGS | {"first": "First.", "seconds": "Seconds."})
+        assert yaml.safe_load(made) == yaml.safe_load(each)
+        assert "earlier" not in made
+
+
 def test_text_that_is_no_yaml_is_refused() -> None:
     with pytest.raises(yaml.YAMLError):
         commented("a: [", MEANINGS)

@@ -23,7 +23,7 @@ def test_prices_that_are_old_or_refused_are_complained_of() -> None:
     assert list(old.headlines()) == [
         "prices: the region file's list abc in EUR, in force for 2.0 h; these since 1 min, others in 1.5 h"
     ]
-    assert not list(PricesView("nobody", "").headlines())
+    assert not list(PricesView("none", "").headlines())
 
 
 def test_a_pool_that_may_not_grow_is_complained_of_and_shown() -> None:
