@@ -115,7 +115,7 @@ def test_our_file_is_one_that_an_operator_could_keep(section: Section, tmp_path:
 
 def test_keys_that_are_named_are_ours() -> None:
     """Each `section.key` in a right column is a key of the region file."""
-    reference = yaml.load((PAGE.parent / "examples/every_key.yaml").read_text(), yaml.BaseLoader)
+    reference = yaml.load((PAGE.parents[1] / "examples/every_key.yaml").read_text(), yaml.BaseLoader)
     columns = "".join(section.named_here for section in SECTIONS)
     named = re.findall(r"`([a-z_]+)\.([a-z_]+)(?:: [^`]+)?`", columns)
     assert len(named) > 8

@@ -22,6 +22,7 @@ from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.pools import PoolFit
 from gateway.core.kernel.queues import Line, Turn
+from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestState, Size
@@ -76,10 +77,10 @@ def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Or
 # Targets that a request may use
 
 
-@mutant("replicas in regions that the policy forbids are used", "kernel.replicas:Replicas.eligible")
+@mutant("replicas in regions that the policy forbids are used", "kernel.replica_groups:ReplicaGroups.eligible")
 def replicas_anywhere(
     original: Original,
-    replicas: Replicas,
+    groups: ReplicaGroups,
     model: ModelName,
     rule: PlaceRule,
     origin: Place | None = None,
@@ -87,13 +88,13 @@ def replicas_anywhere(
     connectors: frozenset[Connector] = ALL_CONNECTORS,
     fit: PoolFit | None = None,
 ) -> int:
-    anywhere = PlaceRule(regions=frozenset(state.spec.place.region for state in replicas))
-    return int(original(replicas, model, anywhere, origin, connectors=connectors, fit=fit))
+    anywhere = PlaceRule(regions=frozenset(place.region for (_, _, place, *_), _ in groups.members()))
+    return int(original(groups, model, anywhere, origin, connectors=connectors, fit=fit))
 
 
 @mutant(
     "an adopted replica takes what arrived where its home does not accept",
-    "kernel.replicas:_takes_from",
+    "kernel.replica_groups:_takes_from",
     hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
 )
 def taken_from_anywhere(original: Original, origin: Place | None, accepts: PlaceRule | None) -> bool:
