@@ -25,7 +25,7 @@ from mesh.naming.limits import DnsLimits
 from mesh.values import MEBIBYTE
 
 _KIBIBYTE = 1024
-_PROGRAM_BYTES = 128 * MEBIBYTE
+_PROGRAM_BYTES = 120 * MEBIBYTE
 """Python, its libraries, and an idle gateway."""
 _CONNECTION_BYTES = READ_BYTES + 256 * _KIBIBYTE + 32 * _KIBIBYTE
 """One connection: what it reads of a body that is not consumed, and one read of the event loop beyond that, or as much
