@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -21,7 +22,7 @@ class Running:
 _Request = TypeVar("_Request", bound=Running)
 
 
-class Engines(Generic[_Request]):
+class Engines(ABC, Generic[_Request]):
     """Runs requests at the engine of a group that has the fewest. `ended` is told of each request's end."""
 
     def __init__(self, groups: Sequence[Sequence[EngineModel]]) -> None:
@@ -29,8 +30,9 @@ class Engines(Generic[_Request]):
             [(engine, {}) for engine in engines] for engines in groups
         ]
 
+    @abstractmethod
     def ended(self, request: _Request, ended_ns: int) -> None:
-        raise NotImplementedError
+        """Take in the end of a request."""
 
     def submit(self, group: int, request: _Request, asked: EngineRequest, now_ns: int) -> None:
         engine, running = min(self.groups[group], key=lambda each: len(each[1]))
