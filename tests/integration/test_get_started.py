@@ -67,3 +67,8 @@ async def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
     assert (one, two) == (Block("echo one\n", "one\n"), Block("false\n", None))
     with pytest.raises(AssertionError, match="one"):
         await run([one, two], tmp_path)
+
+
+async def test_the_shell_s_notice_of_a_killed_process_is_no_output(tmp_path: Path) -> None:
+    page = '```sh\nsleep 600 & KILLED=$!\nkill -KILL $KILLED\nwait $KILLED || echo "ended with $?"\n```\n'
+    assert await run(blocks_of(page), tmp_path) == ["ended with 137\n"]

@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(127\.0\.0\.1:|localhost:|--port )(\d{4})\b")
 _MARK = "--- block {} ---"
+_NOTICE_OF_KILL = re.compile(r"^bash: line \d+: +\d+ Killed .*\n", flags=re.MULTILINE)
+"""Notice of a shell about a background process that was killed. The shell writes it whenever it reaps the process, so
+its place among the lines of later commands varies.
+"""
 _TIME_MAX_S = 240
 """Seconds, less than a test's time-out: the output up to then shows where the page hangs."""
 
@@ -59,8 +63,9 @@ def _line(shown: str) -> str:
 
 
 async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_MAX_S) -> list[str]:
-    """Run the blocks; returns the output of each. Raises AssertionError with the whole output if a command failed. All
-    processes that were started are ended."""
+    """Run the blocks; returns the output of each, without the shell's notices of killed processes. Raises
+    AssertionError with the whole output if a command failed. All processes that were started are ended.
+    """
     script = "set -eu\n" + "\n".join(
         f"echo '{_MARK.format(number)}'\n{block.commands}" for number, block in enumerate(blocks)
     )
@@ -96,7 +101,8 @@ async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_M
         await process.wait()
     printed = log.read_text()
     assert status == 0, f"{'ran out of time' if status is None else f'ended with {status}'} after this:\n{printed}"
-    return [part.partition("\n")[2] for part in re.split(r"^--- block \d+ ---", printed, flags=re.MULTILINE)][1:]
+    parts = re.split(r"^--- block \d+ ---", _NOTICE_OF_KILL.sub("", printed), flags=re.MULTILINE)
+    return [part.partition("\n")[2] for part in parts][1:]
 
 
 def _end(group: int) -> None:

@@ -100,6 +100,10 @@ GONE_AT_REST = tuple(
 """Types of one request's own objects; without a request no such object exists."""
 OBJECTS_OF_A_CONNECTION = 60
 """Approximate number of objects per connection; the number of clients' connections open at rest varies by chance."""
+OBJECTS_OF_A_FORWARD = 12
+"""Approximate number of sets and tuples in the policy of a forward that arrived: the number of forwards among the
+driver's recent steps varies by chance.
+"""
 RESIDENT_GROWTH_BYTES_MAX = 4 << 20
 OBJECTS_WAVER_MAX = 24
 """Variation in objects of any one type of the product, as connections and remembered prefixes come and go."""
@@ -288,7 +292,12 @@ def assert_no_growth(rounds: list[Census], requests: int) -> None:
     more_connections = max(0.0, growth([each.open_files for each in rounds]))
     # Objects of the product were checked by type: bounded ones come and go below their bound by the hundred.
     others = [each.objects - sum(each.ours.values()) for each in rounds]
-    objects_max = 0.05 * fmean(each.objects for each in rounds) + OBJECTS_OF_A_CONNECTION * more_connections
+    more_forwards = max(0.0, growth([each.ours.get(name_of(events.ForwardArrived), 0) for each in rounds]))
+    objects_max = (
+        0.05 * fmean(each.objects for each in rounds)
+        + OBJECTS_OF_A_CONNECTION * more_connections
+        + OBJECTS_OF_A_FORWARD * more_forwards
+    )
     assert growth(others) <= objects_max
     assert growth([each.resident_bytes for each in rounds]) <= RESIDENT_GROWTH_BYTES_MAX
     for kind, most in BOUNDED.items():
