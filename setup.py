@@ -65,7 +65,7 @@ COMPILED = (
     "gateway/core/features/prices/in_force.py",
     "gateway/core/features/prices/policy.py",
     "gateway/core/features/prices/price_table.py",
-    "gateway/core/features/resume.py",
+    "gateway/core/features/resume/feature.py",
     "gateway/core/features/scaling/demand.py",
     "gateway/core/features/scaling/flows.py",
     "gateway/core/features/scaling/planner.py",

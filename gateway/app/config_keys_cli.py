@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import Sections
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from mesh.config_keys_cli import config_keys_command
 from mesh.settings_reference import Key, keys_of
 

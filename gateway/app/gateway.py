@@ -36,6 +36,7 @@ from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.core.config import all_of
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.door.admin import GatewayAdminSources, LockdownOrder, make_admin_app
@@ -393,7 +394,7 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
-        promises=Promises(lambda: observed.core.config),
+        promises=Promises(lambda: all_of(observed.core.config)),
         rooms=next((each.rooms for each in observed.features if each.rooms is not None), no_rooms),
     )
 

@@ -14,13 +14,13 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import Event
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.features.disaggregated.feature import decode_figures_of
 from gateway.core.features.limits.events import TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.description import describe, gauges_of, sharing_of
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import ConfigApplied, PolicyApplied
+from gateway.core.kernel.events import PolicyApplied
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import extensions_of

@@ -12,8 +12,8 @@ from gateway.config.pools import pool_faults
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.config.tracing import tracing_faults
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.decode_config import check_decode, out_of_bounds
+from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
 from gateway.features.sections import CORE_CHECKS
 from mesh.faults import Fault

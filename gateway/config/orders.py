@@ -24,8 +24,8 @@ from gateway.config.checks import core_faults
 from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, ReplicaFile
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.decode_config import check_decode
+from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import check_decode
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (

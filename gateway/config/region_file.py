@@ -29,7 +29,7 @@ from gateway.config.targets import (
     ReplicaConfig,
 )
 from gateway.config.tracing import collector_headers
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Connector,

@@ -19,7 +19,7 @@ from gateway.config.content import ContentConfig
 from gateway.config.oidc import OidcConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.features.sections import FeatureSections
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig

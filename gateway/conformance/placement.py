@@ -28,14 +28,14 @@ from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
 from gateway.conformance.upsets import UPSETS
-from gateway.core.events import Event
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    ConfigApplied,
     FirstToken,
     LegEnded,
     PeersObserved,

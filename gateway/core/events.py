@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
+from gateway.core.config import CoreConfig
 from gateway.core.features.disaggregated.events import (
     DecodeHistoryRestored,
     DecodeProgress,
@@ -16,7 +19,6 @@ from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    ConfigApplied,
     DrainLifted,
     DrainRequested,
     FirstToken,
@@ -63,6 +65,13 @@ __all__ = [
     "TokensSettled",
     "TooLong",
 ]
+
+
+class ConfigApplied(Struct, frozen=True):
+    """Placement, pushing, limits and settings of features change; waiting requests are decided again at once."""
+
+    config: CoreConfig
+
 
 Event = (
     ConfigApplied

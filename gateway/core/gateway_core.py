@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from gateway.core.events import Event
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.features.catalogue import features_of
 from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.deadlines import Deadlines
@@ -22,7 +23,6 @@ from gateway.core.kernel.effects import (
 )
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    ConfigApplied,
     DrainLifted,
     DrainRequested,
     FeatureEvent,
@@ -84,6 +84,7 @@ class GatewayCore(Kernel):
         """`plug_ins` finds placement policies that are named in a config and not built in; `features` makes the
         optional features."""
         super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
+        self.config = CoreConfig()
         self._publisher = Publisher(self)
         self._judging = Judging(self)
         self._retries = Retries(self)

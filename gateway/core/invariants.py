@@ -214,11 +214,13 @@ class Checker:
         counted = leg.resume - story.resume == 1 + story.resumed_there if goes_on else leg.resume == story.resume
         self._expect("resumes are counted, wherever they were", counted, where)
         story.resume, story.resumed_there = leg.resume, 0
-        most = min(self._core.config.resume.resumes_max, story.resumes_left)
-        self._expect("nobody goes on for ever", leg.resume <= most, where)
+        self._expect("nobody goes on for ever", leg.resume <= story.resumes_left, where)
+        for feature in self._core.features:
+            if broken := feature.wrong_start(leg):
+                self._fail(broken, where)
         if leg.resumes_left is not None:
             told = leg.resume + leg.resumes_left.count
-            self._expect("whoever forwards allows no more than it may itself", told <= most, where)
+            self._expect("whoever forwards allows no more than it may itself", told <= story.resumes_left, where)
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:

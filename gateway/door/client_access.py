@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.limits_config import TRY_AGAIN_NS, Room
+from gateway.core.allowance import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.door.errors import (
     BUDGET_EXCEEDED,

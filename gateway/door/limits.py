@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 
-from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, Room
+from gateway.core.allowance import TRY_AGAIN_NS, LimitKind, Room
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000

@@ -15,9 +15,9 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
+from gateway.core.allowance import Room
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import fields
 
+from gateway.core.config import CoreConfig
 from gateway.core.features.prices.policy import Price
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.policy import Policy
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults
 from gateway.features.expert_locality.config import ExpertLocalityConfig

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from gateway.config.placement_plug_ins import find_policy, placement_faults
-from gateway.core.events import Event
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import ConfigApplied, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep, GatewaySubscriptions

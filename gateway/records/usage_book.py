@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import NamedTuple
 
-from gateway.core.kernel.limits_config import TRY_AGAIN_NS
+from gateway.core.allowance import TRY_AGAIN_NS
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage, OthersUsed
 from gateway.request.callers import NO_BUDGET, Budget, KeyId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.sharing_config import tenant_in
+from gateway.core.config import CoreConfig
+from gateway.core.tenant_config import tenant_in
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 
 

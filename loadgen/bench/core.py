@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
-from gateway.core import vocabulary
+from gateway.core import events, vocabulary
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode, QueueConfig
+from gateway.core.kernel.config import PushingConfig, PushingMode, QueueConfig
 from gateway.core.kernel.effects import Effect, StartLeg
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from itertools import product
 from statistics import median
 
-from gateway.core import vocabulary
+from gateway.core import events, vocabulary
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect, StartLeg
 from gateway.core.kernel.residency import ResidencyPolicy
 from loadgen.bench.core import BLOCK_BYTES, CONVERSATIONS, FAR_NS, MODEL, PLACE, PROMPT_BYTES, TENANT, conversation

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from gateway.core import events
+from gateway.core.config import all_of
 from gateway.core.events import Event
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
@@ -560,7 +561,7 @@ class InvariantWatch:
         has_answered = visit.first_token and not is_further_leg and not goes_on
         self._expect("after the first token there is no other attempt", not has_answered, where)
         self._expect("what goes on has begun", goes_on <= visit.first_token, where)
-        most = min(view.core.config.resume.resumes_max, visit.resumes_left)
+        most = min(all_of(view.core.config).resume.resumes_max, visit.resumes_left)
         self._expect("nobody goes on for ever", leg.resume <= most, where)
         if leg.resumes_left is not None:
             told = leg.resume + leg.resumes_left.count
@@ -610,7 +611,7 @@ class InvariantWatch:
         self._expect("an answer is written where its prompt was read for", is_own, where)
         is_in_turn = visit.is_pooled or not pool.connector.is_sequential
         self._expect("nothing is fetched before it was read", is_in_turn, where)
-        decode = view.core.config.decode
+        decode = all_of(view.core.config).decode
         beyond = decode.in_flight_margin if decode.sends_at_once or not pool.connector.is_sequential else 0
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)

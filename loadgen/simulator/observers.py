@@ -9,9 +9,9 @@ from typing import Protocol
 
 from controller.core.effects import Effect as Order
 from controller.core.events import Event as News
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, ReplicaSpec

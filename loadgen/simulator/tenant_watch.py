@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
+from gateway.core.features.limits.config import LimitScope
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect, EndRequest
 from gateway.core.kernel.events import RequestArrived
-from gateway.core.kernel.limits_config import LimitScope
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.kernel.sharing_config import DEFAULT_TENANT
+from gateway.core.tenant_config import DEFAULT_TENANT
 from gateway.core.vocabulary import GatewayId, Outcome, RequestId, TenantName
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.observers import GatewaySpec

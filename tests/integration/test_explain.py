@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.vocabulary import ModelName
 from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up

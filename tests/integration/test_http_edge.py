@@ -16,17 +16,12 @@ from yarl import URL
 
 from gateway.app.listening import server_limits, stop_server
 from gateway.config.targets import Dialect
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
+from gateway.core.features.resume.config import ResumeConfig
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import (
-    AttemptConfig,
-    CoreConfig,
-    ObservationConfig,
-    PlacementConfig,
-    QueueConfig,
-    ResumeConfig,
-)
+from gateway.core.kernel.config import AttemptConfig, ObservationConfig, PlacementConfig, QueueConfig
 from gateway.core.kernel.description import describe, gauges_of
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (

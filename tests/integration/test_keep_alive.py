@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import LimitsConfig
-from gateway.core.kernel.config import AttemptConfig, CoreConfig, QueueConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import AttemptConfig, QueueConfig
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_MESSAGE_STREAM,

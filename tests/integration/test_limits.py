@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import LimitsConfig
-from gateway.core.kernel.config import CoreConfig, QueueConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import QueueConfig
 from gateway.core.vocabulary import RequestId
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token
 from tests.support.core import LAYERED, MS, SECOND, US, under

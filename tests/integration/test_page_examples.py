@@ -30,7 +30,7 @@ from gateway.config.kubernetes import SERVICE_ACCOUNT_VARIABLE
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import Sections
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from gateway.features.prices.file import PricesFile, read_prices
 from gateway.policy.file import PolicyDocument, load_policy
 from loadgen.load.plan import without_a_fleet

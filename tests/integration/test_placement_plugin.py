@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 
 import gateway.core.placement.policy
-from gateway.core.kernel.config import CoreConfig, PlacementConfig
-from gateway.core.kernel.events import ConfigApplied
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied
+from gateway.core.kernel.config import PlacementConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
 from gateway.request.driver import GatewayStep

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import AuditConfig, GatewayConfig
-from gateway.core.kernel.config import ResumeConfig
+from gateway.core.features.resume.config import ResumeConfig
 from gateway.door.body_memory import BodyMemory
 from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.tokens import continuation

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.sharing_config import ClassesConfig, InteractiveConfig
+from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
 from tests.support.core import EU, LAYERED, SECOND, US, under
 from tests.support.gateways import CHAT, until
 from tests.support.regions import Mesh, Region

@@ -16,10 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig, StateConfig
+from gateway.core.config import CoreConfig
+from gateway.core.features.limits.config import LimitScope
 from gateway.core.features.limits.feature import limits_of
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.limits_config import LimitScope
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import RequestId, TenantName
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget

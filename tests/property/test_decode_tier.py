@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
-from gateway.core.kernel.decode_config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 BATCH = 3

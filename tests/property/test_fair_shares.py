@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
 from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.requests import RequestState
-from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import TenantName
 from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.kernel.config import (
     AttemptConfig,
-    CoreConfig,
     OverflowMode,
     PeerAvailability,
     PlacementConfig,

@@ -11,9 +11,9 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 _STEP_NS = 30_000_000

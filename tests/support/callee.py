@@ -12,10 +12,12 @@ import pytest
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
+from gateway.core.kernel.config import PushingConfig, PushingMode
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, PolicyApplied, ReplicasObserved
+from gateway.core.kernel.events import AssignmentApplied, PolicyApplied, ReplicasObserved
 from gateway.core.vocabulary import (
     GatewayId,
     ReplicaId,

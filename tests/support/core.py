@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
+from gateway.core.features.resume.config import ResumeConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy, ResumeConfig
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
 from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, processing_rule

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from gateway.core.features.disaggregated.admissions import Admission
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 MS = 1_000_000

@@ -19,7 +19,7 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
-from gateway.core.kernel.config import ResumeConfig
+from gateway.core.features.resume.config import ResumeConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from mesh.values import Address

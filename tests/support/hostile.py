@@ -16,7 +16,8 @@ from structlog.typing import EventDict, FilteringBoundLogger
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
-from gateway.core.kernel.config import AttemptConfig, CoreConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import AttemptConfig
 from gateway.door.body_memory import BodyMemory
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, stream
 from tests.support.core import MS, US, unresumed

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.kernel.residency import ResidencyPolicy

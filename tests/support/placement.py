@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.kernel.config import CoreConfig, ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import PlacementReason
 from tests.support.core import Desk, desk

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.kernel.effects import Effect
 from gateway.core.vocabulary import (
     GatewayId,

@@ -14,11 +14,12 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.features.disaggregated.events import ProgressSampled
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import AttemptConfig, CoreConfig, ObservationConfig
+from gateway.core.kernel.config import AttemptConfig, ObservationConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.effects import (
     Effect,

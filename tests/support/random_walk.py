@@ -9,7 +9,8 @@ import hashlib
 import random
 import sys
 
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import LegResult, ReplicaSpec, TenantName
 from tests.support.core import AP, EU, MS, SECOND, US, policy, replica_spec, rule

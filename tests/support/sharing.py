@@ -9,10 +9,11 @@ from itertools import count
 from msgspec.structs import replace
 
 from gateway.core import events
-from gateway.core.kernel.config import CoreConfig, QueueConfig
+from gateway.core.config import CoreConfig
+from gateway.core.features.limits.config import SharesConfig
+from gateway.core.kernel.config import QueueConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad
-from gateway.core.kernel.limits_config import SharesConfig
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     LoadReport,

@@ -10,7 +10,7 @@ from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
-from gateway.core.features.resume import Resume
+from gateway.core.features.resume.feature import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses.feature import StoredResponses

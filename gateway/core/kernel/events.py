@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import (
@@ -30,12 +29,6 @@ from gateway.core.vocabulary import (
 
 class FeatureEvent(Struct, frozen=True):
     """Event that is one feature's own, and that the kernel passes to it."""
-
-
-class ConfigApplied(Struct, frozen=True):
-    """Placement, pushing and limits change; waiting requests are decided again at once."""
-
-    config: CoreConfig
 
 
 class PolicyApplied(Struct, frozen=True):
@@ -166,23 +159,3 @@ class LegEnded(Struct, frozen=True):
 
 class TimePassed(Struct, frozen=True):
     """Wake-up that the core asked for with `next_wakeup_ns()`."""
-
-
-KernelEvent = (
-    ConfigApplied
-    | PolicyApplied
-    | AssignmentApplied
-    | DrainRequested
-    | DrainLifted
-    | ReplicasObserved
-    | PeersObserved
-    | TargetLost
-    | RequestArrived
-    | ForwardArrived
-    | RequestAbandoned
-    | LegAccepted
-    | FirstToken
-    | LegEnded
-    | TimePassed
-)
-"""Events that the kernel takes in itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.replicas import ReplicaState
@@ -36,7 +36,7 @@ class Feature(LegPlanner):
         """Take in an event that is this feature's own. Return false for all others."""
         return False
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:
         """Take in new settings."""
 
     def apply_policy(self, policy: ResidencyPolicy, /) -> None:
@@ -65,6 +65,10 @@ class Feature(LegPlanner):
     def violations(self) -> list[tuple[str, str]]:
         """Invariants of the feature that do not hold at present, each with a detail; for tests."""
         return []
+
+    def wrong_start(self, order: StartLeg, /) -> str:  # noqa: ARG002
+        """Name of the feature's invariant that this start of a leg breaks, or an empty text; for tests."""
+        return ""
 
     # Steps, while it is on
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.kernel.bits import slots_of
-from gateway.core.kernel.config import CoreConfig, PeerAvailability
+from gateway.core.kernel.config import KernelConfig, PeerAvailability
 from gateway.core.kernel.pools import PoolBounds, PoolFit, bounds_in
 from gateway.core.kernel.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.kernel.timers import TimerKind, Timers
@@ -40,7 +40,7 @@ class PeerState(TargetState[PeerSpec]):
 
     __slots__ = ("observation", "pool_queues", "queue_lengths", "served")
 
-    def __init__(self, home: Peers, spec: PeerSpec, slot: int, config: CoreConfig) -> None:
+    def __init__(self, home: Peers, spec: PeerSpec, slot: int, config: KernelConfig) -> None:
         super().__init__(
             home,
             spec,
@@ -81,7 +81,7 @@ class Peers(Targets[PeerState, PeerSpec]):
     last asked. The version changes with anything that may make a peer more or less available; a heartbeat equal to the
     last one changes nothing."""
 
-    def __init__(self, config: CoreConfig, timers: Timers) -> None:
+    def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None], _Answer] = {}
         self.thresholds: dict[ModelName, None] = {}
@@ -93,7 +93,7 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     # Changes
 
-    def configure(self, config: CoreConfig, now_ns: int) -> None:
+    def configure(self, config: KernelConfig, now_ns: int) -> None:
         self._forget_answers()
         super().configure(config, now_ns)
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
-from gateway.core.kernel.config import CoreConfig, PushingMode
+from gateway.core.kernel.config import KernelConfig, PushingMode
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState
@@ -53,7 +53,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "waiting",
     )
 
-    def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: CoreConfig) -> None:
+    def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: KernelConfig) -> None:
         super().__init__(
             home,
             spec,
@@ -106,7 +106,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
 class Replicas(Targets[ReplicaState, ReplicaSpec]):
     """All replicas assigned to this gateway."""
 
-    def __init__(self, config: CoreConfig, timers: Timers) -> None:
+    def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self.groups = ReplicaGroups()
         """Groups of the replicas, available or not, by what they serve."""
@@ -119,6 +119,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that can continue an answer that another replica began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated pools without a free decode slot for further prefilled prompts."""
+        self._prefill_kv_max_share = 1.0
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
@@ -243,7 +244,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if state.listed:
             self._levels.put(state.slot, state.load)
 
-    def configure(self, config: CoreConfig, now_ns: int) -> None:
+    def configure(self, config: KernelConfig, now_ns: int) -> None:
         for state in self:
             _set_credit(state, config)
         super().configure(config, now_ns)
@@ -290,6 +291,15 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             self._full_pools.discard(pool)
         for state in self:
             if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
+                self.refresh(state, now_ns)
+
+    def limit_prefill_kv(self, max_share: float, now_ns: int) -> None:
+        """Set the KV cache usage above which a prefill worker is sent no requests."""
+        if max_share == self._prefill_kv_max_share:
+            return
+        self._prefill_kv_max_share = max_share
+        for state in self:
+            if state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)
 
     # Queries
@@ -445,7 +455,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 return AVAILABLE  # the decode tier limits what a decode worker is given
             if state.spec.pool in self._full_pools:
                 return Standing.DECODE_FULL
-            if state.kv_usage > self._config.decode.prefill_kv_max_share:
+            if state.kv_usage > self._prefill_kv_max_share:
                 return Standing.KV_FULL
         pushing = self._config.pushing
         mode = _mode_for(state.spec, pushing.mode)
@@ -470,7 +480,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return state.sampled_ns + stale_ns
 
 
-def _set_credit(state: ReplicaState, config: CoreConfig) -> None:
+def _set_credit(state: ReplicaState, config: KernelConfig) -> None:
     """Set how own legs count towards the replica's fullness: by the pushing mode, or as part of a disaggregated
     pool."""
     mode, credit = _mode_for(state.spec, config.pushing.mode), config.pushing.in_band_credit

@@ -14,7 +14,6 @@ from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
-from gateway.core.kernel.sharing_config import ClassesConfig
 from gateway.core.vocabulary import ServiceClass
 
 _LOOKED_AT_MAX: Final = 8
@@ -31,10 +30,8 @@ class Rooms:
         self._homes = homes
         self._replicas = replicas
         self._peers = peers
-        self._config = ClassesConfig()
-
-    def configure(self, config: ClassesConfig) -> None:
-        self._config = config
+        self.free_share = 0.0
+        """Share of an engine's room that batch requests leave free."""
 
     def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
         """Mask of the replicas of `mask` (available ones) that no request is held for and that have room."""
@@ -43,7 +40,7 @@ class Rooms:
             return self._replicas.idle(mask)
         found = 0
         for slot in self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX):
-            if has_room(self._replicas.at(slot), self._config.batch.free_share):
+            if has_room(self._replicas.at(slot), self.free_share):
                 found |= 1 << slot
         return found
 
@@ -54,7 +51,7 @@ class Rooms:
         for slot in slots_of(mask):
             is_idle = request_class.service_class is _BEST_EFFORT
             spare = self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle)
-            if spare > (0.0 if is_idle else self._config.batch.free_share):
+            if spare > (0.0 if is_idle else self.free_share):
                 found |= 1 << slot
         return found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 from gateway.core.kernel.admission import WaitingRoom
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.drains import Drains
 from gateway.core.kernel.goodput import Goodput
 from gateway.core.kernel.peers import Peers
@@ -50,7 +50,7 @@ class GatewayState:
         self.seed = seed
         """Seed of every source of chance in this core."""
         self.place = place
-        self.config = CoreConfig()
+        self.config = KernelConfig()
         self.policy: ResidencyPolicy = closed_policy(place, "no policy applied yet")
         self.assignment_version = 0
         self.control = ControlVersion()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, Rest
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
 
@@ -64,7 +64,7 @@ class TargetState(Generic[_SpecOf_co]):
         target: Target,
         timer_kind: TimerKind,
         standing_when_lost: Standing,
-        config: CoreConfig,
+        config: KernelConfig,
     ) -> None:
         self.home = home
         """Set that contains this target; it must be told when a leg starts or ends here."""
@@ -115,7 +115,7 @@ _Spec = TypeVar("_Spec", bound=Spec)
 class Targets(Generic[_State, _Spec]):
     """All targets of one kind that this gateway has."""
 
-    def __init__(self, config: CoreConfig, timers: Timers) -> None:
+    def __init__(self, config: KernelConfig, timers: Timers) -> None:
         self._config = config
         self._timers = timers
         self._by_id: dict[str, _State] = {}
@@ -150,7 +150,7 @@ class Targets(Generic[_State, _Spec]):
 
     # Changes
 
-    def configure(self, config: CoreConfig, now_ns: int) -> None:
+    def configure(self, config: KernelConfig, now_ns: int) -> None:
         self._config = config
         for state in self:
             state.breaker.configure(config.attempt)

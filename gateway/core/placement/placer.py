@@ -20,7 +20,6 @@ from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.rooms import Homes
-from gateway.core.kernel.sharing_config import ClassesConfig
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
@@ -117,10 +116,11 @@ class Placer:
 
     # Changes
 
-    def configure_classes(self, config: ClassesConfig) -> None:
-        self._eligibility.rooms.configure(config)
-        slos = ((each, config.first_token_ns(each)) for each in ServiceClass)
-        self._fleet.first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
+    def configure_classes(self, free_share: float, first_token_slos_ns: dict[ServiceClass, int]) -> None:
+        """Take new settings of service classes: the share of an engine's room that requests which yield leave free, and
+        first-token objectives."""
+        self._eligibility.rooms.free_share = free_share
+        self._fleet.first_token_slos_ns = first_token_slos_ns
 
     def configure(self, config: PlacementConfig) -> None:
         """Take new settings. Indexes are emptied only if their own bounds changed, and the policy is replaced only if

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import out_of_bounds
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.decode_config import out_of_bounds
 from gateway.features.section import FeatureSection, WrittenFile
 from mesh.faults import Fault
 from mesh.values import SECOND_NS

@@ -12,6 +12,7 @@ from functools import partial
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.config import all_of
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
@@ -102,7 +103,7 @@ class Predictors:
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""
-        horizon = self._host.core.config.decode.balance.horizon_steps
+        horizon = all_of(self._host.core.config).decode.balance.horizon_steps
         if not make_estimator(arrays).answers_for(horizon):
             raise UnusableArrays(f"it was fitted for another horizon than {horizon} steps")
         self._host.submit(

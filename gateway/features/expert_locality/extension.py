@@ -9,10 +9,11 @@ from functools import partial
 from typing import ClassVar
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.config import all_of
+from gateway.core.features.disaggregated.config import LOCAL_POLICIES
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.kernel.decode_config import LOCAL_POLICIES
 from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.features.expert_locality.keeper import LocalityKeeper
@@ -71,7 +72,7 @@ class ExpertLocalityExtension(Extension):
         """Nearness of a request by the expert counts of its prefill, given as received. None where no policy uses it,
         or without counts."""
         comparer = self._comparers.get(pool)
-        if comparer is None or not counts or self._host.core.config.decode.policy not in LOCAL_POLICIES:
+        if comparer is None or not counts or all_of(self._host.core.config).decode.policy not in LOCAL_POLICIES:
             return None
         try:
             told = read_counts(counts)

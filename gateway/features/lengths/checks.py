@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from mesh.faults import Fault
 
 

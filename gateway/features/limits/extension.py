@@ -7,9 +7,9 @@ from typing import ClassVar
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
+from gateway.core.allowance import LimitKind
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.limits_config import LimitKind
 from gateway.features.extension import Extension, Host
 from gateway.features.limits.metrics import LimitLevels
 from mesh.series import EVERY_SERIES, Label

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.sharing_config import PRIORITY_MAX
+from gateway.core.config import CoreConfig
+from gateway.core.tenant_config import PRIORITY_MAX
 from gateway.core.vocabulary import ModelName, ServiceClass
 from mesh.faults import Fault
 

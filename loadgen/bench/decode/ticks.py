@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from gateway.core.features.disaggregated.admissions import Admission
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 STAGES = ("prepare", "aged", "greedy", "refined", "tick")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.decode_config import BalanceConfig, DecodePolicyName
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodePolicyName
 from loadgen.studies.balanceroute.loads import ASIDE, CHOOSING, TABLES
 from loadgen.studies.balanceroute.world import BACKLOG, Setting
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from gateway.core.kernel.decode_config import BalanceConfig
+from gateway.core.features.disaggregated.config import BalanceConfig
 from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies.balanceroute import plan

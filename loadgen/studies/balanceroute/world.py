@@ -19,6 +19,7 @@ from typing import assert_never
 from msgspec import to_builtins
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PromptKey
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
@@ -26,7 +27,6 @@ from gateway.core.features.disaggregated.predictors.fitted import FittedPredicto
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.kernel.decode_config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
 from loadgen.engine.model import Finished, FirstToken

@@ -8,11 +8,11 @@ import random
 from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
 from gateway.core.features.disaggregated.books import Entry, Worker
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.policy import DecodePolicy, Round
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.seats import Seats
-from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.nearness import UNIT
 
 

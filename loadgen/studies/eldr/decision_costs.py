@@ -17,12 +17,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from gateway.request.expert_counts import read_counts

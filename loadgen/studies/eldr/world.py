@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
-from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.kernel.decode_config import (
+from gateway.core.features.disaggregated.config import (
     LATE_POLICIES,
     BalanceConfig,
     DecodeConfig,
     DecodePolicyName,
     LocalityConfig,
 )
+from gateway.core.features.disaggregated.predictor import Facts
+from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled, Steps

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.disaggregated.books import Entry, Group, Worker, dispatch, end, progress, start
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictor import Facts, Numbers
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor
 from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
 from gateway.core.features.disaggregated.projection import Projection
-from gateway.core.kernel.decode_config import BalanceConfig
 from gateway.core.vocabulary import ReplicaId, RequestId
 from gateway.fit.fitting import FitRules, fit_predictor
 from gateway.fit.samples import split_in_time

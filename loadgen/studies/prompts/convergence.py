@@ -14,8 +14,8 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
+from gateway.core.features.lengths.config import TokenBudgetConfig
 from gateway.core.features.lengths.token_budget import NO_TENANT, TokenBudget
-from gateway.core.kernel.config import TokenBudgetConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
 from gateway.request.classifying import classify

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.core.kernel.sharing_config import SharingConfig
+from gateway.core.features.sharing.config import SharingConfig
 from loadgen.figures import Figures
 from loadgen.report import RequestRecord
 from loadgen.studies.rendering import render

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementPolicy
 from loadgen.figures import Figures
 from loadgen.pages.markdown import listed
 from loadgen.studies import numbers as of

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gateway.core.features.lengths.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.features.lengths.threshold import Move, Threshold, Trouble
 from gateway.core.features.lengths.token_budget import TokenBudget
-from gateway.core.kernel.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
 from loadgen.engine.model import EngineConfig, EngineModel
 from loadgen.engine.sequences import EngineRequest

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import GatewayConfig, ProbeConfig
-from gateway.core.kernel.events import ConfigApplied
+from gateway.core.events import ConfigApplied
 from gateway.core.vocabulary import Standing
 from tests.fakes.engine import (
     DONE,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gateway.config.sections import AuditConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, LoadReport, ModelName, Place, RegionName, ReplicaId
 from gateway.peers import codec

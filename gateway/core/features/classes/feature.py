@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import all_of
+from gateway.core.features.classes.config import ClassesConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.events import ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
@@ -24,14 +26,20 @@ class Classes(Feature):
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
-        self._config = core.config.classes
+        self._set(ClassesConfig())
 
     def is_on(self) -> bool:
         return True
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:  # noqa: ARG002
-        self._config = config.classes
-        self._core.placer.configure_classes(config.classes)
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
+        self._set(all_of(config).classes)
+
+    def _set(self, config: ClassesConfig) -> None:
+        self._config = config
+        slos = ((each, config.first_token_ns(each)) for each in ServiceClass)
+        self._core.placer.configure_classes(
+            config.batch.free_share, {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
+        )
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:  # noqa: ARG002
         """Set how long the request may wait, and when it yields no more."""

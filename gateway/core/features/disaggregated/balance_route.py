@@ -12,12 +12,12 @@ import random
 from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.features.disaggregated.board import Board
 from gateway.core.features.disaggregated.books import BOUNDLESS, Entry, Worker
+from gateway.core.features.disaggregated.config import LOOKS_AHEAD, BalanceConfig, DecodeConfig
 from gateway.core.features.disaggregated.policy import DecodePolicy, Round
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.projection import Projection
 from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.features.disaggregated.subset import best_subset
-from gateway.core.kernel.decode_config import LOOKS_AHEAD, BalanceConfig, DecodeConfig
 
 
 class BalanceRoute(DecodePolicy):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.least_kv_tokens import LeastKvTokens
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.power_of_two import PowerOfTwo
 from gateway.core.features.disaggregated.random_choice import RandomChoice
 from gateway.core.features.disaggregated.round_robin import RoundRobin
-from gateway.core.kernel.decode_config import DecodePolicyName
 
 BUILT_IN: DecodePolicies = {
     DecodePolicyName.RANDOM: RandomChoice,

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
@@ -22,7 +23,6 @@ from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.bits import slots_of
-from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.timers import Timer, TimerKind, Timers

@@ -7,13 +7,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from gateway.core.config import all_of
 from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted, ProgressSampled
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import SampleProgress
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded
 from gateway.core.kernel.feature import Feature
@@ -68,7 +70,9 @@ class Disaggregated(Feature):
     def __init__(self, core: Kernel) -> None:
         self._core = core
         rng = random.Random(core.seed)
-        self._pools = DecodePools(core.config.decode, core.replicas, core.timers, rng, self._policies)
+        config = DecodeConfig()
+        core.replicas.limit_prefill_kv(config.prefill_kv_max_share, now_ns=0)
+        self._pools = DecodePools(config, core.replicas, core.timers, rng, self._policies)
         self._gone: list[DecodePool] = []
         """Pools that the latest assignment has taken away, until their requests are queued again."""
 
@@ -103,8 +107,10 @@ class Disaggregated(Feature):
                 for feature in self._core.hooks.progressed:
                     feature.progressed(request, each.output_tokens)
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
-        self._pools.configure(config.decode, now_ns)
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:
+        decode = all_of(config).decode
+        self._core.replicas.limit_prefill_kv(decode.prefill_kv_max_share, now_ns)
+        self._pools.configure(decode, now_ns)
 
     def assign(
         self, event: AssignmentApplied, joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /

@@ -13,10 +13,10 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.features.disaggregated.admissions import Admission, AdmissionReason, WorkerView
 from gateway.core.features.disaggregated.books import Entry, Group, Worker, dispatch
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.pool import Pool
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.seats import Seats
-from gateway.core.kernel.decode_config import DecodeConfig
 
 
 class Watcher(Protocol):

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.disaggregated.books import Entry, Worker
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
-from gateway.core.kernel.decode_config import BalanceConfig
 
 _ROWS = 64
 _NEVER = -1

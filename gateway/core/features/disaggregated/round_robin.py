@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from gateway.core.features.disaggregated.books import Worker
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.policy import DecodePolicy
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.seats import Seats
-from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.vocabulary import ReplicaId
 
 

@@ -15,12 +15,12 @@ from gateway.core.features.disaggregated import books
 from gateway.core.features.disaggregated.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
 from gateway.core.features.disaggregated.books import Entry, Group, Worker
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import LOCAL_POLICIES, DecodeConfig, check_decode
 from gateway.core.features.disaggregated.policy import DecodePolicies, DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.features.disaggregated.pool import Pool
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.kernel.bits import lowest_slot
-from gateway.core.kernel.decode_config import LOCAL_POLICIES, DecodeConfig, check_decode
 from gateway.core.vocabulary import PoolSpec, ReplicaId, RequestId
 
 _LONG_AGO_NS = -(1 << 61)

@@ -12,10 +12,10 @@ import random
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
 from gateway.core.features.disaggregated.board import Board
 from gateway.core.features.disaggregated.books import Entry, Worker
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.policy import Round
 from gateway.core.features.disaggregated.predictor import Predictor
 from gateway.core.features.disaggregated.seats import Seats
-from gateway.core.kernel.decode_config import DecodeConfig
 
 
 class BalanceLocal(BalanceRoute):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.expert_locality.balance_local import BalanceLocal
 from gateway.core.features.expert_locality.eldr import Eldr
-from gateway.core.kernel.decode_config import DecodePolicyName
 
 BY_EXPERTS: DecodePolicies = {
     DecodePolicyName.ELDR: Eldr,

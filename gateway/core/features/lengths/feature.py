@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from gateway.core.config import all_of
+from gateway.core.features.lengths.config import TokenBudgetConfig
 from gateway.core.features.lengths.events import TokenBudgetRestored
 from gateway.core.features.lengths.ladders import Ladder, Ladders
 from gateway.core.features.lengths.token_budget import Estimate, TokenBudget
 from gateway.core.features.lengths.tuning import ThresholdTuning
-from gateway.core.kernel.config import CoreConfig, OverflowMode
+from gateway.core.kernel.config import KernelConfig, OverflowMode
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded, TooLong
 from gateway.core.kernel.feature import Feature
@@ -112,7 +114,7 @@ class PoolsByLength(Feature):
         self._is_sorted = False
         """True while waiting requests may have been assigned to pools by their budgets."""
         self.ladders = Ladders(core.place.region, core.replicas, core.peers)
-        self.token_budget = TokenBudget(core.config.token_budget)
+        self.token_budget = TokenBudget(TokenBudgetConfig())
         self.tuning = ThresholdTuning(core)
         self.counts: dict[tuple[ModelName, PoolName], PoolCounts] = {}
 
@@ -139,8 +141,10 @@ class PoolsByLength(Feature):
         self.token_budget.restore(event.snapshot)
         return True
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
-        self.token_budget.configure(config.token_budget)
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:
+        settings = all_of(config)
+        self.token_budget.configure(settings.token_budget)
+        self.tuning.config = settings.threshold
         self.tuning.configured(now_ns)
 
     def assign(

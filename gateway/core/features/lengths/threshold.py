@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.kernel.config import ThresholdConfig
+from gateway.core.features.lengths.config import ThresholdConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import Word
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import ceil, exp2, log2
 from typing import Final
 
+from gateway.core.features.lengths.config import TokenBudgetConfig
 from gateway.core.features.lengths.events import LearntLengths, LearntRatio, TokenBudgetSnapshot
-from gateway.core.kernel.config import TokenBudgetConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
 

@@ -6,6 +6,7 @@ This module places nothing. Peers tune their own pools; those thresholds arrive 
 
 from __future__ import annotations
 
+from gateway.core.features.lengths.config import ThresholdConfig
 from gateway.core.features.lengths.threshold import Threshold, Trouble
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.kernel import Kernel
@@ -20,6 +21,7 @@ class ThresholdTuning:
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
+        self.config = ThresholdConfig()
         self.thresholds: dict[PoolName, Threshold] = {}
         """Threshold of each assigned pool that has one."""
         self._preempted: dict[PoolName, int] = {}
@@ -27,7 +29,7 @@ class ThresholdTuning:
     def configured(self, now_ns: int) -> None:
         """Follow changed pools or config: a threshold with a new configured value starts there, others keep their
         value."""
-        if not self._core.config.threshold.tuned:
+        if not self.config.tuned:
             for pool, threshold in self.thresholds.items():
                 self._core.replicas.retune(pool, threshold.home_tokens)
             self.thresholds = {}
@@ -36,9 +38,9 @@ class ThresholdTuning:
         for pool, (home, limit) in self._core.replicas.groups.told_thresholds.items():
             known = before.get(pool)
             if known is None or known.home_tokens != home:
-                known = Threshold(self._core.config.threshold, home, max(home, limit), now_ns)
+                known = Threshold(self.config, home, max(home, limit), now_ns)
             else:
-                known.configure(self._core.config.threshold, home, max(home, limit))
+                known.configure(self.config, home, max(home, limit))
             self.thresholds[pool] = known
             self._core.replicas.retune(pool, known.tokens)
         self._preempted = {pool: self._preempted.get(pool, 0) for pool in self.thresholds}

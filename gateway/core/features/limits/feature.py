@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.allowance import TRY_AGAIN_NS, LimitKind, Room
+from gateway.core.config import all_of
+from gateway.core.features.limits.config import LimitScope, SharesConfig
 from gateway.core.features.limits.events import TokensSettled
 from gateway.core.features.limits.shares import floor_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter, demand_of
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig, ObservationConfig
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import FeatureEvent, ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.kernel.limits_config import TRY_AGAIN_NS, LimitKind, LimitScope, Room
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.requests import Phase, Rejected, RequestState
 from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
-from gateway.core.kernel.sharing_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.kernel.timers import Timer, TimerKind
+from gateway.core.tenant_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     Outcome,
@@ -85,7 +87,8 @@ class Limits(Feature):
         self._gateway_id, self._place = core.gateway_id, core.place
         self._peers, self._timers = core.peers, core.timers
         self._timer = Timer(TimerKind.FEATURE, _TIMER)
-        self._config = CoreConfig()
+        self._observation = ObservationConfig()
+        self._sharing = SharesConfig()
         self._tenants: dict[TenantName, TenantConfig] = {}
         self._default: TenantConfig | None = None
         self._is_on = False
@@ -114,11 +117,12 @@ class Limits(Feature):
         self._settle(event.request_id, event.tokens, now_ns)
         return True
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
-        self._config = config
-        self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANT}
-        self._default = config.tenants.get(DEFAULT_TENANT)
-        self._is_on = any(each.has_limits for each in config.tenants.values())
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:
+        settings = all_of(config)
+        self._observation, self._sharing = settings.observation, settings.shares
+        self._tenants = {name: each for name, each in settings.tenants.items() if name != DEFAULT_TENANT}
+        self._default = settings.tenants.get(DEFAULT_TENANT)
+        self._is_on = any(each.has_limits for each in settings.tenants.values())
         for tenant, meter in list(self._meters.items()):
             followed = self._config_of(tenant)
             if followed is None:
@@ -211,10 +215,10 @@ class Limits(Feature):
 
     def round(self, now_ns: int) -> None:
         """Compute shares anew, and what is told of this gateway's use."""
-        interval_ns = self._config.observation.publish_interval_ns
+        interval_ns = self._observation.publish_interval_ns
         dividers: dict[tuple[LimitScope, TenantName | None], _Divider | None] = {}
         for tenant, meter in list(self._active.items()):
-            meter.turn(now_ns, self._config.shares.demand_window_ns)
+            meter.turn(now_ns, self._sharing.demand_window_ns)
             if meter.is_idle:
                 del self._active[tenant]
             else:
@@ -289,15 +293,15 @@ class Limits(Feature):
         once: all of them left this gateway its part."""
         meter = self._meters.pop(tenant, None)
         if meter is None:
-            if len(self._meters) >= self._config.shares.tenants_max:
+            if len(self._meters) >= self._sharing.tenants_max:
                 self._forget_one()
             meter = TenantMeter(tenant, config, now_ns)
         self._meters[tenant] = self._active[tenant] = meter
-        meter.turn(now_ns, self._config.shares.demand_window_ns)
+        meter.turn(now_ns, self._sharing.demand_window_ns)
         for _, limit in meter.limits():
             limit.alone()
         self._divide(meter, self._divider_of(meter, {}, now_ns), now_ns)
-        self._timers.set_earlier(self._timer, now_ns + self._config.observation.publish_interval_ns)
+        self._timers.set_earlier(self._timer, now_ns + self._observation.publish_interval_ns)
         return meter
 
     def _exceeded(self, meter: TenantMeter, tokens: int, now_ns: int) -> Rejected | None:
@@ -338,16 +342,16 @@ class Limits(Feature):
         if limit.share >= limit.limit:
             return TRY_AGAIN_NS
         rtts_ns = [state.observation.rtt_p99_ns for state in self._peers if state.observation is not None]
-        observation = self._config.observation
+        observation = self._observation
         return observation.keep_alive_ns + 3 * observation.publish_interval_ns + max(rtts_ns, default=0)
 
     def _tokens_of(self, profile: RequestProfile) -> int:
         output_max = profile.output_tokens_max
-        output = self._config.shares.output_tokens_reserved if output_max is None else max(output_max, 0)
+        output = self._sharing.output_tokens_reserved if output_max is None else max(output_max, 0)
         return -(-profile.prompt_bytes // _BYTES_PER_TOKEN) + output
 
     def _divide(self, meter: TenantMeter, divider: _Divider | None, now_ns: int) -> None:
-        shares = self._config.shares
+        shares = self._sharing
         if divider is None:
             for _, limit in meter.limits():
                 limit.alone()
@@ -414,11 +418,11 @@ class Limits(Feature):
         observation = state.observation
         if observation is None or self._is_silent(observation, now_ns):
             return now_ns
-        interval_ns = self._config.observation.publish_interval_ns
+        interval_ns = self._observation.publish_interval_ns
         return observation.generated_ns - observation.rtt_p99_ns // 2 - 2 * interval_ns
 
     def _is_silent(self, observation: PeerObservation, now_ns: int) -> bool:
-        return now_ns - observation.heard_ns > self._config.shares.reserved_ns
+        return now_ns - observation.heard_ns > self._sharing.reserved_ns
 
     def _uses_of(self, state: PeerState, now_ns: int) -> dict[TenantName, TenantUse]:
         observation = state.observation
@@ -438,13 +442,13 @@ class Limits(Feature):
         if state.observation is not None:
             return False
         waited_ns = now_ns - self._known_ns.get(state.spec.gateway_id, now_ns)
-        return waited_ns < 3 * self._config.observation.keep_alive_ns
+        return waited_ns < 3 * self._observation.keep_alive_ns
 
     def _tell(self) -> None:
         """Collect the use of tenants that share limits with other gateways, for heartbeats."""
-        window_ns = self._config.shares.demand_window_ns
+        window_ns = self._sharing.demand_window_ns
         meters = [each for each in self._active.values() if each.config.limit_scope is not LimitScope.GATEWAY]
-        told_max = self._config.shares.told_max
+        told_max = self._sharing.told_max
         self.untold = max(0, len(meters) - told_max)
         if self.untold:
             meters.sort(key=lambda each: (-each.pressure, each.tenant))

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.allowance import LimitKind
 from gateway.core.features.limits.shares import SlowGrowth, shares_of
 from gateway.core.features.limits.token_bucket import TokenBucket
-from gateway.core.kernel.limits_config import LimitKind
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import PlaceRule, TenantName, TenantUse
 
 _MINUTE_NS: Final = 60_000_000_000

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.kernel.requests import RequestState
-from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig, tenant_in
+from gateway.core.tenant_config import TenantConfig, tenant_in
 from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile, TenantName
 

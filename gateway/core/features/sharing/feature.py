@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.core.config import all_of
 from gateway.core.features.sharing.fair_queue import FairOrder, leaves_room
 from gateway.core.features.sharing.fair_shares import Charge, FairShares, charge_of
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
@@ -28,8 +29,9 @@ class Sharing(Feature):
     def is_on(self) -> bool:
         return True
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:  # noqa: ARG002
-        self._shares.configure(config.sharing, config.tenants)
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
+        settings = all_of(config)
+        self._shares.configure(settings.sharing, settings.tenants)
 
     def begins(self, now_ns: int, /) -> None:
         shares = self._shares

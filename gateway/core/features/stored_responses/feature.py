@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from gateway.core.features.stored_responses.events import ResponseStored
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
@@ -42,7 +42,7 @@ class StoredResponses(Feature):
             self._forget_oldest()
         return True
 
-    def configure(self, config: CoreConfig, now_ns: int, /) -> None:  # noqa: ARG002
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
         self._count_max = config.placement.stored_responses_max
         self._forget_oldest()
 

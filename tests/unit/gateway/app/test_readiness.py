@@ -8,7 +8,8 @@ import pytest
 
 from gateway.app.readiness import Readiness, engines_note
 from gateway.core import events
-from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.residency import closed_policy
 from tests.support.core import AP, EU, SECOND, US, Desk, desk, peer_spec, policy, rule
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.kernel.config import OverflowMode
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import (

@@ -11,7 +11,8 @@ from rich.pretty import pretty_repr
 
 from gateway.config.reading import read_region_file
 from gateway.config.targets import Dialect, KubernetesApi, KubernetesKind
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from mesh.values import (
     Address,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from gateway.core import events
+from gateway.core.config import CoreConfig, all_of
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel import events
 from gateway.core.kernel.config import (
     AttemptConfig,
-    CoreConfig,
     OverflowMode,
     PeerAvailability,
     PlacementConfig,
@@ -419,7 +419,7 @@ class TestOverflow:
     def test_the_papers_rule_counts_no_forwards(self, placement: PlacementPolicy) -> None:
         one = busy_desk(placement)
         rule = PlacementConfig(policy=one.core.config.placement.policy, peer_availability=PeerAvailability.FREE_REPLICA)
-        one.tell(events.ConfigApplied(replace(one.core.config, placement=rule)))
+        one.tell(events.ConfigApplied(replace(all_of(one.core.config), placement=rule)))
         one.hear("gw-eu", EU, available=1, room=1)
         assert [started(one.ask(name)) for name in "abc"] == [["gw-eu"]] * 3
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.kernel.limits_config import Room
+from gateway.core.allowance import Room
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.door import errors
 from gateway.door.client_access import ClientAccess

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.kernel.limits_config import LimitKind, Room
+from gateway.core.allowance import LimitKind, Room
 from gateway.core.vocabulary import TenantName
 from gateway.door.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
 from gateway.request.callers import ClientKey, KeyId, KeyLimits

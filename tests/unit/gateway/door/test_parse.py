@@ -5,10 +5,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
+from gateway.core.features.classes.config import BestEffortConfig, ClassesConfig
 from gateway.core.features.stored_responses.key import stored_response_key
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.sharing_config import BestEffortConfig, ClassesConfig, TenantConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
 from gateway.door import errors
 from gateway.door.errors import ClientFault

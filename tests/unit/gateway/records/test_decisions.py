@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import RecordShadow, RefuseForward
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, ReplicaId, RequestId

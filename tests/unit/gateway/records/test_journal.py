@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.placement_plug_ins import find_policy
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.kernel.residency import TenantPolicy
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

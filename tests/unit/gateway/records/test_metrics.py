@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core import events
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures

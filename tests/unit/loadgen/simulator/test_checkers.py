@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.events import Event
+from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    ConfigApplied,
     FirstToken,
     LegEnded,
     PolicyApplied,

@@ -9,8 +9,8 @@ import pytest
 from controller.core import effects, events
 from controller.core.effects import Effect
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from gateway.core.config import CoreConfig
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import RequestArrived, TimePassed
 from gateway.core.kernel.residency import ResidencyPolicy

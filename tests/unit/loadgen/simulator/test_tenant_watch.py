@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.kernel.config import CoreConfig
+from gateway.core.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import RequestArrived, TimePassed
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import GatewayId, Outcome, PeerSpec, RequestId, TenantName
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.observers import GatewaySpec

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.features.adoption import Adoption
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.classes.feature import Classes
@@ -20,12 +21,11 @@ from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.prices.price_table import Prices
-from gateway.core.features.resume import Resume
+from gateway.core.features.resume.feature import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
@@ -126,9 +126,7 @@ WORDS_OF_FEATURES = {
     "stored_responses": r"stored_?response",
 }
 """Words by which each feature would be named."""
-CONFIG = (
-    "`CoreConfig` is one frozen tree, checked as a whole; its sections are plain values that only the feature reads."
-)
+CONFIG = "The section `placement` has keys that only the feature reads."
 JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
     "adoption": {
         ("away",): "An assignment, as the controller words it, names them; only the feature reads it.",
@@ -138,28 +136,22 @@ JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
         ("ServiceClass", "service_class"): (
             "A request names its class itself; queues are ordered by it, and those that yield need room to spare."
         ),
-        ("ClassesConfig", "classes", "promotion_at", "promotion_ns"): CONFIG,
     },
     "disaggregated": {
-        ("DecodeConfig", "DecodePolicyName", "decode", "check_decode", "is_sequential", "tick_interval_ns"): CONFIG,
         ("DECODE", "DECODE_FULL", "_decoding", "retained"): (
             "Each replica has a role, and whether one may be sent a prompt depends on it and on its pool."
         ),
     },
     "expert_locality": {
-        ("ELDR", "LocalityConfig", "locality"): CONFIG,
         ("Nearness", "nearness"): "The end of a prefill leg carries a plain value, which the kernel passes on.",
     },
     "lengths": {
-        ("ThresholdConfig", "TokenBudgetConfig", "threshold", "token_budget"): CONFIG,
         ("threshold_tokens", "thresholds", "told_thresholds", "has_thresholds", "threshold_of"): (
             "Pools and heartbeats state the lengths that they are meant for; placement prefers pools by them."
         ),
     },
-    "limits": {("LimitScope", "TenantLimits", "has_limits"): CONFIG},
     "prices": {("PRICE", "price_first_token_ns", "price_first_token_share", "price_of_second"): CONFIG},
     "resume": {
-        ("ResumeConfig", "resumes_max"): CONFIG,
         ("NO_RESUMES", "Resumes", "resume", "resumes_left", "resumes_used"): (
             "Orders, ends and forwards carry numbers for the driver and for peers; the feature fills them in."
         ),
@@ -170,7 +162,6 @@ JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
         ("RecordShadow", "shadow"): "The request's record has a place for what the feature found.",
     },
     "sharing": {
-        ("SharesConfig", "SharingConfig", "shares", "sharing", "fair"): CONFIG,
         ("SharingFigures", "sharing_of"): "Figures of the queues' order for the metrics page, whichever order it is.",
         ("is_charged",): "The end of a request tells the driver whether the feature wants to know its tokens.",
         ("is_fair", "_OF_NO_ACCOUNT"): "Words of breakers and of outcomes, and not of this feature.",

@@ -6,13 +6,9 @@ import random
 
 import pytest
 
+from gateway.core.config import CoreConfig
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel.config import (
-    CoreConfig,
-    OverflowMode,
-    PlacementConfig,
-    PlacementPolicy,
-)
+from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect
 from gateway.core.vocabulary import (
     RequestId,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
+from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
+from gateway.core.features.limits.config import LimitScope
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy, QueueConfig
+from gateway.core.kernel.config import PlacementPolicy, QueueConfig
 from gateway.core.kernel.effects import Effect, EndRequest
 from gateway.core.kernel.goodput import Promise
-from gateway.core.kernel.limits_config import LimitScope
-from gateway.core.kernel.sharing_config import ClassesConfig, InteractiveConfig, TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import MS, SECOND, Desk, desk, ended, of_kind, profile, started
 

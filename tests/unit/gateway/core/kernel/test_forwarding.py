@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy, QueueConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementPolicy, QueueConfig
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
 from tests.support.core import BOTH, EU, MS, SECOND, TENANT, US, policy, replica_spec, under

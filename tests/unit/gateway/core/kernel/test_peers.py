@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.core.kernel.config import AttemptConfig, CoreConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.peers import _ANSWERS_MAX, Peers, PeerState
 from gateway.core.kernel.timers import Timers
 from gateway.core.vocabulary import (

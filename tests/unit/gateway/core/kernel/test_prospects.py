@@ -9,14 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
-from gateway.core.kernel.config import (
-    CoreConfig,
-    OverflowMode,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-    PushingMode,
-)
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from gateway.core.kernel.effects import Effect, EndRequest
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.kernel.requests import Hold

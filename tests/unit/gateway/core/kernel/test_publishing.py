@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core.kernel.config import CoreConfig, ObservationConfig
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied
+from gateway.core.kernel.config import ObservationConfig
 from gateway.core.kernel.effects import Effect, PublishLoad
-from gateway.core.kernel.events import AssignmentApplied, ConfigApplied, DrainRequested
+from gateway.core.kernel.events import AssignmentApplied, DrainRequested
 from gateway.core.vocabulary import ControlVersion
 from tests.support.core import (
     MS,

@@ -6,8 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
 from gateway.core.kernel.bits import slots_of
-from gateway.core.kernel.config import CoreConfig, PushingConfig, PushingMode
+from gateway.core.kernel.config import PushingConfig, PushingMode
 from gateway.core.kernel.replicas import Replicas
 from gateway.core.kernel.timers import Timers
 from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing

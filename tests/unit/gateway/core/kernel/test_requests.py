@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
 from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.kernel.events import FirstToken, LegEnded, RequestAbandoned
 from gateway.core.kernel.requests import PHASES_AFTER, Phase, RequestRecord, RequestState

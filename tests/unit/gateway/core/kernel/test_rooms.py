@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.config import CoreConfig
+from gateway.core.features.classes.config import BatchConfig, ClassesConfig
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig, PlacementPolicy, QueueConfig
+from gateway.core.kernel.config import PlacementPolicy, QueueConfig
 from gateway.core.kernel.description import sharing_of
 from gateway.core.kernel.effects import Effect, RefuseForward, StartLeg
-from gateway.core.kernel.sharing_config import BatchConfig, ClassesConfig, SharingConfig
 from gateway.core.vocabulary import LegResult, PeerSpec, RequestId, ServiceClass, TenantName
 from tests.support.core import EU, SECOND, Desk, desk, ended, forward, of_kind, peer_spec, profile, started
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.kernel.config import CoreConfig, ObservationConfig
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import ObservationConfig
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas
 from gateway.core.kernel.targets import Targets

@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-from gateway.core.kernel.config import (
-    CoreConfig,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-    PushingMode,
-)
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from gateway.core.kernel.events import AssignmentApplied
 from tests.support.core import desk, replica_spec, started
 

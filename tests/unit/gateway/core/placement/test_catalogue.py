@@ -5,12 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.core.config import CoreConfig
 from gateway.core.features.prices.policy import Price
-from gateway.core.kernel.config import (
-    CoreConfig,
-    PlacementConfig,
-    PlacementPolicy,
-)
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.placement.catalogue import BUILT_IN
 from tests.support.core import EU, MS, desk, peer_spec, started
 

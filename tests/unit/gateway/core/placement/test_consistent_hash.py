@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
-from gateway.core.kernel.events import ConfigApplied
+from gateway.core.config import CoreConfig
+from gateway.core.events import ConfigApplied
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig
 from tests.support.core import Desk, desk, started
 from tests.support.placement import desk_with
 

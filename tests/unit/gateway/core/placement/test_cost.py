@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.requests import Hold
 from gateway.core.placement.cost import Cost, _beginning
 from gateway.core.placement.fleet import Fleet

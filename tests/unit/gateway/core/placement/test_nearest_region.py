@@ -2,13 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.core.kernel.config import (
-    CoreConfig,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-    PushingMode,
-)
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from tests.support.core import AP, EU, desk, peer_spec, started
 
 

@@ -1,13 +1,7 @@
 from __future__ import annotations
 
-from gateway.core.kernel.config import (
-    CoreConfig,
-    ExploreRule,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-    RemoteChoice,
-)
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig, RemoteChoice
 from gateway.core.vocabulary import PlacementReason
 from tests.support.core import AP, EU, LAYERED, MS, Desk, desk, peer_spec, started
 from tests.support.placement import decisions, desk_with

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.kernel.config import CoreConfig, ThresholdConfig, TokenBudgetConfig
+from gateway.core.config import CoreConfig
+from gateway.core.features.lengths.config import ThresholdConfig, TokenBudgetConfig
 from gateway.features.lengths.checks import length_faults
 
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from gateway.core.config import all_of
+from gateway.core.events import ConfigApplied
+from gateway.core.features.lengths.config import ThresholdConfig
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.kernel import events
-from gateway.core.kernel.config import ThresholdConfig
-from gateway.core.kernel.events import ConfigApplied, TooLong
+from gateway.core.kernel.events import TooLong
 from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
 from gateway.features.lengths.metrics import PoolLevels, ThresholdLevels
 from tests.support.core import MODEL, MS, desk, profile
@@ -53,7 +55,7 @@ def test_where_a_threshold_stands_that_tunes_itself_is_told() -> None:
     registry = CollectorRegistry()
     registry.register(ThresholdLevels(pools_by_length(core.core).tuning))
     assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) is None, "it stands still"
-    config = replace(core.core.config, threshold=ThresholdConfig(tuned=True))
+    config = replace(all_of(core.core.config), threshold=ThresholdConfig(tuned=True))
     core.tell(ConfigApplied(config))
     assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) == 8000
     moved = registry.get_sample_value("nightside_pool_threshold_moves_total", {"pool": SHORT, "move": "trouble"})

@@ -10,9 +10,9 @@ import structlog
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from gateway.core.features.lengths.config import TokenBudgetConfig
 from gateway.core.features.lengths.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
-from gateway.core.kernel.config import TokenBudgetConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from tests.support.core import profile

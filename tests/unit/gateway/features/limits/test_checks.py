@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from gateway.core.kernel.config import CoreConfig
-from gateway.core.kernel.limits_config import SharesConfig
+from gateway.core.config import CoreConfig
+from gateway.core.features.limits.config import SharesConfig
 from gateway.features.limits.checks import limits_faults
 
 SECOND = 1_000_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.reading import read_region_file
-from gateway.core.kernel.sharing_config import tenant_in
+from gateway.core.tenant_config import tenant_in
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from mesh.faults import FileError
 from tests.support.region_files import SMALLEST, region_at

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
-from gateway.core.kernel.decode_config import DecodePolicyName
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from loadgen.bench.decode.ticks import STAGES, Backlog
 
 

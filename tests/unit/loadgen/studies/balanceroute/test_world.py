@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.kernel.decode_config import DecodePolicyName
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.world import BACKLOG, Setting, play
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.kernel.config import CoreConfig, ExploreRule, PlacementPolicy, PushingMode
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import ExploreRule, PlacementPolicy, PushingMode
 from loadgen.simulator.scenario import SYSTEMS as SYSTEM_SETTINGS
 from loadgen.simulator.scenario import RunSection, System, merged
 from loadgen.studies.placement.systems import (

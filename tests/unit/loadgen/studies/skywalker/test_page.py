@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import ProbeConfig
-from gateway.core.kernel.config import CoreConfig, PeerAvailability, PlacementPolicy
+from gateway.core.config import CoreConfig
+from gateway.core.kernel.config import PeerAvailability, PlacementPolicy
 from loadgen.bench.scale.main import ScaleMeasurement, document_of
 from loadgen.bench.scale.measure import ScaleReading
 from loadgen.bench.scale.points import POINTS

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
-from gateway.core.kernel.decode_config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import ReplicaId, RequestId
 from tests.support.barrier import Load, Oracle, heavy_tailed, play
 from tests.support.decode import SECOND, Bench, bench, pool_spec

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from tests.support.decode import Bench, bench, pool_spec
 
 BASELINES = [

@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.features.sharing.fair_shares import charge_of
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel.config import AttemptConfig, CoreConfig
-from gateway.core.kernel.decode_config import DecodeConfig
+from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.vocabulary import (
     Connector,

@@ -5,9 +5,9 @@ import numpy.typing as npt
 import pytest
 
 from gateway.core.features.disaggregated.books import Entry, Group, Worker, dispatch, end, progress
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.projection import Projection
-from gateway.core.kernel.decode_config import BalanceConfig
 from gateway.core.vocabulary import ReplicaId, RequestId
 
 H = 6

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from tests.support.decode import MS, SECOND, bench, pool_spec
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName, LocalityConfig
 from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.kernel.decode_config import BalanceConfig, DecodeConfig, DecodePolicyName, LocalityConfig
 from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import ReplicaId, RequestId
 from tests.support.decode import MS, SECOND, Bench, bench, pool_spec

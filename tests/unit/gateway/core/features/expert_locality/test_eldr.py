@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName, LocalityConfig
 from gateway.core.features.disaggregated.predictor import Facts
-from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName, LocalityConfig
 from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import ReplicaId, RequestId
 from tests.support.decode import SECOND, Bench, bench, pool_spec

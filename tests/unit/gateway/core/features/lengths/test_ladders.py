@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.features.lengths.ladders import Ladder
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import PublishLoad, RefuseForward, StartLeg
 from gateway.core.kernel.pools import PoolBounds, PoolFit
 from gateway.core.vocabulary import (

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.features.lengths.config import ThresholdConfig
 from gateway.core.features.lengths.threshold import Move, Threshold, Trouble
-from gateway.core.kernel.config import ThresholdConfig
 
 SECOND = 1_000_000_000
 CONFIG = ThresholdConfig(tuned=True, requests_min=100, patience_ns=60 * SECOND)

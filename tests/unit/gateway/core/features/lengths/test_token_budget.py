@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.features.lengths.config import TokenBudgetConfig
 from gateway.core.features.lengths.events import LearntLengths, LearntRatio, TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import (
     NO_TENANT,
@@ -18,7 +19,6 @@ from gateway.core.features.lengths.token_budget import (
     RATIO_MIN,
     TokenBudget,
 )
-from gateway.core.kernel.config import TokenBudgetConfig
 from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
 from tests.support.core import profile as a_profile
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from gateway.core.config import all_of
+from gateway.core.events import ConfigApplied
+from gateway.core.features.lengths.config import ThresholdConfig
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.features.lengths.threshold import Move
-from gateway.core.kernel.config import CoreConfig, ThresholdConfig
-from gateway.core.kernel.events import ConfigApplied, TooLong
+from gateway.core.kernel.events import TooLong
 from gateway.core.vocabulary import LegResult
 from tests.support.core import SECOND, Desk, started
 from tests.support.pools import LONG, SHORT, ask, member, pooled
@@ -20,8 +22,7 @@ def tuned(config: ThresholdConfig = TUNED) -> Desk:
 
 
 def configure(core: Desk, config: ThresholdConfig) -> None:
-    applied: CoreConfig = replace(core.core.config, threshold=config)
-    core.tell(ConfigApplied(applied))
+    core.tell(ConfigApplied(replace(all_of(core.core.config), threshold=config)))
 
 
 def refuse_many(core: Desk, count: int = 12) -> None:

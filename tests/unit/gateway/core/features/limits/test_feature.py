@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
+from gateway.core.features.limits.config import LimitScope, SharesConfig
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad
-from gateway.core.kernel.limits_config import LimitScope, SharesConfig
 from gateway.core.kernel.residency import TenantPolicy
-from gateway.core.kernel.sharing_config import DEFAULT_TENANT, TenantConfig
+from gateway.core.tenant_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.vocabulary import LegResult, Outcome, PeerObservation, PeerSpec, RequestId, TenantName, TenantUse
 from gateway.peers.codec import read_load
 from tests.hostile.peers import beat

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.allowance import LimitKind
 from gateway.core.features.limits.tenant_meter import TenantMeter, demand_of
-from gateway.core.kernel.limits_config import LimitKind
-from gateway.core.kernel.sharing_config import TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import TenantName, TenantUse
 
 SECOND = 1_000_000_000

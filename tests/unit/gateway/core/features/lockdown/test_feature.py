@@ -6,12 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel.config import (
-    AttemptConfig,
-    CoreConfig,
-    PlacementPolicy,
-)
+from gateway.core.kernel.config import AttemptConfig, PlacementPolicy
 from gateway.core.vocabulary import (
     LegResult,
     RefusalReason,

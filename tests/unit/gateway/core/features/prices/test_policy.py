@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig, all_of
+from gateway.core.features.classes.config import BatchConfig, ClassesConfig
 from gateway.core.features.prices.in_force import FIRST_TOKEN, MONEY
 from gateway.core.features.prices.price_table import MICROS, EgressPrice, Prices, ReplicaPrice
-from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.sharing_config import BatchConfig, ClassesConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Candidate,
@@ -184,7 +185,7 @@ def test_a_class_is_held_to_what_it_is_promised_and_one_that_is_promised_nothing
     one = mesh(by_use(US, 9), by_use(EU, 5), by_use(AP, 1), first_token_s=0)
     ask(one, "nothing")
     promised = ClassesConfig(batch=BatchConfig(first_token_ns=60 * SECOND))
-    one.tell(events.ConfigApplied(replace(one.core.config, classes=promised)))
+    one.tell(events.ConfigApplied(replace(all_of(one.core.config), classes=promised)))
     ask(one, "batch", service_class=ServiceClass.BATCH)
     ask(one, "interactive")
     assert where(one) == ["r0", "gw-ap", "r1"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
 from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, RequestState
-from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND
 from tests.unit.gateway.core.kernel.test_admission import LLAMA, request

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
-from gateway.core.kernel.sharing_config import SharingConfig, TenantConfig
+from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import RequestProfile, TenantName
 from tests.support.core import profile
 

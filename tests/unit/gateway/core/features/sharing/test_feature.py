@@ -7,18 +7,18 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.features.catalogue import features_of
+from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_shares import Charge, FairShares, TenantShare, charge_of
 from gateway.core.features.sharing.feature import Sharing
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel import events
-from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.kernel.requests import LegState, RequestState
-from gateway.core.kernel.sharing_config import SharingConfig
 from gateway.core.vocabulary import GatewayId, LegResult, LegRole, RequestId, TenantName
 from tests.support.core import US, Desk, desk, occupy, of_kind, policy, replica_spec, started, words
 

@@ -6,15 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.config import CoreConfig
 from gateway.core.kernel import effects as ordered
-from gateway.core.kernel.config import (
-    CoreConfig,
-    OverflowMode,
-    PlacementConfig,
-    PlacementPolicy,
-    PushingConfig,
-    PushingMode,
-)
+from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from gateway.core.kernel.effects import Effect
 from gateway.core.vocabulary import (
     LegResult,

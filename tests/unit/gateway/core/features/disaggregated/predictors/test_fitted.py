@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import (
     ForestArrays,
@@ -18,7 +19,6 @@ from gateway.core.features.disaggregated.predictors.fitted import FittedPredicto
 from gateway.core.features.disaggregated.predictors.history import Ended, History
 from gateway.core.features.disaggregated.predictors.learned import FEATURES
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
-from gateway.core.kernel.decode_config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import RequestId
 from tests.support.decode import bench
 

@@ -1,51 +1,12 @@
-"""Config of how the fleet is shared: limits and weights of tenants, and settings of the service classes."""
+"""Settings of the service classes."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Struct, field
 
-from gateway.core.kernel.limits_config import TenantLimits
-from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
+from gateway.core.vocabulary import ModelName, ServiceClass
 
 _SECOND_NS = 1_000_000_000
-PRIORITY_MAX: Final = 9
-DEFAULT_TENANT: Final = TenantName("default")
-
-
-class TenantConfig(TenantLimits, frozen=True):
-    """Settings of one tenant, or, under the name `default`, of every tenant without an entry."""
-
-    weight: float = 1.0
-    """Weight under fair queuing: tenants that compete for the same engines are served tokens in proportion to it."""
-    priority: int = 0
-    """Priority of its requests; higher ones go first, until a lower one has waited `sharing.aging` for each step
-    between."""
-    service_class: ServiceClass | None = None
-    """Service class of its requests that name none; None: the model's class, else interactive."""
-
-
-class SharingConfig(Struct, frozen=True):
-    """Fair queuing between tenants (Virtual Token Counter, Sheng et al., OSDI 2024)."""
-
-    fair: bool = True
-    """False: first come, first served, regardless of tenant."""
-    input_weight: float = 1.0
-    """Weight of a prompt token."""
-    output_weight: float = 2.0
-    """Weight of an output token; higher, because it occupies an engine for longer."""
-    prefix_slack_tokens: int = 1024
-    """Weighted tokens by which a tenant may exceed the lowest counter and still go first because a free engine has more
-    of its prompt cached; 0: none."""
-    aging_ns: int = 10 * _SECOND_NS
-    """Wait after which a request rises by one step of priority."""
-    yields_above: float | None = None
-    """Multiple of its share of the running requests above which a tenant yields while other tenants are active: its
-    requests are placed like batch requests, and after those of the others. None: no tenant yields."""
-    tenants_max: int = 4096
-    """Number of tenants with a counter of their own. Above it, counters of inactive tenants are dropped; if there are
-    none, new tenants share one counter."""
 
 
 class InteractiveConfig(Struct, frozen=True):
@@ -124,11 +85,3 @@ class ClassesConfig(Struct, frozen=True):
         if model in self.batch.models:
             return ServiceClass.BATCH
         return ServiceClass.BEST_EFFORT if model in self.best_effort.models else None
-
-
-def tenant_in(tenants: dict[TenantName, TenantConfig], name: TenantName) -> TenantConfig:
-    """Settings that apply to the tenant: its own entry, else the default entry, else the built-in defaults."""
-    return tenants.get(name) or tenants.get(DEFAULT_TENANT) or _NOBODY
-
-
-_NOBODY: Final = TenantConfig()

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
-from gateway.core.kernel.decode_config import (
+from gateway.core.features.disaggregated.config import (
     LATE_POLICIES,
     LOCAL_POLICIES,
     BalanceConfig,
@@ -13,6 +12,7 @@ from gateway.core.kernel.decode_config import (
     LocalityConfig,
     check_decode,
 )
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.vocabulary import Connector
 
 LATE = DecodeConfig(DecodePolicyName.BR_H)

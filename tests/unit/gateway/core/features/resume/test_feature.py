@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.features.resume import broken_outcome
+from gateway.core.config import CoreConfig
+from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.features.resume.feature import broken_outcome
 from gateway.core.kernel import events
-from gateway.core.kernel.config import AttemptConfig, CoreConfig, ResumeConfig
+from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
 from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId, Resumes
 from tests.support.core import (

@@ -1,17 +1,12 @@
-"""Limits of tenants, and how gateways divide them: plain numbers, as the region file states them."""
+"""Settings by which gateways divide tenants' limits among themselves."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
-from gateway.core.vocabulary import Word
-
 _SECOND_NS = 1_000_000_000
-TRY_AGAIN_NS: Final = _SECOND_NS
-"""Retry-after where the end of another request may make room, at a time that is not known."""
 
 
 class LimitScope(StrEnum):
@@ -23,25 +18,6 @@ class LimitScope(StrEnum):
     """Gateways of one region; each region has the limit to itself."""
     GATEWAY = "gateway"
     """Each gateway has the limit to itself."""
-
-
-class TenantLimits(Struct, frozen=True):
-    """Limits of one tenant on concurrency and per minute; None: not limited, but for the gateways' own limits."""
-
-    concurrency_max: int | None = None
-    """Requests in flight at once, waiting ones included."""
-    requests_per_minute: int | None = None
-    """Requests per minute."""
-    tokens_per_minute: int | None = None
-    """Tokens of prompts and outputs together."""
-    limit_scope: LimitScope = LimitScope.MESH
-    """Gateways that share the limits on concurrency, requests and tokens."""
-
-    @property
-    def has_limits(self) -> bool:
-        return not (
-            self.concurrency_max is None and self.requests_per_minute is None and self.tokens_per_minute is None
-        )
 
 
 class SharesConfig(Struct, frozen=True):
@@ -60,20 +36,3 @@ class SharesConfig(Struct, frozen=True):
     """Tenants in one heartbeat, those under most pressure on their limits first; peers take the others for idle."""
     output_tokens_reserved: int = 1024
     """Output tokens reserved per request without a maximum, until it has ended."""
-
-
-class LimitKind(Word):
-    CONCURRENCY = "concurrency"
-    REQUESTS = "requests"
-    TOKENS = "tokens"
-
-
-class Room(Struct):
-    """Remainder of a limit per minute at this gateway."""
-
-    kind: LimitKind
-    limit: int
-    """Limit of all gateways together."""
-    remaining: int
-    reset_ns: int
-    """Time until this gateway's share of the limit is full again."""

@@ -6,6 +6,9 @@ all, and reports it with the end of the leg.
 
 from __future__ import annotations
 
+from gateway.core.config import all_of
+from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
@@ -63,9 +66,13 @@ class Resume(Feature):
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
+        self._config = ResumeConfig()
 
     def is_on(self) -> bool:
         return True
+
+    def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
+        self._config = all_of(config).resume
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
         if isinstance(event, ForwardArrived) and event.resumes_left is not None:
@@ -78,14 +85,17 @@ class Resume(Feature):
         among all other regions, and its client sees no progress meanwhile."""
         if not _is_rest(request):
             return None
-        whole_ns = self._core.config.resume.wait_max_ns
+        whole_ns = self._config.wait_max_ns
         return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
+
+    def wrong_start(self, order: StartLeg, /) -> str:
+        return "nobody goes on for ever" if order.resume > self._config.resumes_max else ""
 
     # Orders
 
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
         """Tell the leg how often its answer broke, and whether it may be resumed if it breaks there."""
-        config, part = self._core.config.resume, _UNBROKEN
+        config, part = self._config, _UNBROKEN
         if request.parts is not None:
             part = _part_of(request)
             if part.count:
@@ -105,7 +115,7 @@ class Resume(Feature):
     def _left(self, part: Resumption) -> int:
         """Resumes still allowed, by the stricter of this gateway's limit and that of the gateway that forwarded the
         request."""
-        most = self._core.config.resume.resumes_max
+        most = self._config.resumes_max
         if part.left is not None:
             most = min(most, part.left.count)
         return max(0, most - part.count)
@@ -123,7 +133,7 @@ class Resume(Feature):
     def _why_not_resumed(self, request: RequestState, end: LegEnd) -> str:
         """Reason why the answer that this leg's end broke is not resumed; empty if it may be."""
         event, part = end.event, _part_of(request)
-        if not self._core.config.resume.enabled or event.rest is None:
+        if not self._config.enabled or event.rest is None:
             return "it cannot go on elsewhere"
         if event.is_final:
             return "the gateway there says that nobody should go on with it"

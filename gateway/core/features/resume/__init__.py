@@ -1,0 +1,1 @@
+"""Resume of answers that break: settings and decisions."""
