@@ -77,7 +77,7 @@ COMPILED = (
     "gateway/core/features/sharing/fair_shares.py",
     "gateway/core/features/sharing/feature.py",
     "gateway/core/features/stored_responses/feature.py",
-    "gateway/core/features/stored_responses/key.py",
+    "gateway/core/response_key.py",
     "gateway/core/gateway_core.py",
     "gateway/core/kernel/admission.py",
     "gateway/core/kernel/attempts.py",

@@ -39,7 +39,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.config import all_of
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
-from gateway.door.admin import GatewayAdminSources, LockdownOrder, make_admin_app
+from gateway.door.admin import GatewayAdminSources, make_admin_app
 from gateway.door.api import ClientApi
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
@@ -57,10 +57,9 @@ from gateway.request.content import ContentReader
 from gateway.request.legs import LegOpener
 from gateway.request.media import MediaTokens
 from gateway.request.model_names import ModelNames
-from gateway.request.promises import Promises
+from gateway.request.promises import Promises, no_class
 from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
-from gateway.state.lockdown import LockdownAnswer
 from gateway.takeover.successor import Successor
 from mesh.admin_listening import ListenLimits
 from mesh.clock import Clock
@@ -394,7 +393,10 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
-        promises=Promises(lambda: all_of(observed.core.config)),
+        promises=Promises(
+            lambda: all_of(observed.core.config).tenants,
+            next((each.class_of_model for each in observed.features if each.class_of_model is not None), no_class),
+        ),
         rooms=next((each.rooms for each in observed.features if each.rooms is not None), no_rooms),
     )
 
@@ -583,20 +585,12 @@ def _admin_app(
         explained = explained if refused is None else Explanation(refused)
         return None if explained is None else replace(explained, words=tuple(in_words(explained)))
 
-    async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer | None:
-        if observed.is_given_away:
-            return None
-        if not order.active:
-            observed.trust.restore()
-        return await observed.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
-
     sources = GatewayAdminSources(
         observed.metrics_page,
         CONTENT_TYPE,
         state,
         observed.readiness,
         explain,
-        order_lockdown,
         drain,
         undrain,
         overview.sections,

@@ -13,7 +13,6 @@ from gateway.features.catalogue import KINDS
 from gateway.records.audit import AuditLevels
 from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.control_metrics import ControlLevels
-from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.metrics import GatewayMetrics
 from mesh.naming.counters import DnsCounters
 from mesh.series import Described
@@ -28,7 +27,6 @@ def catalogue() -> list[Described]:
     metrics = GatewayMetrics(lambda: gauges_of(core, 0), core, {})
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
-    metrics.registry.register(DecodeLevels(dict))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(BudgetLevels(int, int, bool))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Core of one gateway with its observers: metrics, logs, decisions, audit, journal, lockdown."""
+"""Core of one gateway with its observers: metrics, logs, decisions, audit, journal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import ConfigApplied, Event
-from gateway.core.features.disaggregated.feature import decode_figures_of
-from gateway.core.features.limits.events import TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.description import describe, gauges_of, sharing_of
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import PolicyApplied
+from gateway.core.kernel.events import PolicyApplied, TokensSettled
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import extensions_of
@@ -28,7 +26,6 @@ from gateway.peers.load_publisher import LoadPublisher
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
-from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.finished import FinishedRequests, ServesModel
 from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import GatewayJournal, GatewayJournalHeader, new_header
@@ -39,7 +36,6 @@ from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import tokens_used
-from gateway.state.lockdown import LockdownSwitch
 from mesh.clock import Clock
 from mesh.descriptors import DescriptorWatch
 from mesh.journal import JournalSettings
@@ -121,10 +117,6 @@ class ObservedCore:
         self.policy = PolicyPart(
             config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
         )
-        self.lockdown = LockdownSwitch(
-            config.gateway_id, config.state.folder, submit=self.driver.submit, clock=clock, log=log
-        )
-        self.metrics.follow_readiness(lambda: not self.readiness())
         alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
         self.trust = Trust(self.driver.submit, log, *alarms)
 
@@ -153,7 +145,6 @@ class ObservedCore:
         """Register the figures of the core and the audit log that are read at each scrape."""
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
-        registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
 
@@ -168,7 +159,13 @@ class ObservedCore:
         self.apply_to_features(config, orders)
         self.policy.narrow(orders.narrowing)
         self.policy.start()
-        self.lockdown.restore()
+        self.restore_orders()
+
+    def restore_orders(self) -> None:
+        """Put operators' stored orders in force; a later call takes over what another process of this gateway stored
+        meanwhile."""
+        for each in self.features:
+            each.restore()
 
     def apply_to_features(self, config: GatewayConfig, orders: Orders) -> None:
         for each in self.features:
@@ -205,8 +202,8 @@ class ObservedCore:
     def notes(self) -> dict[str, str]:
         """Warnings for operators while the gateway is ready."""
         notes = {"engines": engines_note(self.core)}
-        if self.core.forwarding_stop is not None:
-            notes["lockdown"] = self.lockdown.state.reason or "no reason given"
+        for each in self.features:
+            notes.update(each.notes())
         if self._out_of_place:
             notes["places_refused"] = _in_words(self._out_of_place)
         return {name: note for name, note in (notes | self.trust.notes()).items() if note}
@@ -221,7 +218,6 @@ class ObservedCore:
         return {
             **state,
             "not_ready_reason": self.readiness(),
-            "lockdown_order": self.lockdown.describe(),
             "journal_fault": self._journal_fault,
             "audit_fault": "" if self.audit is None else self.audit.fault,
         }

@@ -131,14 +131,13 @@ class GatewayOverview:
     # The gateway itself
 
     def _state(self) -> dict[str, object]:
-        observed, lockdown = self._observed, self._observed.lockdown.state
+        observed = self._observed
         return {
+            **{key: told for each in observed.features for key, told in each.on_page().items()},
             "notes": list(self._notes()),
             "draining": self._core.draining,
             "drained_by_controller": observed.is_drained,
             "lockdown": self._core.forwarding_stop is not None,
-            "lockdown_reason": lockdown.reason,
-            "lockdown_since": lockdown.since,
             "not_ready_reason": observed.readiness(),
         }
 

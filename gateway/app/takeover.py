@@ -161,7 +161,7 @@ class GatewayParts:
     async def _tell_what_is_left(self) -> None:
         assert self._successor is not None, "it has taken over"
         while True:
-            self._observed.lockdown.restore()  # the process that serves may have been locked down
+            self._observed.restore_orders()  # the process that serves may have been locked down
             with suppress(CounterpartGone):
                 await finish_in_thread(self._successor.send, Left(self._observed.driver.open_requests))
             await asyncio.sleep(_LEFT_TOLD_S)
@@ -211,7 +211,7 @@ class Takeover:
             self._check_addresses(self._successor)
             await self._until_probed()
             held = await self._successor.until_released(_folder_of(self.observed.audit))
-            self.observed.lockdown.restore()
+            self.observed.restore_orders()
         self.accounts.begin()
         self.accounts.usage.take_over({}, _held(held))
         if self.observed.audit is not None:

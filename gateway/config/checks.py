@@ -13,9 +13,7 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
-from gateway.core.vocabulary import Connector
-from gateway.features.sections import CORE_CHECKS
+from gateway.features.sections import CORE_CHECKS, POOL_CHECKS
 from mesh.faults import Fault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -202,16 +200,10 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
     for spec in pools.values():
         if spec.connector is not None:
-            yield from _decode_faults(file.core, spec.connector)
-
-
-def _decode_faults(core: CoreConfig, connector: Connector) -> Iterator[Fault]:
-    if any(out_of_bounds(core.decode)):
-        return  # reported already
-    try:
-        check_decode(core.decode, connector)
-    except ValueError as error:
-        yield Fault("decode", str(error))
+            for check in POOL_CHECKS:
+                if fault := check(file.core, spec.connector):
+                    section, _, what = fault.partition(": ")
+                    yield Fault(section, what)
 
 
 def _number_faults(file: RegionFile) -> Iterator[Fault]:

@@ -25,7 +25,6 @@ from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, Replica
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.config import check_decode
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -41,6 +40,7 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
+from gateway.features.sections import POOL_CHECKS
 from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import ConfigError
@@ -260,11 +260,13 @@ def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local:
 
 def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
     for pool in local.pools:
-        try:
-            if pool.connector is not None:
-                check_decode(core.decode, pool.connector)
-        except ValueError as error:
-            raise OrdersRefused(f"parameters: decode: {error} (pool {pool.name})") from error
+        if pool.connector is not None and (fault := _pool_fault(core, pool.connector)):
+            raise OrdersRefused(f"parameters: {fault} (pool {pool.name})")
+
+
+def _pool_fault(core: CoreConfig, connector: Connector) -> str:
+    """First contradiction between the settings and a pool's connector; empty if there is none."""
+    return next((fault for check in POOL_CHECKS if (fault := check(core, connector))), "")
 
 
 def _without_unfit(
@@ -289,11 +291,8 @@ def _without_unfit(
 def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None, core: CoreConfig) -> str:
     if pool is None or pool.connector is None:
         return f"role {spec.role}: no file describes pool {spec.pool}, or it is not disaggregated"
-    try:
-        check_decode(core.decode, pool.connector)
-    except ValueError as error:
-        return f"pool {spec.pool}: decode: {error}"
-    return ""
+    fault = _pool_fault(core, pool.connector)
+    return f"pool {spec.pool}: {fault}" if fault else ""
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:

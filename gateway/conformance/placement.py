@@ -30,7 +30,6 @@ from gateway.conformance.purity import imports_of, impurities
 from gateway.conformance.upsets import UPSETS
 from gateway.core.config import CoreConfig
 from gateway.core.events import ConfigApplied, Event
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import RecordShadow, StartLeg
@@ -42,6 +41,7 @@ from gateway.core.kernel.events import (
     PolicyApplied,
     ReplicasObserved,
     RequestArrived,
+    ResponseStored,
 )
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.fleet import Fleet

@@ -5,18 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.events import (
-    DecodeHistoryRestored,
-    DecodeProgress,
-    PredictorFitted,
-    ProgressSampled,
-)
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
-from gateway.core.features.limits.events import TokensSettled
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.features.prices.events import PricesChanged
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.events import (
     AssignmentApplied,
     DrainLifted,
@@ -25,13 +18,17 @@ from gateway.core.kernel.events import (
     ForwardArrived,
     LegAccepted,
     LegEnded,
+    LegProgress,
     PeersObserved,
     PolicyApplied,
+    ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TargetLost,
     TimePassed,
+    TokensSettled,
     TooLong,
 )
 
@@ -40,7 +37,6 @@ __all__ = [
     "AssignmentApplied",
     "ConfigApplied",
     "DecodeHistoryRestored",
-    "DecodeProgress",
     "DrainLifted",
     "DrainRequested",
     "Event",
@@ -48,6 +44,7 @@ __all__ = [
     "ForwardArrived",
     "LegAccepted",
     "LegEnded",
+    "LegProgress",
     "LockdownChanged",
     "PeersObserved",
     "PolicyApplied",

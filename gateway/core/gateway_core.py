@@ -35,6 +35,7 @@ from gateway.core.kernel.events import (
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
+    ResponseStored,
     TargetLost,
     TimePassed,
 )
@@ -184,6 +185,8 @@ class GatewayCore(Kernel):
                 self._assignment_applied(event, now_ns)
             case DrainRequested() | DrainLifted():
                 self.draining = isinstance(event, DrainRequested)
+            case ResponseStored():
+                self._response_stored(event)
             case TimePassed():
                 pass  # due timers have fired already
             case _:
@@ -195,6 +198,14 @@ class GatewayCore(Kernel):
             if feature.take_in(event, now_ns):
                 return
         raise AssertionError(f"no feature takes in {event!r}")
+
+    def _response_stored(self, event: ResponseStored) -> None:
+        """Tell features which target stores an answer, if its leg is still known."""
+        attempt = self.attempt_of(event.request_id, event.attempt)
+        leg = None if attempt is None else attempt.legs.get(event.leg)
+        if leg is not None:
+            for feature in self.hooks.stored:
+                feature.stored(leg, event.key)
 
     # Arrivals
 

@@ -1,12 +1,9 @@
-"""Admin API for operators: metrics, state, explanations of decisions, lockdown and drain. It shows no text of any
-request.
-"""
+"""Admin API for operators: metrics, state, explanations of decisions, drain. It shows no text of any request."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 
-import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -18,16 +15,7 @@ from mesh.page.live import Sections
 from mesh.page.serving import add_page
 
 BODY_BYTES_MAX = 64 * 1024
-_GIVEN_AWAY = "another process is taking over from this one: repeat the request over a new connection"
-
-
-class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of `POST /admin/lockdown`."""
-
-    active: bool
-    cut: bool = False
-    """Also end streams that cross gateways."""
-    reason: str = ""
+GIVEN_AWAY = "another process is taking over from this one: repeat the request over a new connection"
 
 
 class GatewayAdminSources(Struct, frozen=True):
@@ -39,8 +27,6 @@ class GatewayAdminSources(Struct, frozen=True):
     readiness: Readiness
     explain: Callable[[str], Awaitable[object | None]]
     """Explains the request or decision with this id; None if the id is not known."""
-    lockdown: Callable[[LockdownOrder, Operator], Awaitable[object | None]]
-    """Apply a lockdown; None if another process takes over, or has taken over, and would not learn of it."""
     drain: Callable[[Operator], Awaitable[object | None]]
     """Drain this gateway; None if another process takes over, or has taken over."""
     undrain: Callable[[Operator], Awaitable[object | None]]
@@ -71,28 +57,16 @@ def make_admin_app(
         return as_json(explanation)
 
     @needs(Role.DRAIN)
-    async def lockdown(request: web.Request) -> web.Response:
+    async def drain(request: web.Request) -> web.Response:
         """Require JSON: a page in an operator's browser cannot send this content type without permission (CSRF)."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
-        try:
-            order = msgspec.json.decode(await request.read(), type=LockdownOrder)
-        except msgspec.DecodeError as error:
-            return fault(400, str(error))
-        answer = await sources.lockdown(order, request[OPERATOR])
-        return fault(409, _GIVEN_AWAY) if answer is None else as_json(answer)
-
-    @needs(Role.DRAIN)
-    async def drain(request: web.Request) -> web.Response:
-        """Require JSON, for the same reason as `lockdown`."""
-        if request.content_type != "application/json":
-            return fault(415, "send application/json")
         answer = await sources.drain(request[OPERATOR])
-        return fault(409, _GIVEN_AWAY) if answer is None else as_json(answer)
+        return fault(409, GIVEN_AWAY) if answer is None else as_json(answer)
 
     @needs(Role.DRAIN)
     async def undrain(request: web.Request) -> web.Response:
-        """Require JSON, for the same reason as `lockdown`."""
+        """Require JSON, for the same reason as `drain`."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         answer = await sources.undrain(request[OPERATOR])
@@ -109,7 +83,6 @@ def make_admin_app(
     add_whoami(app)
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/explain/{id}", explain)
-    app.router.add_post("/admin/lockdown", lockdown)
     app.router.add_post("/admin/drain", drain)
     app.router.add_post("/admin/undrain", undrain)
     add_page(app, sources.overview)

@@ -13,8 +13,8 @@ from os import urandom
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.response_key import response_key
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
@@ -210,7 +210,7 @@ def read_request(
     body = _read_body(path, raw, settings)
     asked = ModelName(body.model)
     followed = body.followed_response_id
-    follows = "" if followed is None else stored_response_key(caller.tenant, followed)
+    follows = "" if followed is None else response_key(caller.tenant, followed)
     meant = tuple(filter(partial(caller.may_use, asked=asked), names.stands_for(asked)))
     if not meant:
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{asked}` does not exist for this key", "model")
@@ -250,7 +250,7 @@ def read_request(
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
     """Profile of a call about a stored response: no model, no prompt, and one possible target."""
-    key = stored_response_key(caller.tenant, response_id)
+    key = response_key(caller.tenant, response_id)
     return replace(unread_profile(caller, settings), session_key=key, stream=stream, follows=key, is_control=True)
 
 

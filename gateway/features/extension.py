@@ -20,9 +20,11 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
 from gateway.peers.heartbeats import ReadHeartbeat
+from gateway.peers.trust import Trust
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
 from gateway.request.parts import Compare
+from gateway.request.promises import ClassOfModel
 from mesh.clock import Clock
 from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
@@ -43,6 +45,10 @@ class Host(Protocol):
     core: GatewayCore
     metrics: GatewayMetrics
     finished: FinishedRequests
+    trust: Trust
+    """Peers that were caught outside their policy. It exists once all extensions are made."""
+    is_given_away: bool
+    """Another process takes over or has taken over: operators' orders are for that process."""
 
     def submit(self, event: Event, /) -> None:
         """Submit an event to the core."""
@@ -68,6 +74,8 @@ class Extension:
 
     prompt_key: PromptKey | None = None
     """Key that stands for a request's prompt in what is kept on disk; None: this feature makes none."""
+    class_of_model: ClassOfModel | None = None
+    """Service class of a model; None: this feature does not tell."""
     compare: Compare | None = None
     """Compares expert counts of a prefill with a pool's artifact; None: this feature does not."""
 
@@ -87,6 +95,18 @@ class Extension:
 
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
         """Take in a config and a controller's orders, before the core serves by them and whenever they change."""
+
+    def restore(self) -> None:
+        """Put operators' stored orders in force, before the core serves by them. A later call takes over what another
+        process of this gateway stored meanwhile."""
+
+    def notes(self) -> dict[str, str]:
+        """Warnings for operators while the gateway is ready, by name."""
+        return {}
+
+    def on_page(self) -> dict[str, object]:
+        """Fields of the gateway's own state on the operators' page."""
+        return {}
 
     def add_reloads(self, reloader: Reloader, /) -> None:
         """Add what is read again when it changes."""

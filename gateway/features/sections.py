@@ -12,7 +12,9 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.policy import Policy
-from gateway.features.disaggregated.config import PredictionConfig, decode_faults
+from gateway.core.vocabulary import Connector
+from gateway.features.classes.checks import class_faults
+from gateway.features.disaggregated.config import PredictionConfig, decode_faults, why_unfit
 from gateway.features.expert_locality.config import ExpertLocalityConfig
 from gateway.features.lengths.checks import length_faults
 from gateway.features.limits.checks import limits_faults
@@ -27,12 +29,19 @@ POLICIES: dict[str, type[Policy]] = {
 }
 """Placement policies that come with a feature, by the name that the region file has for them."""
 CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
+    class_faults,
     decode_faults,
     length_faults,
     limits_faults,
     sharing_faults,
 ]
 """Checks of settings that a feature's decisions depend on, from a region file or from a snapshot."""
+
+POOL_CHECKS: Sequence[Callable[[CoreConfig, Connector], str]] = [
+    why_unfit,
+]
+"""Checks of settings against the connector of a disaggregated pool: each returns what does not fit, or an empty
+text."""
 
 
 class FeatureSections(Struct, frozen=True, kw_only=True):

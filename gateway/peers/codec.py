@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     PREFIX_HASH_BYTES,
@@ -353,7 +353,7 @@ def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRe
     require(is_engine_call(method, message.path), "path is not one that may be forwarded")
     response_id = stored_response_of(method, message.path)
     if response_id is not None:
-        key = stored_response_key(profile.tenant, response_id)
+        key = response_key(profile.tenant, response_id)
         require(profile.follows == key, "follows is not the response that the path names")
     return OutboundRequest(
         profile,

@@ -6,7 +6,7 @@ engines or reach another tenant's stored response. Faults are not corrected here
 
 from __future__ import annotations
 
-from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.bodies import Body, BodyFault, read_body
 from gateway.request.engine_api import ENGINE_HEADERS, POSTED_PATHS, REQUEST_ID_HEADER
@@ -45,7 +45,7 @@ def _check_profile(request: OutboundRequest, body: Body) -> None:
     """Check that profile and body agree. The response that a body follows decides where it may run, like the path of a
     call about a stored response."""
     profile, followed = request.profile, body.followed_response_id
-    key = "" if followed is None else stored_response_key(profile.tenant, followed)
+    key = "" if followed is None else response_key(profile.tenant, followed)
     _require(not profile.is_control, "a request for an engine is marked as a call about a stored response")
     _require(profile.model == body.model, "profile and body name different models")
     _require(profile.follows == key, "follows is not the response that the body names")

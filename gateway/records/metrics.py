@@ -281,7 +281,6 @@ class GatewayMetrics:
         self._closed = self._level(
             "policy_closed", "1 while the region has no valid residency policy, so that forwarding is disabled."
         )
-        self._locked_down = self._level("lockdown", "1 while a lockdown disables all forwarding.")
         self._journal_stopped = self._level(
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
         )
@@ -323,7 +322,6 @@ class GatewayMetrics:
             events.PeersObserved: self._peers_observed,
             events.AssignmentApplied: self._assigned,
             events.PolicyApplied: lambda _, event: self._closed.set(bool(event.policy.closed_reason)),
-            events.LockdownChanged: lambda _, event: self._locked_down.set(event.active),
             events.TargetLost: lambda _, event: self._lost.add(event.target.kind),
             events.DrainRequested: lambda *_: self._draining.set(1),
             events.DrainLifted: lambda *_: self._draining.set(0),

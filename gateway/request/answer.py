@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.core.features.stored_responses.events import ResponseStored
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import FirstToken
+from gateway.core.kernel.events import FirstToken, ResponseStored
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import LegResult
 from gateway.request.answer_events import TokenUsage
 from gateway.request.continuation import BeginContinuation, Continuation, Continues
@@ -122,7 +121,7 @@ class Answer:
     def stored(self, order: StartLeg, response_id: str | None) -> None:
         """Report a stored response to the core, before the client sees its id and may refer to it."""
         if response_id is not None and self.outbound.stores_response:
-            key = stored_response_key(self.outbound.profile.tenant, response_id)
+            key = response_key(self.outbound.profile.tenant, response_id)
             self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, key))
 
     def first_token(self, order: StartLeg) -> None:

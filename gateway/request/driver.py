@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from gateway.core.events import Event
-from gateway.core.features.disaggregated.events import ProgressSampled
 from gateway.core.kernel.effects import Effect, EndRequest, PublishLoad, RecordShadow, SampleProgress, StartLeg
-from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived, TimePassed
+from gateway.core.kernel.events import ForwardArrived, LegEnded, ProgressSampled, RequestArrived, TimePassed
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LoadReport, Outcome, RequestId
 from gateway.request.port import OpenRequest, Timer

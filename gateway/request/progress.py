@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.features.disaggregated.events import DecodeProgress
+from gateway.core.kernel.events import LegProgress
 from gateway.core.vocabulary import PoolName, RequestId, Target
 
 _FORGET = 0.98
@@ -59,10 +59,10 @@ class ProgressBoard:
     def is_left_whole(self, target: Target, path: str, now_ns: int) -> bool:
         return now_ns < self._left_whole_until_ns.get((target, path), now_ns)
 
-    def sample(self, pool: PoolName) -> tuple[DecodeProgress, ...]:
+    def sample(self, pool: PoolName) -> tuple[LegProgress, ...]:
         """Progress of the requests that this pool decodes."""
         return tuple(
-            DecodeProgress(request_id, attempt, round(events() * self._tokens_an_event.get(target, 1.0)))
+            LegProgress(request_id, attempt, round(events() * self._tokens_an_event.get(target, 1.0)))
             for request_id, (attempt, theirs, target, events) in self._decoding.items()
             if theirs == pool
         )

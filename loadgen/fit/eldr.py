@@ -18,14 +18,14 @@ from rich.console import Console
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, digest_of
 from gateway.core.nearness import CLUSTERS_MAX
-from gateway.state.eldr_files import eldr_file, read_eldr
+from gateway.features.expert_locality.files import eldr_file, read_eldr
 from loadgen.pages.eldr import eldr_page
 from mesh.clock import Clock
 from mesh.state_files import StateFile, StateUnusable
 
 if TYPE_CHECKING:
-    from gateway.fit.eldr import EldrFit
-    from gateway.fit.expert_placement import PlacementArtifact
+    from gateway.features.expert_locality.fit.eldr import EldrFit
+    from gateway.features.expert_locality.fit.expert_placement import PlacementArtifact
 
 _NICENESS = 10
 _SECOND_NS = 1_000_000_000
@@ -97,9 +97,9 @@ def eldr(
 
 def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, held_out: float, seed: int) -> EldrFit:
     try:
-        from gateway.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - an optional extra
-        from gateway.fit.eldr import EldrRules, fit_eldr  # noqa: PLC0415
-        from gateway.fit.eldr_calibration import UnusableCalibration, read_calibration  # noqa: PLC0415
+        from gateway.features.expert_locality.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - an optional extra
+        from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr  # noqa: PLC0415
+        from gateway.features.expert_locality.fit.eldr_calibration import UnusableCalibration, read_calibration  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
     try:
@@ -112,7 +112,7 @@ def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, h
 
 
 def _placed(made: EldrFit, ranks: int) -> PlacementArtifact:
-    from gateway.fit.expert_placement import PlacementArtifact, UnevenRanks, place_by_cluster  # noqa: PLC0415
+    from gateway.features.expert_locality.fit.expert_placement import PlacementArtifact, UnevenRanks, place_by_cluster  # noqa: PLC0415
 
     artifact, kept = made.artifact, made.kept
     assert kept is not None, "a fit keeps its calibration"

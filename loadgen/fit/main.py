@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
 from gateway.core.features.disaggregated.predictors.history import Snapshot
-from gateway.state.predictor_files import artifact_file, artifact_of
+from gateway.features.disaggregated.files import artifact_file, artifact_of
 from loadgen.fit.eldr import eldr
 from loadgen.fit.sources import TOKEN_S, history_from, history_of_trace
 from loadgen.pages.predictors import predictor_page
@@ -26,7 +26,7 @@ from mesh.clock import Clock
 from mesh.state_files import StateUnusable
 
 if TYPE_CHECKING:
-    from gateway.fit.fitting import Fit
+    from gateway.features.disaggregated.fit.fitting import Fit
 
 _NICENESS = 10
 _HORIZON_MAX = 4096
@@ -131,8 +131,8 @@ def _history(history: Path | None, trace: Path | None, described: dict[str, Any]
 
 def _fit(snapshot: Snapshot, on_progress: Any, *, kind: str, key_kind: str, horizon: int, held_out: float) -> Fit:
     try:
-        from gateway.fit.fitting import FitRules, fit_predictor  # noqa: PLC0415 - an optional extra
-        from gateway.fit.trees import TooLittle  # noqa: PLC0415
+        from gateway.features.disaggregated.fit.fitting import FitRules, fit_predictor  # noqa: PLC0415 - an optional extra
+        from gateway.features.disaggregated.fit.trees import TooLittle  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
     rules = FitRules(PredictorKind(kind), horizon, key_kind=PromptKey(key_kind), held_out=held_out)

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, TOKENS_MAX
 from gateway.core.features.disaggregated.predictors.estimator import KEY_MAX, UNKNOWN_PROMPT
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
-from gateway.state.predictor_files import read_history
+from gateway.features.disaggregated.files import read_history
 from loadgen.passages import BlockText
 from loadgen.traces.files import TraceError
 from loadgen.traces.rows import Trace

@@ -13,9 +13,8 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from gateway.core.features.disaggregated.events import DecodeProgress
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
+from gateway.core.kernel.events import LegProgress, ResponseStored
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import (
     GatewayId,
@@ -467,9 +466,9 @@ class SimProgress(ProgressBoard):
     def ends(self, request_id: RequestId, attempt: int) -> None:
         self._runs.pop((request_id, attempt), None)
 
-    def sample(self, pool: PoolName) -> tuple[DecodeProgress, ...]:
+    def sample(self, pool: PoolName) -> tuple[LegProgress, ...]:
         return tuple(
-            DecodeProgress(request_id, attempt, engine.generated(run_id))
+            LegProgress(request_id, attempt, engine.generated(run_id))
             for (request_id, attempt), (engine, run_id) in self._runs.items()
             if engine.spec.pool == pool
         )

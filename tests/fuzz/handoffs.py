@@ -16,10 +16,10 @@ from gateway.engines.exposition import BadProbe
 from gateway.engines.handoff.attempt_ids import attempt_ids
 from gateway.engines.handoff.bodies import _Named, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap, read_query, read_server_info
+from gateway.features.expert_locality.expert_counts import BadCounts, read_counts
 from gateway.request.assembling import TOP, Assembler, Unassembled
 from gateway.request.bodies import BodyFault, read_body
 from gateway.request.event_scanner import EventScanner
-from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.request.handoffs import HANDOFF_BYTES_MAX, OUR_PREFIX, handoff_in, takers_of
 from gateway.request.legs import LegFailure
 from gateway.request.side_channels import SideChannel

@@ -19,8 +19,8 @@ from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
 from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import Connector, PoolName, ReplicaRole
+from gateway.features.expert_locality.files import eldr_file
 from gateway.records.journal import replay
-from gateway.state.eldr_files import eldr_file
 from loadgen.engine.expert_counts import ExpertShape, counts_of
 from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.presets import TINY

@@ -21,14 +21,18 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 """Folders of the features' halves, in the core and outside it."""
 LISTS = (
-    "gateway/core/features/catalogue.py",
+    "gateway/core/config.py",
     "gateway/core/events.py",
+    "gateway/core/features/catalogue.py",
+    "gateway/core/tenant_config.py",
     "gateway/conformance/upsets.py",
     "gateway/features/catalogue.py",
     "gateway/features/recorded.py",
     "gateway/features/sections.py",
     "gateway/features/shown.py",
 )
+SECTIONS = ("gateway/core/config.py", "gateway/features/sections.py")
+"""Lists that give features keys of the region file."""
 NO_FEATURES = {"__init__", "catalogue", "extension", "recorded", "section", "sections", "shown", "status", "words"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
@@ -38,26 +42,14 @@ DEPENDENT = {"disaggregated": ["expert_locality"]}
 PROGRAM = f"""
 import importlib, pkgutil, sys
 import pytest
-package, *keys = sys.argv[1:]
-if package == "gateway":
-    from gateway.config.region_file import RegionFile
-    assert not set(keys) & set(RegionFile.model_fields)
-for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+keys = sys.argv[1:]
+from gateway.config.region_file import RegionFile
+assert not set(keys) & set(RegionFile.model_fields)
+for module in pkgutil.walk_packages(importlib.import_module("gateway").__path__, "gateway."):
     importlib.import_module(module.name)
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", {KERNELS_TESTS!r}]))
 """
-"""Imports every module of a package, and runs the kernel's tests. Further arguments are keys that are unknown now."""
-NAMED_BY_EDGES = {
-    "limits": ["events"],
-    "lockdown": ["events"],
-    "stored_responses": ["events", "key"],
-}
-"""Modules of core halves that a request's path, the desk or a store imports. They stay when the whole gateway is
-imported without the feature. The list only becomes shorter."""
-WITH_EDGES_IN_PIECES = {"disaggregated", "expert_locality"}
-"""Features that a request's path and the commands that fit for them still import: the core can do without them."""
-
-
+"""Imports every module of the gateway, and runs the kernel's tests. Arguments are keys that are unknown now."""
 _KEY = re.compile(r"    (\w+): .* = ")
 """Field of the region file's sections."""
 
@@ -71,22 +63,15 @@ def copy_of_tree(copy: Path) -> None:
         shutil.copy(ROOT / file, copy / file)
 
 
-def delete(feature: str, copy: Path, stay: list[str]) -> list[str]:
-    """Delete a feature's halves and their lines in the lists, but for modules of its core half that stay. Return the
-    keys of the region file that go with them."""
+def delete(feature: str, copy: Path) -> list[str]:
+    """Delete a feature's halves and their lines in the lists. Return the keys of the region file that go with them."""
     for folder in FOLDERS:
         (copy / folder / f"{feature}.py").unlink(missing_ok=True)
-        half = copy / folder / feature
-        kept = stay if folder == FOLDERS[0] else []
-        texts = {name: (half / f"{name}.py").read_text() for name in (*kept, "__init__")} if kept else {}
-        shutil.rmtree(half, ignore_errors=True)
-        for name, text in texts.items():
-            half.mkdir(exist_ok=True)
-            (half / f"{name}.py").write_text(text)
-    lists = [file for file in LISTS if file != "gateway/core/events.py" or "events" not in stay]
-    struck = {file: lines for file in lists if (lines := strike(feature, copy / file))}
+        shutil.rmtree(copy / folder / feature, ignore_errors=True)
+    struck = {file: lines for file in LISTS if (lines := strike(feature, copy / file))}
     assert struck, "a list names it"
-    return [key[1] for line in struck.get("gateway/features/sections.py", []) if (key := _KEY.match(line))]
+    sections = [line for file in SECTIONS for line in struck.get(file, [])]
+    return [key[1] for line in sections if (key := _KEY.match(line))]
 
 
 def strike(feature: str, file: Path) -> list[str]:
@@ -104,14 +89,17 @@ def strike(feature: str, file: Path) -> list[str]:
     return [line for line in lines if named.search(line)]
 
 
-def run_without(feature: str, tmp_path: Path, package: str, stay: list[str]) -> None:
-    """Delete a feature from a copy of the tree, import a package there, and run the kernel's tests."""
-    copy_of_tree(tmp_path)
-    keys = [key for each in (*DEPENDENT.get(feature, ()), feature) for key in delete(each, tmp_path, stay)]
+def tree_without(feature: str, copy: Path) -> list[str]:
+    """Copy the tree without a feature and those that need it. Return the keys of the region file that went."""
+    copy_of_tree(copy)
+    return [key for each in (*DEPENDENT.get(feature, ()), feature) for key in delete(each, copy)]
+
+
+def run_in(copy: Path, *arguments: str) -> None:
     run = subprocess.run(
-        (sys.executable, "-c", PROGRAM, package, *keys),
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        (sys.executable, *arguments),
+        cwd=copy,
+        env={"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -120,21 +108,30 @@ def run_without(feature: str, tmp_path: Path, package: str, stay: list[str]) -> 
 
 
 def test_there_are_features() -> None:
-    assert len(ALL) >= 11
+    assert len(ALL) >= 12
     assert {name for name in ALL if sum(path.stem == name for path in HALVES) == 2} >= {
+        "classes",
+        "disaggregated",
+        "expert_locality",
         "lengths",
         "limits",
+        "lockdown",
         "prices",
+        "resume",
         "scaling",
+        "sharing",
+        "stored_responses",
     }
-    assert set(ALL) >= {*NAMED_BY_EDGES, *WITH_EDGES_IN_PIECES}
 
 
-@pytest.mark.parametrize("feature", first_of(sorted(set(ALL) - WITH_EDGES_IN_PIECES)))
+@pytest.mark.parametrize("feature", first_of(ALL))
 def test_the_gateway_works_without_a_feature(feature: str, tmp_path: Path) -> None:
-    run_without(feature, tmp_path, "gateway", NAMED_BY_EDGES.get(feature, []))
+    keys = tree_without(feature, tmp_path)
+    run_in(tmp_path, "-c", PROGRAM, *keys)
 
 
-@pytest.mark.parametrize("feature", first_of(sorted({*NAMED_BY_EDGES, *WITH_EDGES_IN_PIECES})))
-def test_the_core_works_without_anything_of_a_feature(feature: str, tmp_path: Path) -> None:
-    run_without(feature, tmp_path, "gateway.core", [])
+@pytest.mark.nightly
+@pytest.mark.parametrize("feature", ALL)
+def test_the_gateway_without_a_feature_is_typed(feature: str, tmp_path: Path) -> None:
+    tree_without(feature, tmp_path)
+    run_in(tmp_path, "-m", "mypy", "gateway", "mesh")

@@ -23,7 +23,7 @@ from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
 from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import PoolName
-from gateway.state.eldr_files import eldr_file
+from gateway.features.expert_locality.files import eldr_file
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, answer
 from tests.hostile.prefill_answers import PREFILL_CASES, TOLD, PrefillCase, handed
 from tests.support.core import US

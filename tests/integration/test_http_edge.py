@@ -743,7 +743,6 @@ class TestOtherPages:
             state=lambda: describe(edge.core, edge.clock.now_ns()),
             readiness=str,
             explain=nothing,
-            lockdown=nothing,
             drain=nothing,
             undrain=nothing,
             overview=dict,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.core.features.expert_locality.artifact import Shape
-from gateway.fit.eldr_calibration import Calibration
+from gateway.features.expert_locality.fit.eldr_calibration import Calibration
 
 
 def calibration(

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.events import Event
-from gateway.core.features.resume.config import ResumeConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.config import PlacementPolicy
@@ -278,7 +277,8 @@ def under(placement: PlacementPolicy, config: CoreConfig | None = None) -> CoreC
 
 def unresumed(config: CoreConfig | None = None) -> CoreConfig:
     """Config in which a broken answer is not resumed."""
-    return replace(config or CoreConfig(), resume=ResumeConfig(enabled=False))
+    config = config or CoreConfig()
+    return replace(config, resume=replace(config.resume, enabled=False))
 
 
 def occupy(one: Desk, *names: str) -> None:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.events import Event
-from gateway.core.features.disaggregated.events import ProgressSampled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import AttemptConfig, ObservationConfig
 from gateway.core.kernel.description import gauges_of
@@ -30,6 +29,7 @@ from gateway.core.kernel.effects import (
     SampleProgress,
     StartLeg,
 )
+from gateway.core.kernel.events import ProgressSampled
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     DEFAULT_POOL,

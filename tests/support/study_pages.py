@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from gateway.core.vocabulary import Category
-from gateway.fit.eldr import EldrScores
+from gateway.features.expert_locality.fit.eldr import EldrScores
 from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
 from loadgen.figures import Figures

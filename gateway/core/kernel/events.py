@@ -15,6 +15,7 @@ from gateway.core.vocabulary import (
     ModelName,
     PeerObservation,
     PeerSpec,
+    PoolName,
     PoolSpec,
     RefusalReason,
     ReplicaObservation,
@@ -159,3 +160,36 @@ class LegEnded(Struct, frozen=True):
 
 class TimePassed(Struct, frozen=True):
     """Wake-up that the core asked for with `next_wakeup_ns()`."""
+
+
+class ResponseStored(Struct, frozen=True):
+    """The engine stores this leg's answer under a key; requests that refer to it must go to the same target."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    key: str
+
+
+class TokensSettled(FeatureEvent, frozen=True):
+    """Tokens that a request has used, prompt and output together. Sent once, after its end, for each request whose end
+    is charged."""
+
+    request_id: RequestId
+    tokens: int
+
+
+class LegProgress(Struct, frozen=True):
+    """Progress of one leg."""
+
+    request_id: RequestId
+    attempt: int
+    output_tokens: int
+    """Tokens since its first; an estimate where the engine reports only events."""
+
+
+class ProgressSampled(FeatureEvent, frozen=True):
+    """Answer to SampleProgress: each leg of that pool that has begun its answer."""
+
+    pool: PoolName
+    progress: tuple[LegProgress, ...]

@@ -173,6 +173,9 @@ class Feature(LegPlanner):
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
         """Complete the order that starts a leg, before the driver sees it."""
 
+    def stored(self, leg: LegState, key: str, /) -> None:
+        """Take in that a leg's target stores its answer under a key, to which later requests may refer."""
+
     def leg_answered(self, request: RequestState, leg: LegState, now_ns: int, /) -> None:
         """Take in the first token of a leg."""
 
@@ -237,6 +240,7 @@ class Hooks:
         "reject",
         "size_of",
         "started",
+        "stored",
         "uses",
         "wait_max_ns",
         "waited",
@@ -266,6 +270,7 @@ class Hooks:
         self.promised_ns = _that_define("promised_ns", on)
         self.queue_share = _that_define("queue_share", on)
         self.started = _that_define("started", on)
+        self.stored = _that_define("stored", on)
         self.plan_legs = _that_define("plan_legs", on)
         self.pool_choice = _that_define("pool_choice", on)
         self.on_order = _that_define("on_order", on)

@@ -287,9 +287,9 @@ class Intake:
         pinned = self._core.pinned(follows) if follows else None
         if pinned is not None:
             names = [name for name in names if self._serves_at(pinned, name)] or names
-        classes = [self._class_for(name, rule, _NO_HOPS) for name in names]
+        request_classes = [self._class_for(name, rule, _NO_HOPS) for name in names]
         for is_served in (self._core.placer.serves_now, self._core.placer.may_ever_serve, self._is_known):
-            for request_class in classes:
+            for request_class in request_classes:
                 if is_served(request_class):
                     return request_class.model
         return None

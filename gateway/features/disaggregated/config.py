@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.config import out_of_bounds
+from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
+from gateway.core.vocabulary import Connector
 from gateway.features.section import FeatureSection, WrittenFile
 from mesh.faults import Fault
 from mesh.values import SECOND_NS
@@ -49,6 +50,18 @@ class PredictionConfig(FeatureSection, frozen=True):
 def decode_faults(core: CoreConfig) -> Iterator[Fault]:
     """Faults of the settings that the decode tier decides by."""
     yield from (Fault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
+
+
+def why_unfit(core: CoreConfig, connector: Connector) -> str:
+    """Contradiction between the decode settings and a pool's connector; empty if there is none, or if the settings are
+    faulty by themselves."""
+    if any(out_of_bounds(core.decode)):
+        return ""
+    try:
+        check_decode(core.decode, connector)
+    except ValueError as error:
+        return f"decode: {error}"
+    return ""
 
 
 def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:

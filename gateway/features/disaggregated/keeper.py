@@ -23,7 +23,7 @@ from gateway.core.features.disaggregated.predictors.history import Ended, Histor
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.disaggregated.config import PredictionConfig
-from gateway.state.predictor_files import (
+from gateway.features.disaggregated.files import (
     Artifact,
     artifact_of,
     read_artifact,

@@ -24,9 +24,9 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 )
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
+from gateway.features.disaggregated.files import read_or_make_secret
 from gateway.features.disaggregated.keeper import PredictorKeeper
 from gateway.features.extension import Host
-from gateway.state.predictor_files import read_or_make_secret
 from mesh.state_files import StateUnusable
 from mesh.supervisor import OwnedLoops
 

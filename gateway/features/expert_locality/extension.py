@@ -16,9 +16,9 @@ from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
+from gateway.features.expert_locality.expert_counts import BadCounts, read_counts
 from gateway.features.expert_locality.keeper import LocalityKeeper
 from gateway.features.extension import Extension, Host
-from gateway.request.expert_counts import BadCounts, read_counts
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId
 from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
-from gateway.state.eldr_files import read_comparer
+from gateway.features.expert_locality.files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
 from mesh.state_files import StateUnusable

@@ -1,4 +1,4 @@
-"""Checks of tenants', sharing's and classes' settings that one key alone cannot decide."""
+"""Checks of tenants' and sharing's settings that one key alone cannot decide."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 from gateway.core.config import CoreConfig
 from gateway.core.tenant_config import PRIORITY_MAX
-from gateway.core.vocabulary import ModelName, ServiceClass
 from mesh.faults import Fault
 
 TENANTS_MAX = 10_000
-_MODELS_MAX = 1000
 
 
 def sharing_faults(core: CoreConfig) -> Iterator[Fault]:
     """Faults between settings that decisions depend on."""
-    yield from (Fault(key, what) for key, what in (*_tenant_faults(core), *_class_faults(core)))
+    yield from (Fault(key, what) for key, what in _tenant_faults(core))
 
 
 def _tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
@@ -29,21 +27,3 @@ def _tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
     above = core.sharing.yields_above
     if above is not None and not 1 <= above <= 1000:
         yield "sharing.yields_above", f"{above}: it is 1 to 1,000 times a tenant's share"
-
-
-def _class_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
-    classes = core.classes
-    named: dict[ModelName, ServiceClass] = {}
-    for service_class, models in (
-        (ServiceClass.INTERACTIVE, classes.interactive.models),
-        (ServiceClass.BATCH, classes.batch.models),
-        (ServiceClass.BEST_EFFORT, classes.best_effort.models),
-    ):
-        if len(models) > _MODELS_MAX:
-            yield f"classes.{service_class}.models", f"names more than {_MODELS_MAX:,}"
-        for model in models:
-            if named.setdefault(model, service_class) is not service_class:
-                yield f"classes.{service_class}.models", f"`{model}` is under {named[model]} already"
-    batch = classes.batch
-    if batch.promotion_ns is not None and batch.promotion_ns >= batch.wait_max_ns:
-        yield "classes.batch.promotion", "should be shorter than classes.batch.wait_max, the longest wait"

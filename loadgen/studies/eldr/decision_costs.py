@@ -25,7 +25,7 @@ from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
-from gateway.request.expert_counts import read_counts
+from gateway.features.expert_locality.expert_counts import read_counts
 from loadgen.bench.relay.machine import is_core_compiled
 from loadgen.figures import Figures
 from mesh.clock import Clock

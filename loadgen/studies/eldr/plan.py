@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import to_builtins
 
-from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
+from gateway.features.expert_locality.fit.eldr import EldrRules, EldrScores, fit_eldr
 from loadgen.figures import Figures
 from loadgen.studies.cells import Cell
 from loadgen.studies.eldr.decision_costs import costs_by_core, journal_bytes

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.features.expert_locality.artifact import Shape
-from gateway.fit.eldr_calibration import Calibration
+from gateway.features.expert_locality.fit.eldr_calibration import Calibration
 
 Floats = npt.NDArray[np.float32]
 

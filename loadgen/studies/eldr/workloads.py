@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.fit.eldr import EldrFit, EldrRules, EldrScores, fit_eldr, score_eldr
-from gateway.fit.expert_placement import place_by_cluster
+from gateway.features.expert_locality.fit.eldr import EldrFit, EldrRules, EldrScores, fit_eldr, score_eldr
+from gateway.features.expert_locality.fit.expert_placement import place_by_cluster
 from loadgen.studies.eldr.generator import QWEN3_30B, Generator, ModelShape, Spread
 from loadgen.studies.eldr.paper import intercept_in_experts
 from loadgen.studies.eldr.recorded import PATTERN, read_recorded

@@ -13,8 +13,8 @@ from msgspec import to_builtins
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, PromptKey
 from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from gateway.core.features.disaggregated.predictors.history import Snapshot
-from gateway.fit.fitting import FitRules, score_predictor
-from gateway.fit.trees import TooLittle
+from gateway.features.disaggregated.fit.fitting import FitRules, score_predictor
+from gateway.features.disaggregated.fit.trees import TooLittle
 from loadgen.figures import Figures
 from loadgen.pages import markdown
 from loadgen.studies.predictors.workloads import PredictorWorkload

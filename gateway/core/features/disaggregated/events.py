@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
@@ -12,23 +10,7 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 )
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.kernel.events import FeatureEvent
-from gateway.core.vocabulary import PoolName, RequestId
-
-
-class DecodeProgress(Struct, frozen=True):
-    """Progress of one decode leg."""
-
-    request_id: RequestId
-    attempt: int
-    output_tokens: int
-    """Tokens since its first; an estimate where the engine reports only events."""
-
-
-class ProgressSampled(FeatureEvent, frozen=True):
-    """Answer to SampleProgress: each decode leg of that pool that has begun."""
-
-    pool: PoolName
-    progress: tuple[DecodeProgress, ...]
+from gateway.core.vocabulary import PoolName
 
 
 class DecodeHistoryRestored(FeatureEvent, frozen=True):

@@ -12,12 +12,12 @@ from gateway.core.features.disaggregated.admissions import Admission, DecodeFigu
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
-from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted, ProgressSampled
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import SampleProgress
-from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded
+from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded, ProgressSampled
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.replicas import ReplicaState

@@ -15,12 +15,11 @@ from typing import Final
 from gateway.core.allowance import TRY_AGAIN_NS, LimitKind, Room
 from gateway.core.config import all_of
 from gateway.core.features.limits.config import LimitScope, SharesConfig
-from gateway.core.features.limits.events import TokensSettled
 from gateway.core.features.limits.shares import floor_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter, demand_of
 from gateway.core.kernel.config import KernelConfig, ObservationConfig
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import FeatureEvent, ForwardArrived, RequestArrived
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, RequestArrived, TokensSettled
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.peers import PeerState

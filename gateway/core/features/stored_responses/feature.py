@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.config import KernelConfig
-from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.requests import LegState
 from gateway.core.vocabulary import Target
 
 
@@ -30,17 +29,10 @@ class StoredResponses(Feature):
     def is_on(self) -> bool:
         return True
 
-    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
-        """Note the target that stored a response, if its leg is still known."""
-        if not isinstance(event, ResponseStored):
-            return False
-        attempt = self._core.attempt_of(event.request_id, event.attempt)
-        leg = None if attempt is None else attempt.legs.get(event.leg)
-        if leg is not None:
-            self._target_of[event.key] = leg.target
-            self._target_of.move_to_end(event.key)
-            self._forget_oldest()
-        return True
+    def stored(self, leg: LegState, key: str, /) -> None:
+        self._target_of[key] = leg.target
+        self._target_of.move_to_end(key)
+        self._forget_oldest()
 
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
         self._count_max = config.placement.stored_responses_max

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.features.classes.config import BestEffortConfig, ClassesConfig
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.response_key import response_key
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
 from gateway.door import errors
@@ -170,14 +170,14 @@ class TestReferences:
     def test_a_request_follows_the_response_that_it_names(self) -> None:
         body = {"model": "llama", "input": "hi", "previous_response_id": "resp_1"}
         profile = read(body, path=RESPONSES_PATH)
-        assert profile.follows == stored_response_key(TenantName("default"), "resp_1")
+        assert profile.follows == response_key(TenantName("default"), "resp_1")
         assert not profile.is_control
         assert read(body | {"previous_response_id": None}, path=RESPONSES_PATH).follows == ""
 
     def test_looking_at_one_needs_no_model(self) -> None:
         profile = control_profile("resp_1", read_caller({}, R1, SETTINGS), SETTINGS, stream=True)
         assert (profile.model, profile.prefix, profile.stream, profile.is_control) == ("", b"", True, True)
-        assert profile.follows == profile.session_key == stored_response_key(TenantName("default"), "resp_1")
+        assert profile.follows == profile.session_key == response_key(TenantName("default"), "resp_1")
 
     def test_a_tenant_s_reference_is_its_own(self) -> None:
         trusting = replace(SETTINGS, trust_tenant_header=True)
@@ -281,7 +281,7 @@ class TestHeaders:
             tenants={TenantName("acme"): TenantConfig(service_class=ServiceClass.BATCH)},
             classes=ClassesConfig(best_effort=BestEffortConfig(models=(ModelName("llama"),))),
         )
-        promises = Promises(lambda: config)
+        promises = Promises(lambda: config.tenants, config.classes.class_of)
         acme, other = ClientKey(KeyId("a"), TenantName("acme")), ClientKey(KeyId("b"), TenantName("zeta"))
         assert self.served_as(acme, promises=promises) is ServiceClass.BATCH
         assert self.served_as(other, promises=promises) is ServiceClass.BEST_EFFORT

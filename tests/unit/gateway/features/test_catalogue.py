@@ -37,15 +37,15 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/app/metrics_catalogue.py": "describes the series of decode pools",
         "gateway/core/events.py": _EVENT,
         "gateway/fit/": "fits predictors, in a process of its own",
-        "gateway/records/decode_metrics.py": "the series of decode pools",
-        "gateway/state/predictor_files.py": "files of predictors, which the commands that fit them write, too",
+        "gateway/features/disaggregated/metrics.py": "the series of decode pools",
+        "gateway/features/disaggregated/files.py": "files of predictors, which the commands that fit them write, too",
     },
     "expert_locality": {
         "gateway/core/kernel/decode_config.py": _SETTINGS,
         "gateway/core/kernel/events.py": "what the end of a leg tells of its prompt",
         "gateway/fit/": "fits artifacts, in a process of its own",
         "gateway/request/": "reads counts of experts from engines' answers",
-        "gateway/state/eldr_files.py": "files of artifacts, which the command that fits them writes, too",
+        "gateway/features/expert_locality/files.py": "files of artifacts, which the command that fits them writes, too",
     },
     "lengths": {
         "gateway/config/pools.py": "a key of a pool's description",
@@ -75,7 +75,7 @@ STILL_NAMED: dict[str, dict[str, str]] = {
         "gateway/core/": "a state of the whole gateway, which decides whether anything is forwarded",
         "gateway/door/admin.py": "the route of the order",
         "gateway/records/metrics.py": "a level of the gateway",
-        "gateway/state/lockdown.py": "the store of the order",
+        "gateway/features/lockdown/switch.py": "the store of the order",
         "mesh/control/": "what controllers are told of a gateway",
     },
     "prices": {

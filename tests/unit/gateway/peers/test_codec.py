@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import EndRequest
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     ControlVersion,
@@ -143,7 +143,7 @@ def test_whoever_does_not_know_pools_reads_the_whole_queue() -> None:
 
 
 def control_forward(tenant: TenantName = PROFILE.tenant) -> pb.ForwardRequest:
-    key = stored_response_key(tenant, "resp_1")
+    key = response_key(tenant, "resp_1")
     profile = RequestProfile(
         PROFILE.request_id, ModelName(""), PROFILE.tenant, 0, b"", 16, key, stream=False, follows=key, is_control=True
     )

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.features.stored_responses.key import stored_response_key
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import ModelName, TenantName
 from gateway.peers.forward_checks import check_forward
 from gateway.request.bodies import RESERVED_FIELDS
@@ -31,7 +31,7 @@ def response(**more: object) -> dict[str, object]:
 
 
 def about_a_response() -> OutboundRequest:
-    key = stored_response_key(TENANT, "resp_1")
+    key = response_key(TENANT, "resp_1")
     control = replace(profile("r1"), model=ModelName(""), stream=False, follows=key, is_control=True)
     return OutboundRequest(control, f"{RESPONSES_PATH}/resp_1", HEADERS, b"", "GET")
 
@@ -43,7 +43,7 @@ class TestWhatDoorsMake:
         assert check_forward(forwarded(body, path, stream=False)) is not None
 
     def test_a_response_that_follows_another_is_let_in(self) -> None:
-        follows = stored_response_key(TENANT, "resp_1")
+        follows = response_key(TENANT, "resp_1")
         body = response(previous_response_id="resp_1")
         found = check_forward(forwarded(body, RESPONSES_PATH, stores=True, follows=follows))
         assert found is not None
@@ -72,9 +72,9 @@ def lies() -> Iterator[tuple[str, OutboundRequest]]:
     yield "storing", forwarded(response(), RESPONSES_PATH)
     yield "is marked as a call about", forwarded(CHAT, is_control=True)
     followed = response(previous_response_id="resp_1")
-    for key in ("", stored_response_key(TENANT, "resp_2"), stored_response_key(OTHER, "resp_1")):
+    for key in ("", response_key(TENANT, "resp_2"), response_key(OTHER, "resp_1")):
         yield "follows is not", forwarded(followed, RESPONSES_PATH, stores=True, follows=key)
-    yield "follows is not", forwarded(CHAT, follows=stored_response_key(TENANT, "resp_1"))
+    yield "follows is not", forwarded(CHAT, follows=response_key(TENANT, "resp_1"))
     for name in ("x-data-parallel-rank", "x-api-key", "content-encoding", "X-Vllm-Priority", "accept-encoding"):
         yield f"header {name.lower()} is not for engines", replace(forwarded(CHAT), headers=(*HEADERS, (name, "1")))
     yield "named twice", replace(forwarded(CHAT), headers=(*HEADERS, HEADERS[0]))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.core.events import Event
-from gateway.core.features.disaggregated.events import DecodeProgress, ProgressSampled
 from gateway.core.kernel.effects import (
     AcceptForward,
     Effect,
@@ -20,6 +19,8 @@ from gateway.core.kernel.events import (
     DrainRequested,
     FirstToken,
     LegEnded,
+    LegProgress,
+    ProgressSampled,
     RequestAbandoned,
     RequestArrived,
     TimePassed,
@@ -123,7 +124,7 @@ async def test_a_pool_that_asks_is_told_of_its_own_alone() -> None:
     driver.progress.begins(R1, 1, chat, at, lambda: 7)
     driver.submit(DrainRequested())
     assert core.told_of(ProgressSampled) == [
-        ProgressSampled(chat, (DecodeProgress(R1, 1, 7),)),
+        ProgressSampled(chat, (LegProgress(R1, 1, 7),)),
         ProgressSampled(code, ()),
     ]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gateway.core.vocabulary import Connector, LegResult
+from gateway.features.expert_locality.expert_counts import BadCounts, read_counts
 from gateway.request import engine_api, handoffs
 from gateway.request.bodies import read_body
-from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.request.handoffs import HANDOFF_BYTES_MAX, Handoff, handoff_in, takers_of, why_whole
 from gateway.request.legs import LegFailure
 from gateway.request.side_channels import SideChannel

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.features.disaggregated.events import DecodeProgress
+from gateway.core.kernel.events import LegProgress
 from gateway.core.vocabulary import PoolName, ReplicaId, RequestId, replica_target
 from gateway.request.progress import ProgressBoard
 from tests.support.core import SECOND
@@ -15,9 +15,9 @@ def test_events_count_as_the_tokens_that_they_have_been_seen_to_hold() -> None:
     board.learn(HERE, 50, 100)
     board.begins(ONE, 1, CHAT, HERE, lambda: 10)
     board.begins(TWO, 1, CHAT, THERE, lambda: 10)
-    assert board.sample(CHAT) == (DecodeProgress(ONE, 1, 20), DecodeProgress(TWO, 1, 10))
+    assert board.sample(CHAT) == (LegProgress(ONE, 1, 20), LegProgress(TWO, 1, 10))
     board.ends(ONE, 1)
-    assert board.sample(CHAT) == (DecodeProgress(TWO, 1, 10),)
+    assert board.sample(CHAT) == (LegProgress(TWO, 1, 10),)
 
 
 def test_an_attempt_that_ends_late_takes_nothing_from_the_next_one() -> None:
@@ -25,7 +25,7 @@ def test_an_attempt_that_ends_late_takes_nothing_from_the_next_one() -> None:
     board.begins(ONE, 1, CHAT, HERE, lambda: 5)
     board.begins(ONE, 2, CHAT, THERE, lambda: 3)
     board.ends(ONE, 1)
-    assert board.sample(CHAT) == (DecodeProgress(ONE, 2, 3),)
+    assert board.sample(CHAT) == (LegProgress(ONE, 2, 3),)
 
 
 def test_no_engine_is_believed_that_claims_too_much() -> None:
@@ -41,8 +41,8 @@ def test_a_pool_hears_of_its_own_alone() -> None:
     board.begins(ONE, 1, CHAT, HERE, lambda: 1)
     board.begins(TWO, 1, CODE, THERE, lambda: 2)
     board.begins(RequestId("no pool's"), 1, None, THERE, lambda: 3)
-    assert board.sample(CHAT) == (DecodeProgress(ONE, 1, 1),)
-    assert board.sample(CODE) == (DecodeProgress(TWO, 1, 2),)
+    assert board.sample(CHAT) == (LegProgress(ONE, 1, 1),)
+    assert board.sample(CODE) == (LegProgress(TWO, 1, 2),)
     assert board.sample(PoolName("other")) == ()
 
 

@@ -7,14 +7,14 @@ import errno
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.features.stored_responses.events import ResponseStored
-from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel import events
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.effects import StopLeg
+from gateway.core.kernel.events import ResponseStored
 from gateway.core.kernel.requests import RequestRecord
+from gateway.core.response_key import response_key
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, RequestId, Standing, TargetKind
 from gateway.request.answer import AnswerSettings
 from gateway.request.legs import LegFailure
@@ -278,7 +278,7 @@ class TestStoredResponses:
         told = events.FirstToken if events.FirstToken in kinds else events.LegEnded
         assert kinds.index(ResponseStored) < kinds.index(told)
         (stored,) = [event for event in scene.port.events if isinstance(event, ResponseStored)]
-        assert stored == ResponseStored(RequestId("r1"), 1, 1, stored_response_key(TENANT, "resp_1"))
+        assert stored == ResponseStored(RequestId("r1"), 1, 1, response_key(TENANT, "resp_1"))
 
     def test_an_answer_too_large_to_hold_is_stored_all_the_same(self) -> None:
         scene = Scene(AnswerSettings(held_bytes_max=20))
@@ -297,7 +297,7 @@ class TestStoredResponses:
         assert scene.play(broken, Reply(GOOD_RESPONSE_STREAM), stores_response=True) is Outcome.COMPLETED
         assert scene.sink.body == b"".join(GOOD_RESPONSE_STREAM)
         keys = [event.key for event in scene.port.events if isinstance(event, ResponseStored)]
-        assert keys == [stored_response_key(TENANT, "resp_1")]
+        assert keys == [response_key(TENANT, "resp_1")]
 
     def test_what_a_stored_response_says_of_itself_is_no_fault_of_now(self) -> None:
         failed = b'{"object":"response","status":"failed","error":{"code":"server_error"}}'

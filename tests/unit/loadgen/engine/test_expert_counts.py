@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from gateway.request.expert_counts import read_counts
+from gateway.features.expert_locality.expert_counts import read_counts
 from gateway.request.handoffs import COUNTS_KEY
 from loadgen.engine import expert_counts
 from loadgen.engine.expert_counts import ExpertShape, counts_of, told_counts

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from gateway.fit.expert_placement import PlacementArtifact
-from gateway.state.eldr_files import read_eldr
+from gateway.features.expert_locality.files import read_eldr
+from gateway.features.expert_locality.fit.expert_placement import PlacementArtifact
 from loadgen.fit.main import fit
 from mesh.state_files import StateFile
 from tests.support.calibrations import calibration, write_calibration

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from gateway.core.features.disaggregated.predictors.arrays import LearnedArrays, SurvivalArrays
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
-from gateway.state.predictor_files import read_artifact, write_history
+from gateway.features.disaggregated.files import read_artifact, write_history
 from loadgen.fit.main import fit
 
 
@@ -109,7 +109,7 @@ def test_it_wants_one_source(tmp_path: Path, history: Path) -> None:
 def test_without_the_extra_it_says_what_is_missing(
     tmp_path: Path, history: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "gateway.fit.fitting", None)
+    monkeypatch.setitem(sys.modules, "gateway.features.disaggregated.fit.fitting", None)
     done = called("--history", history, "--kind", "survival", "-o", tmp_path / "artifact.json")
     assert done.exit_code == 1
     assert "nightside[fit]" in done.output

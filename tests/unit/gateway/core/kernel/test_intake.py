@@ -9,10 +9,16 @@ from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.features.lockdown.events import LockdownChanged
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, QueueConfig
 from gateway.core.kernel.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
-from gateway.core.kernel.events import AssignmentApplied, ForwardArrived, PolicyApplied, RequestArrived, TargetLost
+from gateway.core.kernel.events import (
+    AssignmentApplied,
+    ForwardArrived,
+    PolicyApplied,
+    RequestArrived,
+    ResponseStored,
+    TargetLost,
+)
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import (
     Hops,

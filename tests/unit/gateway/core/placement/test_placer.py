@@ -5,11 +5,10 @@ from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.events import ConfigApplied
-from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import AssignmentApplied, PolicyApplied, RequestArrived
+from gateway.core.kernel.events import AssignmentApplied, PolicyApplied, RequestArrived, ResponseStored
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice, Policy

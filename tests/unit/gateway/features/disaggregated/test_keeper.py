@@ -21,8 +21,8 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 from gateway.core.features.disaggregated.predictors.history import Ended, History
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.disaggregated.config import PredictionConfig, check_prediction
+from gateway.features.disaggregated.files import artifact_file, artifact_of, read_history
 from gateway.features.disaggregated.keeper import PredictorKeeper
-from gateway.state.predictor_files import artifact_file, artifact_of, read_history
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger

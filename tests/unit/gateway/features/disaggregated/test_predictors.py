@@ -14,8 +14,8 @@ from gateway.core.features.disaggregated.predictors.history import Ended, Snapsh
 from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import GatewayId
 from gateway.features.disaggregated.config import PredictionConfig
+from gateway.features.disaggregated.files import read_history, write_history
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
-from gateway.state.predictor_files import read_history, write_history
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger

@@ -8,9 +8,9 @@ from pathlib import Path
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
+from gateway.features.expert_locality.files import eldr_file
+from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr
 from gateway.features.expert_locality.keeper import LocalityKeeper
-from gateway.fit.eldr import EldrRules, fit_eldr
-from gateway.state.eldr_files import eldr_file
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger

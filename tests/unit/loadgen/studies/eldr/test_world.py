@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.nearness import SignatureState
-from gateway.fit.eldr import EldrRules, fit_eldr
+from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr
 from loadgen.studies.eldr.generator import Generator, ModelShape, Spread
 from loadgen.studies.eldr.world import Costs, Drawn, Fleet, Play, drawn_from, play
 

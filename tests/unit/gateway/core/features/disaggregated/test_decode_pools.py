@@ -434,7 +434,7 @@ def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
     effects = leg_ended(desk, "b", 1, prompt_tokens=50)
     assert of_kind(ordered.SampleProgress, effects) == [ordered.SampleProgress(POOL.name)]
     assert not of_kind(StartLeg, effects)
-    told = events.ProgressSampled(POOL.name, (events.DecodeProgress(RequestId("a"), 1, 40),))
+    told = events.ProgressSampled(POOL.name, (events.LegProgress(RequestId("a"), 1, 40),))
     (order,) = of_kind(StartLeg, desk.tell(told))
     view = order.decision.considered[0].decode
     assert view is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from gateway.fit.rank_correlation import (
+from gateway.features.expert_locality.fit.rank_correlation import (
     centred_ranks,
     choose_layers,
     distances,

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.events import Event
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import GatewayId
-from gateway.state.lockdown import REASON_LENGTH_MAX, LockdownSwitch, lockdown_file
+from gateway.features.lockdown.switch import REASON_LENGTH_MAX, LockdownSwitch, lockdown_file
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from gateway.core.features.expert_locality.artifact import centroids_of, digest_of
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.nearness import UNIT, unpack
-from gateway.fit.balanced_kmeans import TooFewPoints
-from gateway.fit.eldr import EldrRules, fit_eldr, idf_over, score_eldr, signatures
-from gateway.fit.eldr_calibration import Calibration, UnusableCalibration, by_document
+from gateway.features.expert_locality.fit.balanced_kmeans import TooFewPoints
+from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr, idf_over, score_eldr, signatures
+from gateway.features.expert_locality.fit.eldr_calibration import Calibration, UnusableCalibration, by_document
 from tests.support.calibrations import calibration
 
 GIVEN = calibration()

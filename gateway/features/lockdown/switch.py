@@ -26,6 +26,15 @@ _KIND = "lockdown"
 _VERSION = 1
 
 
+class LockdownOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /admin/lockdown`."""
+
+    active: bool
+    cut: bool = False
+    """Also end streams that cross gateways."""
+    reason: str = ""
+
+
 class LockdownState(Struct, frozen=True):
     """State that the last command set."""
 

@@ -18,7 +18,7 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.features.disaggregated.predictors.learned import FEATURES
-from gateway.state.predictor_files import (
+from gateway.features.disaggregated.files import (
     Artifact,
     HistoryColumns,
     artifact_file,

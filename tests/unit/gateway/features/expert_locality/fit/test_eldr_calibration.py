@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.fit.eldr_calibration import UnusableCalibration, read_calibration
+from gateway.features.expert_locality.fit.eldr_calibration import UnusableCalibration, read_calibration
 from tests.support.calibrations import calibration, write_calibration
 
 GIVEN = calibration(6)

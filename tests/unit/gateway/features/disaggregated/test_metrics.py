@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from gateway.core.features.disaggregated.feature import decode_figures_of
 from gateway.core.kernel import events
 from gateway.core.vocabulary import LegResult, RequestId
-from gateway.records.decode_metrics import DecodeLevels
+from gateway.features.disaggregated.metrics import DecodeLevels
 from tests.support.core import MS
 from tests.support.disaggregated import leg_ended, pair, read, workers
 

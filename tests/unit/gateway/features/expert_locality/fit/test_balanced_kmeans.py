@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.fit.balanced_kmeans import TooFewPoints, cluster, matched
+from gateway.features.expert_locality.fit.balanced_kmeans import TooFewPoints, cluster, matched
 
 
 def points(sizes: list[int], seed: int = 1) -> np.ndarray:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, idf_of
-from gateway.fit.balanced_kmeans import Labels, cluster, matched
-from gateway.fit.eldr_calibration import Calibration, UnusableCalibration, by_document
-from gateway.fit.rank_correlation import choose_layers, draw_pairs, peak_of, rho_of, target_of
+from gateway.features.expert_locality.fit.balanced_kmeans import Labels, cluster, matched
+from gateway.features.expert_locality.fit.eldr_calibration import Calibration, UnusableCalibration, by_document
+from gateway.features.expert_locality.fit.rank_correlation import choose_layers, draw_pairs, peak_of, rho_of, target_of
 
 OnProgress = Callable[[str], object]
 Floats = npt.NDArray[np.float32]

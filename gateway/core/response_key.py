@@ -1,4 +1,4 @@
-"""Keys of stored responses: names under which the core knows them."""
+"""Keys of responses that engines store, under which the core and other gateways know them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.core.vocabulary import TenantName
 _KEY_BYTES = 16
 
 
-def stored_response_key(tenant: TenantName, response_id: str) -> str:
+def response_key(tenant: TenantName, response_id: str) -> str:
     """Key of a stored response, as edges put it into `follows` and `ResponseStored`. A tenant cannot guess another's
     key: the hash is cryptographic, and the tenant's name is framed by its length."""
     fields = (tenant.encode("utf-8", "surrogatepass"), response_id.encode("utf-8", "surrogatepass"))

@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Estimator
-from gateway.fit.samples import PredictionSamples
+from gateway.features.disaggregated.fit.samples import PredictionSamples
 
 BINS = 10
 

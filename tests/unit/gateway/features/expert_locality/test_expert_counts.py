@@ -7,7 +7,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from gateway.request.expert_counts import BadCounts, read_counts
+from gateway.features.expert_locality.expert_counts import BadCounts, read_counts
 from tests.support.locality import told
 
 

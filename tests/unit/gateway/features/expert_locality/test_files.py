@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.features.expert_locality.artifact import digest_of
-from gateway.state.eldr_files import eldr_file, read_comparer, read_eldr
+from gateway.features.expert_locality.files import eldr_file, read_comparer, read_eldr
 from mesh.state_files import StateUnusable
 from tests.support.locality import artifact_of
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from gateway.core.features.expert_locality.artifact import Shape
-from gateway.request.expert_counts import BadCounts, unpack_counts
+from gateway.features.expert_locality.expert_counts import BadCounts, unpack_counts
 
 REQUESTS_MAX = 20_000
 BYTES_MAX = 1 << 30

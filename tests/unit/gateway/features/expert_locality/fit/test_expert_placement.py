@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.fit.expert_placement import UnevenRanks, place_by_cluster, place_experts
+from gateway.features.expert_locality.fit.expert_placement import UnevenRanks, place_by_cluster, place_experts
 
 
 def load(placed: np.ndarray, activity: np.ndarray, ranks: int) -> list[float]:

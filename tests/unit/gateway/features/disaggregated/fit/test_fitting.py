@@ -7,8 +7,8 @@ import pytest
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind, SurvivalArrays
 from gateway.core.features.disaggregated.predictors.catalogue import kind_of
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
-from gateway.fit.fitting import FitRules, fit_predictor
-from gateway.fit.trees import TooLittle
+from gateway.features.disaggregated.fit.fitting import FitRules, fit_predictor
+from gateway.features.disaggregated.fit.trees import TooLittle
 
 
 def snapshot(requests: int, seed: int = 1) -> Snapshot:
