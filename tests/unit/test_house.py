@@ -319,7 +319,7 @@ LAYER_BREAKS = [
     ("gateway/engines/probe.py", "import loadgen.wan", "Roots"),
     ("gateway/new_room.py", "", "Gateway"),
     ("controller/probe.py", "import gateway.core.kernel.events", "Controller"),
-    ("gateway/app/probe.py", "import gateway.features.disaggregated.fit.trees", "Gateway"),
+    ("gateway/app/probe.py", "import gateway.features.disaggregated.fit.trees", "Fitting"),
     ("gateway/state/probe.py", "import sklearn", "Fitting"),
     ("loadgen/probe.py", "import gateway.request.driver", "Load"),
     ("loadgen/probe.py", "import nightside", "Command"),

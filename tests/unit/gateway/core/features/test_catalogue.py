@@ -45,7 +45,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
         events.ProgressSampled(PoolName("pd"), ()),
     ],
     ExpertLocality: [events.ArtifactReady(PoolName("pd"), "", 0)],
-    StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
+    StoredResponses: [],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
     Classes: [],
@@ -69,6 +69,7 @@ THE_CORES = {
     events.PeersObserved,
     events.TargetLost,
     events.TimePassed,
+    events.ResponseStored,
 }
 """Events that the core takes in itself."""
 
@@ -108,6 +109,13 @@ def test_an_event_of_a_feature_that_is_not_there_is_an_error_of_whoever_sent_it(
     desk_with(features_of).tell(event)
     with pytest.raises(AssertionError, match="no feature takes in"):
         desk_with(none_of).tell(event)
+
+
+def test_a_stored_response_is_nobody_s_concern_without_the_feature_that_follows_them() -> None:
+    desk = desk_with(none_of)
+    desk.ask("a")
+    desk.tell(events.ResponseStored(RequestId("a"), 1, 1, "key"))
+    assert ended(desk.finish("a")) == [("a", "completed")]
 
 
 WORDS_OF_FEATURES = {
