@@ -36,7 +36,6 @@ from gateway.app.wording import in_words
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import all_of
 from gateway.core.kernel.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import TargetKind
 from gateway.door.admin import GatewayAdminSources, make_admin_app
@@ -57,7 +56,7 @@ from gateway.request.content import ContentReader
 from gateway.request.legs import LegOpener
 from gateway.request.media import MediaTokens
 from gateway.request.model_names import ModelNames
-from gateway.request.promises import Promises, no_class
+from gateway.request.promises import NO_PROMISES
 from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
 from gateway.takeover.successor import Successor
@@ -393,10 +392,7 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
-        promises=Promises(
-            lambda: all_of(observed.core.config).tenants,
-            next((each.class_of_model for each in observed.features if each.class_of_model is not None), no_class),
-        ),
+        promises=next((each.promises for each in observed.features if each.promises is not None), NO_PROMISES),
         rooms=next((each.rooms for each in observed.features if each.rooms is not None), no_rooms),
     )
 

@@ -121,7 +121,10 @@ class GatewayCore(Kernel):
         self._placing.place_waiting(now_ns)
         if isinstance(event, (RequestArrived, ForwardArrived)):
             self._look_after_newcomer(event, now_ns)
-        self._publish_if_due(now_ns)
+        report = self._publisher.due(now_ns)
+        if report is not None:
+            self.placer.expire_prefixes(now_ns)
+            self.effects.append(PublishLoad(report))
         return self.effects
 
     def next_wakeup_ns(self) -> int | None:
@@ -293,7 +296,7 @@ class GatewayCore(Kernel):
         for feature in self.hooks.admitted:
             feature.admitted(request, event, now_ns)
         self.requests[request.request_id] = request
-        if len(self.waiting) or request_class.fit is not None or now_ns >= request.next_deadline_ns:
+        if self.waiting.count or request_class.fit is not None or now_ns >= request.next_deadline_ns:
             self.wait(request, now_ns)
         else:
             for feature in self.hooks.joined:
@@ -352,7 +355,7 @@ class GatewayCore(Kernel):
 
     def end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
         """End the request for its client. Its state stays until each living leg has reported its end."""
-        if request in self.waiting:
+        if request.is_queued:
             self.stop_waiting(request)
         self.drains.left(self.waiting, request.profile.model)
         request.move_to(Phase.ENDED)
@@ -361,7 +364,7 @@ class GatewayCore(Kernel):
         attempt = request.attempt
         if attempt is not None and attempt.is_between_legs and attempt.planner is not None:
             attempt.planner.withdraw(request, attempt)
-        if attempt is None or attempt.is_over:
+        if attempt is None or not (attempt.legs or attempt.is_between_legs):
             self.forget(request)
         end = EndRequest(request.request_id, outcome, detail, request.attempts, retry_after_ns=retry_after_ns)
         for feature in self.hooks.ends:
@@ -463,10 +466,3 @@ class GatewayCore(Kernel):
                     pass  # looked at after every event
                 case _ as never:
                     assert_never(never)
-
-    def _publish_if_due(self, now_ns: int) -> None:
-        """Publish a heartbeat if one is due, and forget prefixes past their time to live."""
-        report = self._publisher.due(now_ns)
-        if report is not None:
-            self.placer.expire_prefixes(now_ns)
-            self.effects.append(PublishLoad(report))

@@ -324,6 +324,9 @@ class Checker:
             if not state.backlog_bytes == left == sum(state.prefilling.values()):
                 told = f"{state.target}: {state.backlog_bytes} counted, {left} left to read"
                 self._fail("a backlog is what the legs without a first token have to read", told)
+        for state in self._core.replicas:
+            load = max(state.in_flight, state.running + state.waiting)
+            self._expect("a replica's load follows its requests", state.load == load, f"{state.target}: not {load}")
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
 

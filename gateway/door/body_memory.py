@@ -80,7 +80,8 @@ class BodyMemory:
 
     def hold(self, holders: Sequence[BodyOwner] = ()) -> BodyReservation:
         """Room for a request, until it is closed. Raises ClientFault if there is no place."""
-        self.check_place()
+        if self.requests >= self._requests_max:
+            raise ClientFault(GATEWAY_FULL)
         return BodyReservation(self, holders)
 
     def objection(self, more_bytes: int, holders: Sequence[BodyOwner]) -> ErrorKind | None:
@@ -97,15 +98,10 @@ class BodyMemory:
         return None
 
     def take_place(self) -> None:
-        self.check_place()
-        self.requests += 1
-
-    def leave_place(self) -> None:
-        self.requests -= 1
-
-    def check_place(self) -> None:
+        """Take a place. Raises ClientFault if there is none."""
         if self.requests >= self._requests_max:
             raise ClientFault(GATEWAY_FULL)
+        self.requests += 1
 
     def add(self, more_bytes: int, holders: Sequence[BodyOwner]) -> None:
         self.bytes += more_bytes
@@ -139,14 +135,15 @@ class BodyReservation:
             self.check(body_bytes)
         room.add(body_bytes, self._holders)
         self._bytes += body_bytes
-        self.settle()
+        room.take_place()
+        self._has_place = True
 
     def close(self) -> None:
         """Give everything back."""
         if self._bytes:
             self._room.add(-self._bytes, self._holders)
         if self._has_place:
-            self._room.leave_place()
+            self._room.requests -= 1
 
     def check(self, announced_bytes: int) -> None:
         """Raise ClientFault if there is no room for so many bytes at the moment, so that the client need not send

@@ -19,11 +19,8 @@ class Cors:
 
     def __init__(self, config: CorsConfig) -> None:
         self._origins = frozenset(config.origins)
+        self.is_on = bool(config.origins)
         self._max_age = str(config.max_age_ns // _SECOND_NS)
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self._origins)
 
     def headers(self, asked: Mapping[str, str]) -> Mapping[str, str]:
         """Headers for any answer to a request with the headers `asked`. `vary: origin` is sent to every client, for the

@@ -214,8 +214,9 @@ def read_request(
     meant = tuple(filter(partial(caller.may_use, asked=asked), names.stands_for(asked)))
     if not meant:
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{asked}` does not exist for this key", "model")
-    model = names.resolved(asked, meant, caller.tenant, caller.process, follows)
-    salt = prefix_salt(model, settings.cache_salts.domain(caller.tenant), body.salt)
+    process, own_salt, domain = caller.process, body.salt, settings.cache_salts.domain(caller.tenant)
+    model = names.resolved(asked, meant, caller.tenant, process, follows)
+    salt = prefix_salt(model, domain, own_salt)
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     block_bytes = settings.prefix_block_bytes
     media = media_in(body, raw, model, media_tokens, hashed_bytes_max=max(1, blocks_max) * block_bytes)
@@ -234,7 +235,7 @@ def read_request(
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
         follows=follows,
-        process=caller.process,
+        process=process,
         connectors=takers_of(body),
         category=content.category,
         text_bytes=content.text_bytes,
@@ -242,7 +243,7 @@ def read_request(
         service_class=_served_as(caller, model, promises),
         sent_bytes=0 if media is None else media.sent_bytes,
     )
-    salted = settings.cache_salts.salt(caller.tenant, body)
+    salted = settings.cache_salts.salt(domain, own_salt, body)
     if model == asked:
         return ParsedRequest(profile, raw, stores_response=body.stores_response, cache_salt=salted, media=media)
     return ParsedRequest(profile, body_for(raw, model), asked, body.stores_response, salted, media)

@@ -24,7 +24,7 @@ from gateway.peers.trust import Trust
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
 from gateway.request.parts import Compare
-from gateway.request.promises import ClassOfModel
+from gateway.request.promises import Promises
 from mesh.clock import Clock
 from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
@@ -74,8 +74,8 @@ class Extension:
 
     prompt_key: PromptKey | None = None
     """Key that stands for a request's prompt in what is kept on disk; None: this feature makes none."""
-    class_of_model: ClassOfModel | None = None
-    """Service class of a model; None: this feature does not tell."""
+    promises: Promises | None = None
+    """Service classes of tenants and models; None: this feature does not tell."""
     compare: Compare | None = None
     """Compares expert counts of a prefill with a pool's artifact; None: this feature does not."""
 

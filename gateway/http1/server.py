@@ -238,7 +238,9 @@ class Exchange:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
-        connection.write(data)
+        transport = connection.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
         return not connection.is_full
 
     def finish(self) -> None:
@@ -322,19 +324,19 @@ class ServerConnection:
         "_parsing",
         "_queue",
         "_since_s",
-        "_transport",
         "_unfinished_bytes",
         "_upgrading",
         "is_full",
         "peer_address",
         "server",
+        "transport",
     )
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
         self.peer_address: str | None = None
         """Address of the client; None where the transport does not tell."""
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._parser: httptools.HttpRequestParser | None = None
         self._parsing: Exchange | None = None
         """Request whose message the parser is in."""
@@ -372,13 +374,13 @@ class ServerConnection:
 
     @property
     def is_closing(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+        return self.transport is None or self.transport.is_closing()
 
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
-        self._transport.set_write_buffer_limits(high=_BUFFERED_BYTES_MAX)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self.transport.set_write_buffer_limits(high=_BUFFERED_BYTES_MAX)
         self._parser = httptools.HttpRequestParser(self)
         self._since_s = self.server.time()
         name = transport.get_extra_info("peername")
@@ -414,7 +416,7 @@ class ServerConnection:
         self.server.on_turn()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the event loop's own signature
-        self._transport = None
+        self.transport = None
         self._parser = None  # breaks a reference cycle
         self.server.lost(self)
         current, self._current = self._current, None
@@ -500,14 +502,14 @@ class ServerConnection:
     # Used by the exchange
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
 
     def read_on(self) -> None:
         """Read further, once what had arrived of a body is taken."""
-        if self._is_reading_paused and self._transport is not None:
+        if self._is_reading_paused and self.transport is not None:
             self._is_reading_paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def answered(self, exchange: Exchange, *, keeps_alive: bool, will_go_on: bool) -> None:
         """Take in that the current request is answered: serve the next one, or close. `will_go_on`: the client sends
@@ -516,7 +518,8 @@ class ServerConnection:
             return
         self._current = None
         self._since_s = self.server.time()
-        self.read_on()  # the body may still be unread
+        if self._is_reading_paused:  # the body may still be unread
+            self.read_on()
         if exchange.is_malformed:
             self.close()
             return
@@ -532,13 +535,13 @@ class ServerConnection:
         self._advance()
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def close(self) -> None:
         """Close once what was written is sent."""
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     # Used by the server
 
@@ -608,7 +611,7 @@ class ServerConnection:
 
     def _step(self) -> bool:
         """Take one step. False: nothing is left to do until more arrives or the present answer is complete."""
-        transport = self._transport
+        transport = self.transport
         if transport is None or self._is_refused or transport.is_closing():
             return False
         if (lingering := self._lingering) is not None:
@@ -641,9 +644,9 @@ class ServerConnection:
             return False
         current.has_news = False
         current.on_body()
-        if current.body_bytes > READ_BYTES and not self._is_reading_paused and self._transport is not None:
+        if current.body_bytes > READ_BYTES and not self._is_reading_paused and self.transport is not None:
             self._is_reading_paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         return self._current is not current
 
     def _linger(self, lingering: Exchange) -> bool:
@@ -659,7 +662,7 @@ class ServerConnection:
 
     def _refuse(self, fault: Fault) -> None:
         """Send the reason, let the client read it, and close."""
-        transport = self._transport
+        transport = self.transport
         if transport is None or self._is_refused:
             return
         self._is_refused = True

@@ -96,7 +96,8 @@ class Reception:
         body = check_forward(arrived.request)
         if body is None:
             return arrived, None
-        salt = self._cache_salts.salt(arrived.event.profile.tenant, body)
+        domain = self._cache_salts.domain(arrived.event.profile.tenant)
+        salt = self._cache_salts.salt(domain, body.salt, body)
         return replace(arrived, request=replace(arrived.request, cache_salt=salt)), body
 
     def why_not_now(self, body: Body | None) -> str:

@@ -39,7 +39,7 @@ from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
-from gateway.records.usage_metrics import SHARE, UsageMetrics, ran
+from gateway.records.usage_metrics import RAN, SHARE, UsageMetrics
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RequestSummary
 from mesh.series import CounterSeries, Described, Distribution, Level, described
@@ -351,7 +351,7 @@ class GatewayMetrics:
         elif not record.is_control:
             model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
             self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
-            self._matched.observe(matched_share(order.decision), model, ran(order.target))
+            self._matched.observe(matched_share(order.decision), model, RAN[order.target.kind])
 
     def _first_token_came(self, step: GatewayStep, event: events.FirstToken) -> None:
         record = self._requests.get(event.request_id)
@@ -360,7 +360,7 @@ class GatewayMetrics:
             return
         if (leg.attempt, leg.number, record.first_token_ns) == (event.attempt, event.leg, step.now_ns):
             after_s = (step.now_ns - record.arrived_ns) / _SECOND_NS
-            self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
+            self._first_token.observe(after_s, self._models.of(record.model), RAN[leg.target.kind])
 
     def _leg_ended(self, _step: GatewayStep, event: events.LegEnded) -> None:
         record = self._requests.get(event.request_id)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import RequestRecord
-from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind, TenantName
+from gateway.core.vocabulary import Outcome, RequestProfile, TargetKind, TenantName
 from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
@@ -24,6 +24,9 @@ _PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 LENGTHS = tuple(float(2**power) for power in range(5, 21))
 """Bucket bounds in tokens: powers of two, as context windows are."""
 _SECOND_NS = 1_000_000_000
+
+RAN = {TargetKind.REPLICA: "local", TargetKind.PEER: "forward"}
+"""Label `ran`: for a replica of this gateway, and for another gateway."""
 
 
 class UsageMetrics:
@@ -50,14 +53,14 @@ class UsageMetrics:
         """Count a finished request, including one that its client left. A request without a record counts for its
         tenant only."""
         used = tokens_used(profile, summary)
-        if record is not None and record.legs and used.total:
+        if record is not None and record.legs and (used.prompt or used.output):
             self._count(record, end, summary, used)
         if record is None or record.origin is None:
             self._count_for_tenant(self._tenant_label(profile.tenant), end, used)
 
     def _count_for_tenant(self, tenant: str, end: EndRequest, used: TokensUsed) -> None:
         self._tenant_requests.add(tenant, end.outcome)
-        if used.total:
+        if used.prompt or used.output:
             self._tenant_tokens.add(tenant, "prompt", amount=used.prompt)
             self._tenant_tokens.add(tenant, "output", amount=used.output)
 
@@ -68,7 +71,7 @@ class UsageMetrics:
         if is_here and cached_tokens is not None and used.prompt:
             self._cached_share.observe(cached_tokens / used.prompt, model)
         if record.origin is None:
-            self._count_own(model, ran(leg.target), used, cached_tokens or 0, per_token_s)
+            self._count_own(model, RAN[leg.target.kind], used, cached_tokens or 0, per_token_s)
             if end.outcome is Outcome.COMPLETED:
                 self._request_prompt.observe(used.prompt, model)
                 self._request_total.observe(used.total, model)
@@ -178,11 +181,6 @@ class UsageMetrics:
         distribution = Distribution(f"nightside_{name}", words, bounds, labels)
         self._registry.register(distribution)
         return distribution
-
-
-def ran(target: Target) -> str:
-    """Label `ran`: `local` for a replica of this gateway, `forward` for another gateway."""
-    return "forward" if target.kind is TargetKind.PEER else "local"
 
 
 def _per_token_s(record: RequestRecord, end: EndRequest, summary: RequestSummary, used: TokensUsed) -> float | None:

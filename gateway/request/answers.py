@@ -112,9 +112,10 @@ def is_plain_token(payload: bytes) -> bool | None:
     if choice.finish_reason is not None:
         return None
     delta = choice.delta
-    if delta is None:
+    if delta is None or "role" not in delta:
         return True
-    return "role" not in delta or any(value for key, value in delta.items() if key != "role")
+    del delta["role"]
+    return any(delta.values())
 
 
 def has_content(document: Any) -> bool:
@@ -217,7 +218,8 @@ def believed(tokens: object) -> int | None:
 
 
 def _count(counts: dict[str, Any], key: str) -> int | None:
-    return believed(counts.get(key))
+    tokens = counts.get(key)
+    return tokens if type(tokens) is int and 0 <= tokens <= TOKENS_MAX else None
 
 
 def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -40,11 +40,11 @@ class CacheSalts:
             return _NOBODYS
         return _TOGETHER if tenant in self._shared else tenant
 
-    def salt(self, tenant: TenantName, body: Body) -> CacheSalt | None:
-        """Salt for an engine's `cache_salt`, in place of the client's own; None if the body is sent unchanged."""
+    def salt(self, domain: TenantName, own: str | None, body: Body) -> CacheSalt | None:
+        """Salt for an engine's `cache_salt`, in place of the client's `own`; None if the body is sent unchanged."""
         if not self._isolates or not body.fills_prefix_cache:
             return None
-        return CacheSalt(self._salt(self.domain(tenant), body.salt), replaces_own=body.names_cache_salt)
+        return CacheSalt(self._salt(domain, own), replaces_own=body.names_cache_salt)
 
     def _hashed(self, domain: TenantName, own: str | None) -> str:
         """Hash of the fields, each prefixed by its length, so that no two pairs look alike."""

@@ -1,31 +1,29 @@
-"""Default service class of a request that names none, from the region file in force. It never refuses a request."""
+"""Default service class of a request that names none, from the settings in force. It never refuses a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from gateway.core.tenant_config import TenantConfig, tenant_in
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
-
-ClassOfModel = Callable[[ModelName], ServiceClass | None]
-"""Returns a model's service class; None: the model has none."""
 
 
 class Promises:
     """Service classes of tenants and models."""
 
-    def __init__(self, tenants: Callable[[], dict[TenantName, TenantConfig]], of_model: ClassOfModel) -> None:
-        """Set up the lookup. Both are called anew for each request, because settings may change at any time."""
-        self._tenants = tenants
-        self.of_model = of_model
+    def __init__(self) -> None:
+        self._tenants: dict[TenantName, TenantConfig] = {}
+        self._models: Mapping[ModelName, ServiceClass] = {}
+
+    def apply(self, tenants: dict[TenantName, TenantConfig], models: Mapping[ModelName, ServiceClass]) -> None:
+        """Follow new settings."""
+        self._tenants, self._models = tenants, models
 
     def of_tenant(self, tenant: TenantName) -> ServiceClass | None:
-        tenants = self._tenants()
-        return tenant_in(tenants, tenant).service_class if tenants else None
+        return tenant_in(self._tenants, tenant).service_class if self._tenants else None
+
+    def of_model(self, model: ModelName) -> ServiceClass | None:
+        return self._models.get(model)
 
 
-def no_class(_model: ModelName) -> None:
-    """Stand for the classes of a gateway that knows none by model."""
-
-
-NO_PROMISES = Promises(dict, no_class)
+NO_PROMISES = Promises()

@@ -38,12 +38,13 @@ class WaitingRoom:
         self._length_of: dict[ModelName, int] = {}
         self._length_of_tenant: dict[TenantName, int] = {}
         self._length_of_pool: dict[tuple[ModelName, PoolName], int] = {}
-        self._length = 0
+        self.count = 0
+        """Number of waiting requests."""
         self._yielding: dict[ModelName, int] = {}
         """Number of waiting requests that are not interactive, by model."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.count
 
     def __contains__(self, request: RequestState) -> bool:
         return request.is_queued
@@ -86,7 +87,7 @@ class WaitingRoom:
 
     def order_by(self, order: QueueOrder) -> None:
         """Set the order of all queues, before any request waits."""
-        assert not self._length, "requests wait by another order"
+        assert not self.count, "requests wait by another order"
         assert type(self.order) is QueueOrder, "another feature orders the queues"
         self.order = order
 
@@ -226,7 +227,7 @@ class WaitingRoom:
             self.homes &= ~(1 << hold.slot)
 
     def _count(self, request: RequestState, change: int) -> None:
-        self._length += change
+        self.count += change
         _add(self._length_of, request.profile.model, change)
         _add(self._length_of_tenant, request.profile.tenant, change)
         if request.request_class.service_class is not _INTERACTIVE:

@@ -138,7 +138,7 @@ class Intake:
         length_max = queue.length_max
         if profile.service_class is not _INTERACTIVE:
             length_max = int(length_max * self._core.queue_share(profile))
-        if len(waiting) - own >= length_max:
+        if waiting.count - own >= length_max:
             return Outcome.REJECTED_QUEUE_FULL, f"{len(waiting) - own} requests are waiting"
         of_tenant = waiting.tenant_length(profile.tenant) - own
         if of_tenant >= queue.tenant_length_max:

@@ -110,7 +110,7 @@ class Judging:
                 request_class = replace(request_class, origin=origin)
             if request_class == request.request_class:
                 continue
-            waits = request in self._core.waiting
+            waits = request.is_queued
             if waits:
                 self._core.stop_waiting(request)
             request.request_class = request_class

@@ -62,7 +62,7 @@ class Legs:
             detail = leg.stop_detail
         took_ns = now_ns - leg.started_ns
         key = event.request_id, event.attempt, event.leg
-        has_failed_elsewhere = any(target != leg.target for target in request.failed_at)
+        has_failed_elsewhere = bool(request.failed_at) and any(target != leg.target for target in request.failed_at)
         leg.state.home.ended(leg.state, key, result, now_ns, took_ns, has_failed_elsewhere=has_failed_elsewhere)
         self._core.placer.leg_ended(request, leg, event, now_ns)
         for feature in self._core.hooks.leg_over:
@@ -71,7 +71,7 @@ class Legs:
             attempt.planner.leg_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             self._conclude(request, attempt, LegEnd(leg, result, detail, event))
-        if not attempt.is_over:
+        if attempt.legs or attempt.is_between_legs:
             return
         request.attempt = None
         if request.phase is Phase.ENDED:

@@ -30,7 +30,7 @@ class Placing:
         """Place all requests that can be placed, in turn. Placing only uses capacity up, so a class that is blocked
         stays blocked for the rest of the round."""
         newcomer, self.newcomer = self.newcomer, None
-        if len(self._core.waiting):
+        if self._core.waiting.count:
             if newcomer is not None:
                 self._queue(newcomer)
             self._place_queued(now_ns)

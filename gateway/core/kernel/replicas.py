@@ -45,6 +45,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "context_seen",
         "kv_tokens",
         "kv_usage",
+        "load",
         "preemptions",
         "retained",
         "running",
@@ -71,6 +72,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         """Time at which the replica was assigned to this gateway."""
         self.running = 0
         self.waiting = 0
+        self.load = 0
+        """Requests that count: those in flight, or those that the engine reports if there are more."""
         self.kv_usage = 0.0
         self.kv_tokens = 0
         self.context_seen = 0
@@ -86,10 +89,6 @@ class ReplicaState(TargetState[ReplicaSpec]):
     @property
     def free_tokens(self) -> int:
         return round((1 - self.kv_usage) * self.kv_tokens)
-
-    @property
-    def load(self) -> int:
-        return max(self.in_flight, self.running + self.waiting)
 
     @property
     def room(self) -> int:
@@ -191,16 +190,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             waiting -= observation.deferred
         self.loads_version += state.waiting != waiting or state.running != observation.running
         state.running, state.waiting = observation.running, waiting
+        state.load = max(state.in_flight, state.running + waiting)
         state.kv_usage = observation.kv_usage
         state.kv_tokens = observation.kv_tokens
         if observation.healthy and observation.preemptions != state.preemptions:
             self._count_preemptions(state, observation.preemptions)
         self._believe(state, observation.sampled_ns)
-        slots = state.slots
-        slots.told = observation.slots
-        slots.observe(
+        state.slots.observe(
             observation.running,
             waiting,
+            told=observation.slots,
             unread=len(state.prefilling),
             in_flight=state.in_flight,
             kv_usage=observation.kv_usage,
@@ -250,6 +249,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super().configure(config, now_ns)
 
     def _legs_changed(self, state: ReplicaState, now_ns: int) -> None:
+        state.load = max(state.in_flight, state.running + state.waiting)
         if state.listed:
             self._levels.put(state.slot, state.load)
         super()._legs_changed(state, now_ns)

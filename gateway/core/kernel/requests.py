@@ -285,10 +285,6 @@ class AttemptState:
         self.is_between_legs = False
         """The attempt is alive without a leg: its planner will open the next one."""
 
-    @property
-    def is_over(self) -> bool:
-        return not self.legs and not self.is_between_legs
-
 
 class Origin:
     """Gateway that forwarded a request here, as the forward states it."""

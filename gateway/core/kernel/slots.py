@@ -21,11 +21,12 @@ _LEARN: Final = 0.05
 class EngineSlots:
     """The slots of one replica's engine."""
 
-    __slots__ = ("_full_probes", "_learnt", "_peak", "_running_max", "declared", "duration_ns", "foreign", "told")
+    __slots__ = ("_full_probes", "_learnt", "_peak", "_running_max", "declared", "duration_ns", "foreign", "total")
 
     def __init__(self, declared: int) -> None:
         self.declared = declared
-        self.told = 0
+        self.total = declared
+        """Slots as declared, told or learnt, in that order; 0: not known."""
         self.foreign = 0
         """Requests in the engine at the last probe that this gateway had not sent."""
         self.duration_ns = 0.0
@@ -38,17 +39,13 @@ class EngineSlots:
         """Probes that found the engine out of slots while it ran as many requests as it ever did."""
 
     @property
-    def total(self) -> int:
-        """Slots as declared, told or learnt, in that order; 0: not known."""
-        return self.declared or self.told or self._learnt
-
-    @property
     def learnt(self) -> int:
         return self._learnt
 
     def forget(self) -> None:
         """Reset what was observed: the engine has restarted and may have another number of slots."""
-        self.told = self._learnt = self._running_max = self._full_probes = self.foreign = 0
+        self._learnt = self._running_max = self._full_probes = self.foreign = 0
+        self.total = self.declared
 
     def started(self, in_flight: int) -> None:
         """Note that one more request of this gateway is on its way; `in_flight` includes it."""
@@ -58,8 +55,9 @@ class EngineSlots:
         """Note that a request of this gateway has completed."""
         self.duration_ns += (took_ns - self.duration_ns) * (_LEARN if self.duration_ns else 1.0)
 
-    def observe(self, running: int, waiting: int, *, unread: int, in_flight: int, kv_usage: float) -> None:
-        """Apply one probe. `unread`: requests of this gateway without a first token.
+    def observe(self, running: int, waiting: int, *, told: int, unread: int, in_flight: int, kv_usage: float) -> None:
+        """Apply one probe. `told`: slots that the engine reports, 0 if it reports none; `unread`: requests of this
+        gateway without a first token.
 
         The engine counts as out of slots when the waiting requests are at least those without a first token, so that it
         prefills no prompt, and its KV cache has room. A request that has just arrived looks the same, so `_FULL_PROBES`
@@ -73,12 +71,13 @@ class EngineSlots:
             self._full_probes += 1
             if self._full_probes >= _FULL_PROBES:
                 self._learnt = running
+        self.total = self.declared or told or self._learnt
 
     def room(self, *, running: int, waiting: int, unreflected: int, in_flight: int, kv_usage: float) -> int:
         """Requests that the engine could begin at once; negative: number that wait for a slot. `unreflected`: requests
         of this gateway that the last probe cannot have counted."""
-        if total := self.total:
-            room = total - in_flight - self.foreign
+        if self.total:
+            room = self.total - in_flight - self.foreign
         else:
             room = max(_UNKNOWN_ROOM, running) - waiting - unreflected
         return min(room, -waiting) if waiting and kv_usage >= _KV_FULL else room

@@ -65,7 +65,9 @@ class Timers:
             self._set += 1
         timer.at_ns = at_ns
         if at_ns < timer.entry_ns:
-            heapq.heappush(self._heap, self._entry(timer))
+            self._serial = timer.entry_serial = self._serial + 1
+            timer.entry_ns = at_ns
+            heapq.heappush(self._heap, (at_ns, self._serial, timer))
             if len(self._heap) > 2 * self._set + _SLACK:
                 self._heap = [entry for entry in self._heap if entry[2].entry_serial == entry[1]]
                 heapq.heapify(self._heap)

@@ -321,7 +321,9 @@ class Placer:
         """Ask the policy to compare all targets and waiting. A request that yields never holds a replica: it takes an
         idle target, or waits for any room without barring others."""
         is_yielding = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.leaves_room
-        remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
+        remotes = self._eligibility.available_remotes(request.request_class)
+        if remotes and request.leaves_room:
+            remotes = self._eligibility.peers_with_room(remotes, request.request_class)
         offer = self._offer(request, remotes)
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
@@ -346,7 +348,9 @@ class Placer:
             replicas = self._sparing(request, eligibility.available_replicas(request_class))
         else:
             replicas = eligibility.open_replicas(request_class)
-        siblings = self._sparing_peers(request, eligibility.available_siblings(request_class))
+        siblings = eligibility.available_siblings(request_class)
+        if siblings and request.leaves_room:
+            siblings = eligibility.peers_with_room(siblings, request_class)
         offer = Offer(replicas, siblings=siblings, remotes=remotes)
         offer.ready, offer.free = replicas & self._replicas.pushable, replicas & self._replicas.available
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
@@ -355,9 +359,6 @@ class Placer:
     def _sparing(self, request: RequestState, mask: int) -> int:
         """Available replicas of the mask that the request may have without leaving others short."""
         return self._eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
-
-    def _sparing_peers(self, request: RequestState, mask: int) -> int:
-        return self._eligibility.peers_with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _chosen(self, choice: Choice, offer: Offer) -> _Found:
         if choice.candidates < 0:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, TenantName
 
+_SALTS_MAX = 4096
 
+
+@lru_cache(_SALTS_MAX)
 def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) -> bytes:
     """Salt of a prompt's chain: the properties that two prompts must share before anything about one is used for the
     other.

@@ -160,12 +160,13 @@ class PrefixIndex:
         assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
-        if not self._fits_alone(chain, slot):
+        if _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) > self._bytes_max:
             return
         node = self._grow(chain)
         if node is not self._root:
             self._mark_end(self._open_books(slot, now_ns), node, now_ns)
-            self._evict()
+            if self._bytes > self._bytes_max:
+                self._evict()
 
     def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
         """Remove a slot's records from the chain's path and from all below it, beyond the first `keep_blocks`.
@@ -468,9 +469,6 @@ class PrefixIndex:
         node, _ = books.ends.popitem(last=False)
         self._bytes -= _END_BYTES
         self._withdraw_support(books, node)
-
-    def _fits_alone(self, chain: bytes, slot: int) -> bool:
-        return _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) <= self._bytes_max
 
     # Invariants
 

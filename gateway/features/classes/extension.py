@@ -1,20 +1,20 @@
-"""Service classes, outside the core: the class of each model."""
+"""Service classes, outside the core: the class of requests that name none."""
 
 from __future__ import annotations
 
+from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import all_of
-from gateway.core.vocabulary import ModelName, ServiceClass
 from gateway.features.extension import Extension, Host
+from gateway.request.promises import Promises
 
 
 class ClassesExtension(Extension):
-    """Tells the class of requests that name none, by their model."""
+    """Tells the class of requests that name none, by their tenant or model."""
 
     name = "classes"
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
-        def class_of_model(model: ModelName) -> ServiceClass | None:
-            return all_of(host.core.config).classes.class_of(model)
+        self.promises = self._promises = Promises()
 
-        self.class_of_model = class_of_model
+    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:  # noqa: ARG002
+        self._promises.apply(orders.core.tenants, orders.core.classes.by_model())

@@ -78,10 +78,14 @@ class ClassesConfig(Struct, frozen=True):
         after_ns = self.batch.promotion_ns
         return None if service_class is not ServiceClass.BATCH or after_ns is None else now_ns + after_ns
 
-    def class_of(self, model: ModelName) -> ServiceClass | None:
-        """Default class of the model."""
-        if model in self.interactive.models:
-            return ServiceClass.INTERACTIVE
-        if model in self.batch.models:
-            return ServiceClass.BATCH
-        return ServiceClass.BEST_EFFORT if model in self.best_effort.models else None
+    def by_model(self) -> dict[ModelName, ServiceClass]:
+        """Default class of each model that has one."""
+        return {
+            model: service_class
+            for service_class, section in (
+                (ServiceClass.BEST_EFFORT, self.best_effort),
+                (ServiceClass.BATCH, self.batch),
+                (ServiceClass.INTERACTIVE, self.interactive),
+            )
+            for model in section.models
+        }

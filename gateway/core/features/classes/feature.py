@@ -37,9 +37,8 @@ class Classes(Feature):
     def _set(self, config: ClassesConfig) -> None:
         self._config = config
         slos = ((each, config.first_token_ns(each)) for each in ServiceClass)
-        self._core.placer.configure_classes(
-            config.batch.free_share, {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
-        )
+        self._first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
+        self._core.placer.configure_classes(config.batch.free_share, self._first_token_slos_ns)
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:  # noqa: ARG002
         """Set how long the request may wait, and when it yields no more."""
@@ -59,7 +58,7 @@ class Classes(Feature):
         self._core.start_waiting(request)
 
     def promised_ns(self, request: RequestState, /) -> int | None:
-        return self._config.first_token_ns(request.profile.service_class)
+        return self._first_token_slos_ns.get(request.profile.service_class)
 
     def queue_share(self, profile: RequestProfile, /) -> float:
         return self._config.queue_share(profile.service_class)

@@ -427,7 +427,7 @@ class TestUploads:
         edge.connect().say(asked("POST", CHAT, BODY)[:-5])
         await until(lambda: edge.api._room.bytes > 0)
         for each in tuple(edge.server.connections):
-            cast(Line, each._transport).lose()
+            cast(Line, each.transport).lose()
         edge.api.close()
         await until(lambda: not edge.api._tasks)
 

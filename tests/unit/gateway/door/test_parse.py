@@ -281,7 +281,8 @@ class TestHeaders:
             tenants={TenantName("acme"): TenantConfig(service_class=ServiceClass.BATCH)},
             classes=ClassesConfig(best_effort=BestEffortConfig(models=(ModelName("llama"),))),
         )
-        promises = Promises(lambda: config.tenants, config.classes.class_of)
+        promises = Promises()
+        promises.apply(config.tenants, config.classes.by_model())
         acme, other = ClientKey(KeyId("a"), TenantName("acme")), ClientKey(KeyId("b"), TenantName("zeta"))
         assert self.served_as(acme, promises=promises) is ServiceClass.BATCH
         assert self.served_as(other, promises=promises) is ServiceClass.BEST_EFFORT

@@ -1059,7 +1059,7 @@ class TestConnections:
 
         def look(exchange: Exchange) -> None:
             (connection,) = site.server.connections
-            own = connection._transport.get_extra_info("socket")  # type: ignore[union-attr] # it is open
+            own = connection.transport.get_extra_info("socket")  # type: ignore[union-attr] # it is open
             told.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
             exchange.respond(200, {}, b"hello")
 

@@ -199,7 +199,7 @@ async def test_each_tenant_has_a_salt_of_its_own_here_too(callee: Callee) -> Non
     await callee.read()
     (asked,) = callee.engine.asked
     body = read_body(asked.path, BODY, passes_priority=False)
-    assert asked.cache_salt == CacheSalts(EngineCacheConfig()).salt(TENANT, body)
+    assert asked.cache_salt == CacheSalts(EngineCacheConfig()).salt(TENANT, body.salt, body)
     assert asked.cache_salt is not None
 
 

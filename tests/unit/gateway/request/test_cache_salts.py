@@ -20,7 +20,7 @@ APART = CacheSalts(EngineCacheConfig())
 
 def salt_of(tenant: TenantName, salts: CacheSalts = APART, path: str = CHAT_PATH, **fields: Any) -> CacheSalt | None:
     body = read_body(path, json.dumps({"model": "m", **fields}).encode(), passes_priority=False)
-    return salts.salt(tenant, body)
+    return salts.salt(salts.domain(tenant), body.salt, body)
 
 
 def text_of(tenant: TenantName, salts: CacheSalts = APART, **fields: Any) -> str:

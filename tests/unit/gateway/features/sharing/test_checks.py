@@ -30,7 +30,7 @@ def test_what_was_promised_is_read_and_written_back(tmp_path: Path) -> None:
     assert core.sharing.yields_above == 1.5
     assert core.classes.first_token_ns(ServiceClass.INTERACTIVE) == 2_000_000_000
     assert core.classes.first_token_ns(ServiceClass.BATCH) is None
-    assert core.classes.class_of(ModelName("nightly")) is ServiceClass.BATCH
+    assert core.classes.by_model() == {ModelName("nightly"): ServiceClass.BATCH}
     document = file.as_document()
     assert document["tenants"]["acme"].items() >= {"weight": 3.0, "priority": 2, "service_class": None}.items()
     assert document["classes"]["batch"]["promotion"] == "30s"
