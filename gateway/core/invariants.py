@@ -293,7 +293,7 @@ class Checker:
             story = self._stories.get(request.request_id)
             self._expect("nothing is remembered after its end", story is not None, request.request_id)
             waits = request in self._core.waiting
-            runs = request.attempt is not None and not request.attempt.is_over
+            runs = request.attempt is not None and bool(request.attempt.legs or request.attempt.is_between_legs)
             if (waits, runs) != (request.phase is Phase.WAITING, request.phase is not Phase.WAITING):
                 told = f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}"
                 self._fail("whoever has not ended waits or runs", told)

@@ -20,6 +20,7 @@ from loadgen.simulator.chaos import ChaosRun, Finding, run_breaking_chaos, run_c
             run_disaggregated_chaos, 990017, id="a batch request follows a best-effort one to an idle replica"
         ),
         pytest.param(run_disaggregated_chaos, 990529, id="a best-effort request is refused where nothing is idle"),
+        pytest.param(run_disaggregated_chaos, 996327, id="an attempt begins at the moment at which the owner has left"),
         pytest.param(run_breaking_chaos, 990452, id="a request waits for a peer that was never heard"),
     ],
 )
