@@ -145,6 +145,7 @@ class ObservedCore:
         """Register the figures of the core and the audit log that are read at each scrape."""
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
+        self.metrics.follow_readiness(lambda: not self.readiness())
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
 

@@ -98,7 +98,8 @@ class Extension:
 
     def restore(self) -> None:
         """Put operators' stored orders in force, before the core serves by them. A later call takes over what another
-        process of this gateway stored meanwhile."""
+        process of this gateway stored meanwhile. Calls come five times a second during a take-over, so they are to be
+        cheap."""
 
     def notes(self) -> dict[str, str]:
         """Warnings for operators while the gateway is ready, by name."""

@@ -20,6 +20,8 @@ _TOGETHER = TenantName("\0together")
 """Domain of all tenants that share a cache; no tenant can have this name."""
 _NOBODYS = TenantName("")
 _REMEMBERED_MAX = 4096
+_REMEMBERED_LENGTH_MAX = 128
+"""Length of a client's own salt up to which its hash is remembered; a longer one would take much memory."""
 
 
 class CacheSalts:
@@ -44,7 +46,9 @@ class CacheSalts:
         """Salt for an engine's `cache_salt`, in place of the client's `own`; None if the body is sent unchanged."""
         if not self._isolates or not body.fills_prefix_cache:
             return None
-        return CacheSalt(self._salt(domain, own), replaces_own=body.names_cache_salt)
+        is_short = own is None or len(own) <= _REMEMBERED_LENGTH_MAX
+        salt = self._salt(domain, own) if is_short else self._hashed(domain, own)
+        return CacheSalt(salt, replaces_own=body.names_cache_salt)
 
     def _hashed(self, domain: TenantName, own: str | None) -> str:
         """Hash of the fields, each prefixed by its length, so that no two pairs look alike."""

@@ -112,10 +112,8 @@ class _Visit:
     """Ids of the targets where it may have failed: it may wait even if these are idle."""
     refusals: int = 0
     attempt: int = 0
-    legs: set[int] = field(default_factory=set)
-    """Live legs of its present attempt."""
-    started_ns: int = 0
-    """Time at which the latest of them began."""
+    legs: dict[int, int] = field(default_factory=dict)
+    """Live legs of its present attempt, each with the time at which it began."""
     reading: set[int] = field(default_factory=set)
     """Legs of its present attempt that only compute the prompt, live or ended."""
     read_by: Target | None = None
@@ -511,7 +509,7 @@ class InvariantWatch:
             has_read = event.leg in visit.reading and event.result is LegResult.COMPLETED
             if target is not None and event.result is not LegResult.BUSY and not has_read:
                 visit.failed_at.add(target.id)
-            visit.legs.discard(event.leg)
+            visit.legs.pop(event.leg, None)
             if has_read and len(visit.reading) == 1 and not visit.legs and not visit.decodes:
                 visit.is_pooled = True
             elif not visit.legs:
@@ -549,15 +547,13 @@ class InvariantWatch:
         if visit is None:
             return
         view.waiting.get(visit.queue, {}).pop(end.request_id, None)
-        # An owner that has left ends a leg by itself that it is told to begin at that moment.
-        is_left = end.outcome is Outcome.ABANDONED and visit.started_ns == self._now_ns
-        for leg in visit.legs:
+        for leg, began_ns in visit.legs.items():
+            if end.outcome is Outcome.ABANDONED and began_ns == self._now_ns:
+                continue  # an owner that has left ends a leg by itself that it is told to begin at that moment
             key = end.request_id, visit.attempt, leg
             ran = f"while leg {leg} of attempt {visit.attempt} ran"
             detail = f"{end.request_id} ended as {end.outcome} at {view.spec.gateway_id} {ran}"
-            self._expect(
-                "who ends a request ends its legs", is_left or key not in view.alive or key in view.stopped, detail
-            )
+            self._expect("who ends a request ends its legs", key not in view.alive or key in view.stopped, detail)
 
     def _follow_start(self, view: _View, leg: StartLeg) -> None:
         visit = view.visits[leg.request_id]
@@ -591,8 +587,7 @@ class InvariantWatch:
         self._expect("nothing leaves the regions its policy allows", allowed, where)
         visit.waits = False
         visit.attempt = leg.attempt
-        visit.legs.add(leg.leg)
-        visit.started_ns = self._now_ns
+        visit.legs[leg.leg] = self._now_ns
         view.alive[leg.request_id, leg.attempt, leg.leg] = leg.target
         view.waiting[visit.queue].pop(leg.request_id, None)
         if leg.target.kind is TargetKind.REPLICA:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(127\.0\.0\.1:|localhost:|--port )(\d{4})\b")
 _MARK = "--- block {} ---"
-_NOTICE_OF_KILL = re.compile(r"^bash: line \d+: +\d+ Killed .*\n", flags=re.MULTILINE)
+_NOTICE_OF_KILL = re.compile(r"^\w+: line \d+: +\d+ Killed .*\n", flags=re.MULTILINE)
 """Notice of a shell about a background process that was killed. The shell writes it whenever it reaps the process, so
 its place among the lines of later commands varies.
 """

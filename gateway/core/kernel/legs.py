@@ -74,10 +74,10 @@ class Legs:
         if attempt.legs or attempt.is_between_legs:
             return
         request.attempt = None
-        if request.phase is Phase.ENDED:
-            self._core.forget(request)
-        else:
+        if request.phase is not Phase.ENDED:
             self._retries.attempt_failed(request, attempt, now_ns)
+        elif request.request_id in self._core.requests:
+            self._core.forget(request)
 
     def _conclude(self, request: RequestState, attempt: AttemptState, end: LegEnd) -> None:
         """Decide what the end of one leg means for its request: it ends, or the leg counts as a failure of the attempt.

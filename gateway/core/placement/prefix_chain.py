@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, TenantName
 
-_SALTS_MAX = 4096
 
-
-@lru_cache(_SALTS_MAX)
 def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) -> bytes:
     """Salt of a prompt's chain: the properties that two prompts must share before anything about one is used for the
     other.
 
-    Each field comes after its length, so no two triples look alike.
+    Each field comes after its length, so no two triples look alike. JSON strings may hold lone surrogates, which must
+    not make a request fail here.
     """
-    salt = _framed(model) + _framed(tenant)
-    return salt if cache_salt is None else salt + _framed(cache_salt)
+    salt = b""
+    for field in (model, tenant) if cache_salt is None else (model, tenant, cache_salt):
+        raw = field.encode("utf-8", "surrogatepass")
+        salt += len(raw).to_bytes(4, "big") + raw
+    return salt
 
 
 def prefix_chain(
@@ -42,13 +42,6 @@ def prefix_chain(
     link = xxh3_64_intdigest(salt)
     links = [link := xxh3_64_intdigest(block, link) for block in islice(_blocks(views, block_bytes), blocks_max)]
     return struct.pack(f">{len(links)}Q", *links), sum(map(len, views))
-
-
-def _framed(field: str) -> bytes:
-    """Bytes of a field after their length. JSON strings may hold lone surrogates, which must not make a request fail
-    here."""
-    raw = field.encode("utf-8", "surrogatepass")
-    return len(raw).to_bytes(4, "big") + raw
 
 
 def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:

@@ -89,7 +89,10 @@ class Resume(Feature):
         return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 
     def wrong_start(self, order: StartLeg, /) -> str:
-        return "nobody goes on for ever" if order.resume > self._config.resumes_max else ""
+        most = self._config.resumes_max
+        if order.resumes_left is not None and order.resume + order.resumes_left.count > most:
+            return "whoever forwards allows no more than it may itself"
+        return "nobody goes on for ever" if order.resume > most else ""
 
     # Orders
 

@@ -23,13 +23,16 @@ LISTS = [
 ]
 """Lists of the features' events and sections; a line goes with its feature."""
 WORDS = {
+    "classes": r"ClassesConfig|BatchConfig|BestEffortConfig",
     "disaggregated": r"decode_pool|decode_figure|DecodeLevels|DecodeFigures|[Pp]redictor|PredictionConfig",
     "expert_locality": r"locality|nearness|expert|eldr",
     "lengths": r"token_budget|TokenBudget|[Mm]isroute|threshold_tokens|ThresholdConfig|[Tt]uning|[Ll]adder",
     "limits": r"TenantUse|TenantMeter|SharesConfig|limits_of|LimitLevels|tenant_limit",
     "lockdown": r"lock(ed_)?down|Lockdown|LOCKDOWN",
     "prices": r"[Pp]rice|PRICE|[Mm]oney|[Cc]arbon|(?<!con)(?<!CON)[Cc]urrency",
+    "resume": r"ResumeConfig|Resumption|ResumeExtension",
     "scaling": r"[Ss]caling",
+    "sharing": r"SharingConfig|FairShares|FairOrder|SharingExtension",
     "stored_responses": r"stored_response|STORED_RESPONSE",
 }
 """Words by which a feature would be named, for those whose halves are whole."""
@@ -38,6 +41,9 @@ _VOCABULARY = "a word of decisions, outcomes or replicas that all programs share
 _PATH = "stands on a request's path"
 _FIGURES = "a figure of the core that several readers show"
 STILL_NAMED: dict[str, dict[str, str]] = {
+    "classes": {},
+    "resume": {},
+    "sharing": {},
     "disaggregated": {},
     "expert_locality": {
         "gateway/core/kernel/events.py": "what the end of a leg tells of its prompt",

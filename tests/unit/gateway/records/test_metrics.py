@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -308,3 +310,10 @@ def test_a_forward_sent_is_in_the_totals() -> None:
     watched.hear()
     watched.ask("a")
     assert watched.metrics.totals() == Totals(forwards=1)
+
+
+def test_every_level_that_is_to_be_followed_is_followed_by_a_gateway() -> None:
+    sources = "".join(path.read_text() for path in (Path(__file__).parents[4] / "gateway/app").glob("*.py"))
+    to_follow = [name for name in dir(GatewayMetrics) if name.startswith("follow_")]
+    assert len(to_follow) > 3
+    assert [name for name in to_follow if f"metrics.{name}(" not in sources] == []

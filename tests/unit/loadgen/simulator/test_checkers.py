@@ -21,6 +21,7 @@ from gateway.core.kernel.events import (
     LegEnded,
     PolicyApplied,
     ReplicasObserved,
+    RequestAbandoned,
     RequestArrived,
 )
 from gateway.core.kernel.requests import Hold, RequestState
@@ -127,6 +128,12 @@ def test_an_honest_story_passes() -> None:
     told.forward("b", AcceptForward(RequestId("b")))
 
 
+def test_an_owner_that_leaves_as_a_leg_begins_ends_it_by_itself() -> None:
+    told = Witness()
+    told.arrive("a", start("a"))
+    told.tell(RequestAbandoned(RequestId("a")), finish("a", Outcome.ABANDONED))
+
+
 def test_a_forward_keeps_its_stamp_whatever_its_origin_does_since() -> None:
     told = Witness()
     told.forward("a", AcceptForward(RequestId("a")), start("a"))
@@ -204,6 +211,12 @@ def refused_as_dishonest(told: Witness) -> None:
 def ended_while_it_ran(told: Witness) -> None:
     told.arrive("a", start("a"))
     told.end("other", finish("a"))
+
+
+def left_while_it_ran(told: Witness) -> None:
+    told.arrive("a", start("a"))
+    told.now_ns += 1
+    told.tell(RequestAbandoned(RequestId("a")), finish("a", Outcome.ABANDONED))
 
 
 def waits_for_nobody(told: Witness) -> None:
@@ -321,6 +334,7 @@ def more_than_a_batch(told: Witness) -> None:
         (accepted_from_a_stranger, Witness(accept="nobody"), "only accepted origins come in"),
         (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
         (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
+        (left_while_it_ran, Witness(), "who ends a request ends its legs"),
         (waits_for_nobody, Witness(process="home"), "nobody waits whom nobody may serve"),
         (refused_beside_a_replica, Witness(), "nobody is refused whom somebody may serve"),
         (pushed_to_where_its_home_does_not_accept_it, Witness(), "a replica takes only what its home accepts"),

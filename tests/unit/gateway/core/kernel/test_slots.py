@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from gateway.core.kernel.slots import EngineSlots
@@ -29,6 +31,20 @@ def test_what_is_declared_comes_before_what_the_engine_tells_and_that_before_wha
     slots.forget()
     assert slots.total == 0, "it may come back with another number"
     assert EngineSlots(16).total == 16
+
+
+def test_the_total_follows_whatever_is_observed() -> None:
+    rng = random.Random(1)
+    slots, told = EngineSlots(0), 0
+    for _ in range(300):
+        if rng.random() < 0.1:
+            slots.forget()
+            told = 0
+        else:
+            told = rng.choice((0, 0, 16))
+            running, waiting = rng.randrange(5), rng.randrange(3)
+            probe(slots, running, waiting, unread=rng.randrange(3), in_flight=running + waiting, told=told)
+        assert slots.total == (told or slots.learnt)
 
 
 class TestLearning:
