@@ -134,7 +134,7 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("Score (the lowest wins)", overflow="fold")
-    for header in ("Reading", "Crowding", "Waiting", "Distance", "Score"):
+    for header in ("Prefill", "Interference", "Queueing", "Network", "Score"):
         table.add_column(header, justify="right", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         costs = candidate.costs

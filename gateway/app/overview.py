@@ -59,7 +59,7 @@ _PEERS: dict[Standing, Health] = {
     Standing.BUSY: Health.BUSY,
 }
 _REPLICAS: dict[ReplicaCondition, Health] = {
-    ReplicaCondition.AVAILABLE: Health.WELL,
+    ReplicaCondition.AVAILABLE: Health.HEALTHY,
     ReplicaCondition.FULL: Health.BUSY,
     ReplicaCondition.RECOVERING: Health.DEGRADED,
     ReplicaCondition.DOWN: Health.DOWN,
@@ -266,7 +266,7 @@ class GatewayOverview:
             return Health.CLOSED
         if here.down:
             return Health.DOWN if here.down == here.replicas else Health.DEGRADED
-        return Health.BUSY if here.replicas and not here.free else Health.WELL
+        return Health.BUSY if here.replicas and not here.free else Health.HEALTHY
 
     def _forwards(self, now_ns: int) -> list[object]:
         here = self._core.place.region
@@ -324,7 +324,7 @@ def _rounded(share: float | None) -> float | None:
 def _health_of(state: PeerState) -> Health:
     if state.observation is None:
         return Health.UNKNOWN
-    return _PEERS.get(state.standing, Health.WELL)
+    return _PEERS.get(state.standing, Health.HEALTHY)
 
 
 def _groups(capacities: Iterable[ModelCapacity]) -> Iterator[tuple[Place, int, int, int]]:
