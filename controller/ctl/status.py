@@ -79,7 +79,7 @@ def _gateways(seen: State) -> Table:
 
 def _wanted(gateways: list[GatewayView]) -> Table:
     """Table of wanted replicas: a region's first gateway, by name, speaks for the others, which follow it."""
-    table = _table(("Region", "Pool", "Model", "Why"), ("Replicas wanted", "Ready"))
+    table = _table(("Region", "Pool", "Model", "Reason"), ("Replicas wanted", "Ready"))
     told: set[tuple[str, str, str]] = set()
     for gateway in sorted(gateways, key=lambda each: each.id):
         for each in gateway.wanted:

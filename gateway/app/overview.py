@@ -145,7 +145,7 @@ class GatewayOverview:
     def _notes(self) -> Iterator[Note]:
         core, observed = self._core, self._observed
         if core.draining:
-            yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
+            yield Note("warn", "Draining: new requests are rejected, running ones finish.")
         elif observed.is_drained:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
         for name, text in observed.notes().items():

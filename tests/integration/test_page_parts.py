@@ -60,7 +60,7 @@ async def test_problems_come_first_with_since_when_and_what_to_do(page: Page) ->
         assert texts(page, "#problems .what") == [
             "not ready: no engine answers",
             "replica r4 is unhealthy: refused",
-            "the scaling webhook does not take what it is told: 500",
+            "calls of the scaling webhook fail: 500",
         ]
         assert page.text("#problems time").startswith("since 2026-09-21 14:13:20 UTC (")
         links = page.run("return [...document.querySelectorAll('#problems a')].map((a) => a.getAttribute('href'))")

@@ -50,7 +50,14 @@ def region(name: str, **more: object) -> dict[str, object]:
         "slots_used": 41,
         "kv": 0.63,
     }
-    about = {"jurisdiction": "US", "is_here": False, "health": "healthy", "why": "", "latitude": None, "longitude": None}
+    about = {
+        "jurisdiction": "US",
+        "is_here": False,
+        "health": "healthy",
+        "why": "",
+        "latitude": None,
+        "longitude": None,
+    }
     return {"region": name, "gateways": ["us-1"], **about, **figures, **more}
 
 
@@ -112,7 +119,7 @@ def gateway_sections() -> Sections:
     problems = [
         problem("not_ready", "not ready: no engine answers", "NightsideNotReady"),
         problem("replica_unusable", "replica r4 is unhealthy: refused", "NightsideReplicaDown", "r4"),
-        problem("scaling_webhook_failing", "the scaling webhook does not take what it is told: 500"),
+        problem("scaling_webhook_failing", "calls of the scaling webhook fail: 500"),
     ]
     return {
         **shared_sections(),

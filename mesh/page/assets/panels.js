@@ -289,7 +289,7 @@ export function owners() {
   const server = (row) => row.owner || `unassigned: ${row.why}`;
   return rows("owners", "Replica assignment", "owners", [
     { name: "Home gateway", isHead: true, text: (row) => row.home },
-    { name: "Serving gateway", cell: (cell, row) => { say(cell, server(row)); mark(cell, "away", row.owner !== row.home); }, text: server },
+    { name: "Serving gateway", cell: (cell, row) => { say(cell, server(row)); mark(cell, "away", Boolean(row.owner) && row.owner !== row.home); }, text: server },
     figure("Count", (row) => row.count),
     { name: "Replicas", kind: "wide", text: (row) => row.names.join(", ") + (row.count > row.names.length ? ", …" : "") },
   ], (row) => `${row.home}\u0000${row.owner}`, "No replicas are registered.");
