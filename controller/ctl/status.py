@@ -47,7 +47,7 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
 
 
 def print_status(seen: State, wrong: list[str], console: Console, *, with_replicas: bool = False) -> None:
-    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+    for line in (*_headlines(seen), *(f"problem: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
     if seen.gateways:
         console.print(_gateways(seen))

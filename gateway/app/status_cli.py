@@ -109,7 +109,7 @@ def exit_code(seen: Status, wrong: list[str]) -> StatusExitCode:
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
-    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+    for line in (*_headlines(seen), *(f"problem: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
     if seen.replicas:
         console.print(_replicas(seen.replicas))

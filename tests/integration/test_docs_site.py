@@ -85,5 +85,7 @@ def test_every_page_says_what_it_is_for_and_shows_an_example_first() -> None:
         title, purpose, *rest = page.read_text().split("\n\n")
         beginning = "\n\n".join(rest).split("\n## ")[:2]
         assert re.fullmatch(r"# .+", title), page
-        assert re.match(r"[\w`\[]", purpose) and not purpose.startswith("```"), page
-        assert page.name in WITHOUT_AN_EXAMPLE or re.search(r"^(```|    \S|!\[)", "\n".join(beginning), re.M), page
+        assert re.match(r"(?!```)[\w`\[]", purpose), page
+        assert page.name in WITHOUT_AN_EXAMPLE or re.search(r"^(```|    \S|!\[)", "\n".join(beginning), re.MULTILINE), (
+            page
+        )
