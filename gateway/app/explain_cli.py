@@ -111,7 +111,7 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
 
 def _table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("", "Target", "Region", "Standing", "Known of the prompt", "Load", "Round trip"):
+    for header in ("", "Target", "Region", "State", "Cached blocks", "Load", "Round trip"):
         table.add_column(header, justify="right" if header in ("Load", "Round trip") else "left", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         table.add_row(*map(plain, _row(candidate, placement, is_taken=index == 0)))
