@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from controller.core.vocabulary import Condition
+from controller.decision_queries import LatestDecisions
 from controller.history import OperatorAuditLog
 from controller.lease import Lease
 from controller.links import Link, Links
 from controller.logs import Recent
 from controller.problems import State, problems
-from controller.questions import LatestDecisions
 from controller.registry import Registered
 from controller.state_manager import StateManager
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -27,7 +27,7 @@ from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences
 from mesh.clock import Clock
 from mesh.page.last_hour import LastHour
-from mesh.page.shown import ROWS_MAX, Health, RegionShown, forwards_of, health_of, some_of
+from mesh.page.rows import ROWS_MAX, Health, RegionShown, forwards_of, health_of, some_of
 from mesh.problems import Problem, ProblemWatch
 from mesh.totals import Totals
 

@@ -28,7 +28,7 @@ from gateway.policy.words import sentences_seen_from
 from gateway.records.forward_rates import ForwardDirection
 from mesh.naming.service import NameService
 from mesh.page.last_hour import LastHour
-from mesh.page.shown import (
+from mesh.page.rows import (
     DECISIONS_SHOWN,
     MARKED_SHOWN,
     Health,

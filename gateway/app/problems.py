@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.core.vocabulary import Standing
-from gateway.features.shown import VIEWS
 from gateway.features.status import StatusView, because
+from gateway.features.status_views import VIEWS
 from mesh.problems import Problem, Runbook
 
 _DAY_S = 86_400

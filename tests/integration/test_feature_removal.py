@@ -27,7 +27,7 @@ LISTS = (
     "gateway/features/catalogue.py",
     "gateway/features/recorded.py",
     "gateway/features/sections.py",
-    "gateway/features/shown.py",
+    "gateway/features/status_views.py",
 )
 NO_FEATURES = {"__init__", "catalogue", "extension", "recorded", "section", "sections", "shown", "status", "words"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"

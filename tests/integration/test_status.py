@@ -150,6 +150,6 @@ async def test_the_command_loads_nothing_that_serves() -> None:
     script = "import sys, gateway.app.commands, gateway.app.status_cli; print(*sys.modules)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=-1, cwd=ROOT)
     loaded = set((await process.communicate())[0].decode().split())
-    assert "gateway.features.shown" in loaded
+    assert "gateway.features.status_views" in loaded
     serving = {"gateway.app.gateway", "gateway.core.gateway_core", "gateway.features.catalogue"}
     assert loaded & {*serving, "cryptography", "grpc", "numpy", "prometheus_client", "pydantic", "structlog"} == set()

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from mesh.operators_config import Role
 from mesh.page.last_hour import INTERVAL_NS, SERIES
+from mesh.page.rows import DecisionMark, DecisionShown, joined, shown_at
 from mesh.page.serving import add_page
-from mesh.page.shown import DecisionMark, DecisionShown, joined, shown_at
 
 Sections = dict[str, Any]
 

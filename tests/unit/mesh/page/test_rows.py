@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh.page.shown import (
+from mesh.page.rows import (
     DECISIONS_SHOWN,
     MARKED_SHOWN,
     ROWS_MAX,
