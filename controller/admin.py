@@ -8,10 +8,10 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from controller.decision_queries import TooManyQuestions
 from controller.history import SHOWN_MAX, AuditEntry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
-from controller.questions import TooManyQuestions
 from mesh.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
 from mesh.operators import Operator, Operators
 from mesh.operators_config import Role

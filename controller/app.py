@@ -19,13 +19,14 @@ from structlog.typing import FilteringBoundLogger
 from controller.admin import ControllerAdminSources, make_admin_app
 from controller.config import ControllerFile, ControllerSections
 from controller.core.controller_core import ControllerCore
+from controller.decision_queries import GatewayQuestions, LatestDecisions
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.publisher import RecordPublisher
 from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerDriver, ControllerObserver
 from controller.history import OperatorAuditLog
 from controller.journal import ControllerJournal, new_header
-from controller.leading import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
+from controller.leader_election import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog, Recent
@@ -33,7 +34,6 @@ from controller.metrics import CONTENT_TYPE, ControllerMetrics
 from controller.operations import Operations, state_of
 from controller.overview import ControllerOverview
 from controller.prober import GatewayProber
-from controller.questions import GatewayQuestions, LatestDecisions
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService

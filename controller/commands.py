@@ -31,10 +31,10 @@ from mesh.certificates import CertificateFault, date_fault
 from mesh.clock import Clock
 from mesh.faults import ConfigError
 from mesh.journal import JournalUnreadable
+from mesh.journal_lines import report_as_text
 from mesh.logs import announce
 from mesh.private_files import open_to_others
 from mesh.runs import files_of_one_run
-from mesh.story import report_as_text
 from mesh.tls import ControllerTls, HttpTls
 
 EXIT_DIVERGED = 1

@@ -15,8 +15,8 @@ from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.driver import ControllerCrash, ControllerStep, ControllerSubscriptions
 from mesh.journal import JournalFiles, JournalSettings, code_version
+from mesh.journal_lines import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
 from mesh.steps import Step
-from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
 
 FORMAT = 2
 

@@ -15,6 +15,10 @@ _INTRODUCTION = (
     "`event`, `level`, `timestamp`, and `gateway` or `controller` with the name of the process. A field is absent",
     "where it does not apply; `exception` is a traceback. This page is made by `make log-events-page`, which runs",
     "`nightside controller log-events`.",
+    "",
+    "```json",
+    '{"gateway":"us-east-1a","replica":"vllm-0","after_s":4.2,"event":"replica_up","level":"info","timestamp":"2026-11-22T12:00:00.000000Z"}',
+    "```",
 )
 
 _HEADER = "| event | level | fields | meaning | what to do |"

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from controller.core.vocabulary import Condition
+from controller.decision_queries import LatestDecisions
 from controller.history import OperatorAuditLog
 from controller.lease import Lease
 from controller.links import Link, Links
 from controller.logs import Recent
 from controller.problems import State, problems
-from controller.questions import LatestDecisions
 from controller.registry import Registered
 from controller.state_manager import StateManager
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -27,7 +27,7 @@ from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences
 from mesh.clock import Clock
 from mesh.page.last_hour import LastHour
-from mesh.page.shown import ROWS_MAX, Health, RegionShown, forwards_of, health_of, some_of
+from mesh.page.rows import ROWS_MAX, Health, RegionShown, forwards_of, health_of, some_of
 from mesh.problems import Problem, ProblemWatch
 from mesh.totals import Totals
 
@@ -39,7 +39,7 @@ _NAMES_SHOWN = 12
 """Replicas of a row that are named."""
 _CONDITIONS = {
     Condition.UNKNOWN: Health.UNKNOWN,
-    Condition.UP: Health.WELL,
+    Condition.UP: Health.HEALTHY,
     Condition.DOWN: Health.DOWN,
     Condition.RETURNING: Health.DEGRADED,
 }
@@ -166,16 +166,16 @@ class ControllerOverview:
         """Health as the controller finds it, and as the gateway itself reports it where it does."""
         found = self._manager.core.health.get(registered.gateway_id)
         health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
-        if health is Health.WELL and link is None:
+        if health is Health.HEALTHY and link is None:
             return Health.DEGRADED
-        if health is not Health.WELL or link is None or link.load is None:
-            return Health.CLOSED if registered.is_drained and health is Health.WELL else health
+        if health is not Health.HEALTHY or link is None or link.load is None:
+            return Health.CLOSED if registered.is_drained and health is Health.HEALTHY else health
         load = link.load
         if registered.is_drained or load.is_draining or load.is_locked_down:
             return Health.CLOSED
         if load.down:
             return Health.DEGRADED
-        return Health.BUSY if load.replicas and not load.available else Health.WELL
+        return Health.BUSY if load.replicas and not load.available else Health.HEALTHY
 
     def _regions(self, rows: list[tuple[Registered, Link | None]]) -> list[RegionShown]:
         """Rows of the regions. Replicas are counted by the gateway that serves them: adopted ones in its region."""

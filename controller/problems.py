@@ -105,12 +105,12 @@ def problems(seen: State) -> Iterator[Problem]:
         yield from _of_gateway(gateway)
     for name in seen.names:
         if name.why:
-            text = f"the name leads nowhere for {name.region}: {name.why}"
+            text = f"DNS has no gateway for clients in {name.region}: {name.why}"
             yield Problem(text, "name_leads_nowhere", name.region, Runbook.MESH_GATEWAY_DOWN)
     for fault in seen.faults:
         yield Problem(fault, "registration_refused", fault, Runbook.PLACE_CLAIM_REFUSED)
     if seen.history_fault:
-        yield Problem(f"the record of orders: {seen.history_fault}", "audit_log_failing")
+        yield Problem(f"the operator audit log cannot be kept: {seen.history_fault}", "audit_log_failing")
 
 
 def _of_gateway(gateway: GatewayView) -> Iterator[Problem]:
@@ -121,7 +121,7 @@ def _of_gateway(gateway: GatewayView) -> Iterator[Problem]:
         text = f"gateway {gateway.id} is not attached{_because(gateway.detail)}"
         yield Problem(text, "gateway_not_attached", gateway.id, Runbook.NO_CONTROLLER)
     if gateway.rejected:
-        text = f"gateway {gateway.id} rejected what it was told: {gateway.rejected}"
+        text = f"gateway {gateway.id} rejected a snapshot: {gateway.rejected}"
         yield Problem(text, "snapshot_rejected", gateway.id, Runbook.SNAPSHOT_REJECTED)
 
 

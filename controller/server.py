@@ -19,8 +19,8 @@ from structlog.typing import FilteringBoundLogger
 from controller.config import LinkConfig
 from controller.core.events import GatewayDisconnected, PeersHeard
 from controller.core.vocabulary import HeardPeer
+from controller.decision_queries import GatewayQuestions
 from controller.links import Link, Links
-from controller.questions import GatewayQuestions
 from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
 from controller.state_manager import StateManager

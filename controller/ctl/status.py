@@ -47,7 +47,7 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
 
 
 def print_status(seen: State, wrong: list[str], console: Console, *, with_replicas: bool = False) -> None:
-    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+    for line in (*_headlines(seen), *(f"problem: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
     if seen.gateways:
         console.print(_gateways(seen))
@@ -79,7 +79,7 @@ def _gateways(seen: State) -> Table:
 
 def _wanted(gateways: list[GatewayView]) -> Table:
     """Table of wanted replicas: a region's first gateway, by name, speaks for the others, which follow it."""
-    table = _table(("Region", "Pool", "Model", "Why"), ("Replicas wanted", "Ready"))
+    table = _table(("Region", "Pool", "Model", "Reason"), ("Replicas wanted", "Ready"))
     told: set[tuple[str, str, str]] = set()
     for gateway in sorted(gateways, key=lambda each: each.id):
         for each in gateway.wanted:

@@ -19,7 +19,7 @@ from gateway.app.budgets import Budgets
 from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
 from gateway.door.admin_keys import KeysRefused, add_key_routes, add_usage_route
-from gateway.records.others_usage import BudgetName
+from gateway.records.peer_usage import BudgetName
 from gateway.records.usage_book import Rows, UsageAmounts, UsageBook, UsageKey
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId

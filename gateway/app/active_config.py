@@ -11,7 +11,7 @@ from gateway.app.observed_core import ObservedCore
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import ConfigApplied
-from gateway.peers.roster import PeerRoster
+from gateway.peers.peer_links import PeerRoster
 from mesh.faults import ConfigError
 from mesh.naming.service import NameService
 from mesh.naming.tree import RecordTree

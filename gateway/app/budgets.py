@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.records.budget_metrics import BudgetLevels
-from gateway.records.others_usage import BudgetName, BudgetUse, OthersUsed
+from gateway.records.peer_usage import BudgetName, BudgetUse, OthersUsed
 from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
 from mesh.clock import Clock

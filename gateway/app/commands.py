@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gateway.features.shown import COMMANDS
+from gateway.features.status_views import COMMANDS
 from mesh.lazy_group import LazyGroup
 
 

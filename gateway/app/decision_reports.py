@@ -12,7 +12,7 @@ from gateway.app.wording import headline, of_other_side, sentence
 from gateway.core.vocabulary import ModelName, TargetKind
 from gateway.records.decisions import ExplainedRequest, OtherSide
 from mesh.control.codec import ANSWER_BYTES_MAX
-from mesh.page.shown import DecisionMark, DecisionShown, SideShown
+from mesh.page.rows import DecisionMark, DecisionShown, SideShown
 
 _TOLD_MAX = 20
 """Decisions told to a controller that asks for the latest."""

@@ -111,7 +111,7 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
 
 def _table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("", "Target", "Region", "Standing", "Known of the prompt", "Load", "Round trip"):
+    for header in ("", "Target", "Region", "State", "Cached blocks", "Load", "Round trip"):
         table.add_column(header, justify="right" if header in ("Load", "Round trip") else "left", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         table.add_row(*map(plain, _row(candidate, placement, is_taken=index == 0)))
@@ -134,7 +134,7 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("Score (the lowest wins)", overflow="fold")
-    for header in ("Reading", "Crowding", "Waiting", "Distance", "Score"):
+    for header in ("Prefill", "Interference", "Queueing", "Network", "Score"):
         table.add_column(header, justify="right", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         costs = candidate.costs

@@ -46,7 +46,7 @@ from gateway.engines.client import ClientSettings, EngineClient
 from gateway.features.extension import no_rooms
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
-from gateway.peers.roster import PeerRoster
+from gateway.peers.peer_links import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE

@@ -16,8 +16,8 @@ from gateway.app.observed_core import ObservedCore
 from gateway.door.api import ClientApi
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import HttpServer, ServerLimits
-from mesh.accepting import deliver_accepted
 from mesh.admin_listening import ListenLimits, OperatorsServer, operators_runner
+from mesh.graceful_close import deliver_accepted
 from mesh.listening import named_by
 from mesh.values import Address
 

@@ -21,7 +21,7 @@ from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from gateway.peers.heartbeats import Heartbeats
 from gateway.peers.link import PeerLink
 from gateway.peers.ownership import OwnershipAsker
-from gateway.peers.roster import PeerRoster
+from gateway.peers.peer_links import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
 from gateway.records.control_metrics import ControlLevels
 from gateway.request.cache_salts import CacheSalts

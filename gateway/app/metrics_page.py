@@ -169,6 +169,10 @@ _INTRODUCTION = (
     "about each alert, is on [alerts.md](../how_to/alerts.md); which gateway counts a forwarded request is on",
     "[counting.md](counting.md).",
     "",
+    "```console",
+    "$ curl --silent http://127.0.0.1:9900/metrics",
+    "```",
+    "",
 )
 
 

@@ -39,8 +39,8 @@ from gateway.request.usage import tokens_used
 from mesh.clock import Clock
 from mesh.descriptors import DescriptorWatch
 from mesh.journal import JournalSettings
+from mesh.journal_lines import write_tail
 from mesh.line_writer import LostLines
-from mesh.story import write_tail
 
 _SECOND_NS = 1_000_000_000
 _LOOP_CHECK_NS = 100_000_000

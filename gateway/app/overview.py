@@ -28,7 +28,7 @@ from gateway.policy.words import sentences_seen_from
 from gateway.records.forward_rates import ForwardDirection
 from mesh.naming.service import NameService
 from mesh.page.last_hour import LastHour
-from mesh.page.shown import (
+from mesh.page.rows import (
     DECISIONS_SHOWN,
     MARKED_SHOWN,
     Health,
@@ -59,7 +59,7 @@ _PEERS: dict[Standing, Health] = {
     Standing.BUSY: Health.BUSY,
 }
 _REPLICAS: dict[ReplicaCondition, Health] = {
-    ReplicaCondition.AVAILABLE: Health.WELL,
+    ReplicaCondition.AVAILABLE: Health.HEALTHY,
     ReplicaCondition.FULL: Health.BUSY,
     ReplicaCondition.RECOVERING: Health.DEGRADED,
     ReplicaCondition.DOWN: Health.DOWN,
@@ -144,7 +144,7 @@ class GatewayOverview:
     def _notes(self) -> Iterator[Note]:
         core, observed = self._core, self._observed
         if core.draining:
-            yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
+            yield Note("warn", "Draining: new requests are rejected, running ones finish.")
         elif observed.is_drained:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
         for name, text in observed.notes().items():
@@ -265,7 +265,7 @@ class GatewayOverview:
             return Health.CLOSED
         if here.down:
             return Health.DOWN if here.down == here.replicas else Health.DEGRADED
-        return Health.BUSY if here.replicas and not here.free else Health.WELL
+        return Health.BUSY if here.replicas and not here.free else Health.HEALTHY
 
     def _forwards(self, now_ns: int) -> list[object]:
         here = self._core.place.region
@@ -323,7 +323,7 @@ def _rounded(share: float | None) -> float | None:
 def _health_of(state: PeerState) -> Health:
     if state.observation is None:
         return Health.UNKNOWN
-    return _PEERS.get(state.standing, Health.WELL)
+    return _PEERS.get(state.standing, Health.HEALTHY)
 
 
 def _groups(capacities: Iterable[ModelCapacity]) -> Iterator[tuple[Place, int, int, int]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.core.vocabulary import Standing
-from gateway.features.shown import VIEWS
 from gateway.features.status import StatusView, because
+from gateway.features.status_views import VIEWS
 from mesh.problems import Problem, Runbook
 
 _DAY_S = 86_400
@@ -167,7 +167,7 @@ def _of_control(control: ControlView) -> Iterator[Problem]:
         text = f"replica {replica_id} is granted and left out: {why}"
         yield Problem(text, "replica_left_out", replica_id, Runbook.REPLICAS_LEFT_OUT)
     if control.not_kept_reason:
-        text = f"the controller's last word is not kept over a restart: {control.not_kept_reason}"
+        text = f"the controller's last snapshot is not kept for a restart: {control.not_kept_reason}"
         yield Problem(text, "snapshot_not_kept", runbook=Runbook.SNAPSHOT_NOT_KEPT)
 
 

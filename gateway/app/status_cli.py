@@ -109,7 +109,7 @@ def exit_code(seen: Status, wrong: list[str]) -> StatusExitCode:
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
-    for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
+    for line in (*_headlines(seen), *(f"problem: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
     if seen.replicas:
         console.print(_replicas(seen.replicas))
@@ -124,7 +124,7 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {ready}"
     yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
-    yield f"requests: {seen.requests} open, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
+    yield f"requests: {seen.requests} in flight, {seen.queue.length} queued{f' ({queues})' if queues else ''}"
     if seen.taken_over_from is not None:
         yield _taken_over(seen.taken_over_from)
     if seen.control is not None:

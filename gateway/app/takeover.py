@@ -23,7 +23,7 @@ from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
-from gateway.records.others_usage import BudgetName
+from gateway.records.peer_usage import BudgetName
 from gateway.records.usage_book import Rows, UsageAmounts, UsageKey
 from gateway.request.callers import KeyId
 from gateway.takeover import messages

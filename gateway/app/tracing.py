@@ -12,7 +12,7 @@ from gateway.app.fleet import ReplicaFleet
 from gateway.app.observed_core import ObservedCore
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, ReplicaId, Target, TargetKind
-from gateway.peers.roster import PeerRoster
+from gateway.peers.peer_links import PeerRoster
 from gateway.request.legs import OutboundRequest
 from gateway.request.trace_context import RequestTrace
 from gateway.tracing.spans import Server

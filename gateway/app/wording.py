@@ -207,10 +207,10 @@ def _region(placement: ExplainedPlacement) -> str:
 def score_in_words(costs: ExplainedCosts) -> str:
     """Score with the parts that it is made of."""
     parts = {
-        "reading": costs.reading,
-        "crowding": costs.crowding,
-        "waiting": costs.waiting,
-        "distance": costs.distance,
+        "prefill": costs.reading,
+        "interference": costs.crowding,
+        "queueing": costs.waiting,
+        "network": costs.distance,
     }
     made_of = " + ".join(f"{name} {rounded(part)}" for name, part in parts.items() if part)
     return f"{rounded(costs.score)} ({made_of})" if made_of else rounded(costs.score)

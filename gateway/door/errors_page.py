@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gateway.door import errors, token_errors
 from gateway.door.errors import ErrorKind
+from gateway.door.shapes import error_body
 
 _INTRODUCTION = (
     "# Errors",
@@ -13,6 +14,10 @@ _INTRODUCTION = (
     "Every error that a gateway itself answers with, by its HTTP status. Programs go by `code`, which never changes;",
     "messages may. Where it helps, a detail follows the message, in parentheses. A gateway never shows an engine's or",
     "another gateway's address: with the answer's `x-request-id`, operators find the cause by `nightside explain`.",
+    "",
+    "```json",
+    error_body(errors.MODEL_NOT_FOUND, "").decode(),
+    "```",
     "",
     '`/v1/messages` answers in the shape of Anthropic, `{"type": "error", "error": {"type", "message", "code"}}`, any',
     'other URL in that of OpenAI, `{"error": {"message", "type", "param", "code"}}`. Status and code are the same in',

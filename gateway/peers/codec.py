@@ -51,7 +51,7 @@ from gateway.records.decisions import (
     ExplainedPlacement,
     ExplainedRequest,
 )
-from gateway.records.others_usage import KINDS, BudgetUse
+from gateway.records.peer_usage import KINDS, BudgetUse
 from gateway.request.engine_api import is_engine_call, stored_response_of
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary

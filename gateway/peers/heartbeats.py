@@ -23,7 +23,7 @@ from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
-from gateway.records.others_usage import BudgetUse
+from gateway.records.peer_usage import BudgetUse
 from mesh.channels import status_in_words
 from mesh.clock import Clock
 from mesh.control.vocabulary import PeerHeard

@@ -24,10 +24,10 @@ from gateway.peers.exchange.callers import Callers
 from gateway.peers.exchange.serving_stream import ServingStream, StreamFault
 from gateway.peers.exchange.stream_callbacks import UNWATCHED, StreamCallbacks
 from gateway.peers.forward_memory import ForwardMemory
+from gateway.peers.forward_receiver import Reception
 from gateway.peers.load_publisher import LoadPublisher
-from gateway.peers.reception import Reception
 from gateway.records.decisions import ExplainedRequest
-from gateway.records.others_usage import BudgetUse
+from gateway.records.peer_usage import BudgetUse
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.proxied import RequestContext
 from mesh.channels import MalformedCalls, server_options

@@ -36,7 +36,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RanAt, RequestSummary
-from mesh.page.shown import SLOW_MS, DecisionMark
+from mesh.page.rows import SLOW_MS, DecisionMark
 from mesh.values import ID_PATTERN
 
 REFUSED = "refused"

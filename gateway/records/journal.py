@@ -21,8 +21,8 @@ from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from mesh.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version
+from mesh.journal_lines import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 from mesh.steps import Step
-from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 
 FORMAT = 2
 

@@ -11,8 +11,8 @@ from msgspec import to_builtins
 
 from gateway.records.journal import replay as replay_journal
 from mesh.journal import JournalUnreadable
+from mesh.journal_lines import report_as_text
 from mesh.runs import files_of_one_run
-from mesh.story import report_as_text
 
 EXIT_DIVERGED = 1
 EXIT_UNREADABLE = 2

@@ -14,7 +14,7 @@ from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest, Latest
 from gateway.request.callers import KeyId
 from mesh.clock import Clock
-from mesh.page.shown import DecisionMark
+from mesh.page.rows import DecisionMark
 
 REMEMBERED_MAX = 1024
 """Maximum of remembered refusals. They are kept apart from decisions, so that clients without a key cannot push

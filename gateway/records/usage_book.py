@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gateway.core.allowance import TRY_AGAIN_NS
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage, OthersUsed
+from gateway.records.peer_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage, OthersUsed
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
 ACCOUNTS_MAX = 40_000

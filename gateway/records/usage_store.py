@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import BudgetName, BudgetUse, Told
+from gateway.records.peer_usage import BudgetName, BudgetUse, Told
 from gateway.records.usage_book import UsageAmounts, UsageKey
 from gateway.request.callers import KeyId
 from mesh.private_files import make_private_folder

@@ -24,8 +24,8 @@ import dns.message
 import dns.rcode
 from msgspec import Struct
 
-from mesh.accepting import deliver_accepted
 from mesh.clock import Clock
+from mesh.graceful_close import deliver_accepted
 from mesh.naming.answers import DnsAnswers, datagram_max
 from mesh.naming.client_location import Address as ClientAddress
 from mesh.naming.counters import DnsCounters

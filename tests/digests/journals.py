@@ -18,8 +18,8 @@ from gateway.records.journal import new_header
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.world import World
+from mesh.journal_lines import encode_header, encode_step
 from mesh.steps import Step
-from mesh.story import encode_header, encode_step
 from tests.digests.run import FLAVOURS
 
 FOLDER = Path(__file__).with_name("journals")

@@ -50,3 +50,42 @@ def test_the_navigation_lists_every_page_once() -> None:
     listed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
 
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
+WITHOUT_A_PICTURE = {"complaints.md", "security.md", "token_budget.md"}
+"""Pages of tables and promises."""
+
+
+def test_every_concept_has_one_picture() -> None:
+    """Pictures are of text, so that they show on the site, in a terminal and in a diff alike."""
+    pages = {page.name: page.read_text().count("\n```text\n") for page in (ROOT / "docs/concepts").glob("*.md")}
+
+    assert pages.keys() > WITHOUT_A_PICTURE
+    assert {name: count for name, count in pages.items() if count != 1} == dict.fromkeys(WITHOUT_A_PICTURE, 0)
+
+
+WITHOUT_AN_EXAMPLE = {
+    "complaints.md",
+    "controller_file.md",
+    "glossary.md",
+    "handoff.md",
+    "region_file.md",
+    "security.md",
+}
+"""Pages of which each table row or promise is the example, or names it."""
+
+
+def test_every_page_says_what_it_is_for_and_shows_an_example_first() -> None:
+    """Tests of test_pages.py and test_page_examples.py run or read the examples."""
+    folders = ("get_started", "how_to", "concepts", "reference")
+    pages = [page for folder in folders for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+    assert len(pages) > 40
+
+    for page in pages:
+        title, purpose, *rest = page.read_text().split("\n\n")
+        beginning = "\n\n".join(rest).split("\n## ")[:2]
+        assert re.fullmatch(r"# .+", title), page
+        assert re.match(r"(?!```)[\w`\[]", purpose), page
+        assert page.name in WITHOUT_AN_EXAMPLE or re.search(r"^(```|    \S|!\[)", "\n".join(beginning), re.MULTILINE), (
+            page
+        )

@@ -202,7 +202,7 @@ async def pretending(shown: dict[str, object], text: str) -> AsyncIterator[str]:
 
 MARKUP = "img, script, iframe, svg svg, animate, template, base, style, a, form form, object, embed, link, [onfocus]"
 """Elements that the page never has in its body, except for links to parts of itself."""
-LINKS = 'a[href^="#"], #problems a[href^="page/runbook.html#"]'
+LINKS = 'a[href^="#"], :is(#problems, .trouble) a[href^="page/runbook.html#"]'
 """Links that the page has itself."""
 UNSEEN = r"/[\u0000-\u0008\u200b\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff]|[\u{e0000}-\u{e007f}]/u"
 TITLES = "[...document.querySelectorAll('[title], [aria-label]')].map((each) => each.title + each.ariaLabel).join()"

@@ -232,7 +232,7 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "toml": lambda text, _: tomllib.loads(text),
     "yaml": check_yaml,
 }
-SHOWN_ONLY = {"", "console", "mermaid", "text"}
+SHOWN_ONLY = {"", "console", "text"}
 """Languages of output and pictures, and of sessions whose commands tests/integration/test_pages.py checks."""
 CHECKED = [each for each in ALL if each.language in CHECKS]
 

@@ -60,11 +60,15 @@ async def test_problems_come_first_with_since_when_and_what_to_do(page: Page) ->
         assert texts(page, "#problems .what") == [
             "not ready: no engine answers",
             "replica r4 is unhealthy: refused",
-            "the scaling webhook does not take what it is told: 500",
+            "calls of the scaling webhook fail: 500",
         ]
         assert page.text("#problems time").startswith("since 2026-09-21 14:13:20 UTC (")
         links = page.run("return [...document.querySelectorAll('#problems a')].map((a) => a.getAttribute('href'))")
         assert links == ["page/runbook.html#nightsidenotready", "page/runbook.html#nightsidereplicadown"]
+        row = "[...document.querySelectorAll('#replicas tbody tr')].find((row) => row.textContent.startsWith('r4'))"
+        assert page.run(f"return {row}.querySelector('.trouble').textContent") == "since 21 Sep 14:13:20 UTC What to do"
+        assert page.run(f"return {row}.querySelector('a').getAttribute('href')") == links[1]
+        assert len(texts(page, "#replicas .trouble")) == 1, "the other rows have no problem"
         page.driver.get(page.run("return document.querySelector('#problems a').href"))
         assert page.text("h2:target") == "NightsideNotReady"
 

@@ -148,6 +148,10 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
 
 
 NEEDS = {
+    "docs/how_to/alerts.md": {
+        "nightside gateway status": "a gateway: tests/integration/test_readme.py",
+        "nightside explain": "a gateway that has served: tests/integration/test_get_started.py",
+    },
     "docs/concepts/controller.md": {
         "nightside controller run controller.yaml": "runs until it is told to stop: tests/integration/test_readme.py"
     },

@@ -21,8 +21,8 @@ from gateway.core.kernel.config import PlacementConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
 from gateway.request.driver import GatewayStep
+from mesh.journal_lines import encode_header, encode_step
 from mesh.steps import Step
-from mesh.story import encode_header, encode_step
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import CHAT

@@ -38,8 +38,8 @@ async def test_a_mesh_that_is_well_is_shown_and_a_dead_engine_is_named(mesh: Mes
     await until(lambda: not next(iter(us.gateway.core.replicas)).healthy)
     code, out, _ = await status(us)
     assert code == 1
-    assert "wrong: no replica can be used" in out
-    assert "wrong: replica us-1-r0 is " in out
+    assert "problem: no replica can be used" in out
+    assert "problem: replica us-1-r0 is " in out
 
 
 async def test_json_holds_all_that_the_gateway_says_and_what_is_wrong(mesh: Mesh) -> None:
@@ -150,6 +150,6 @@ async def test_the_command_loads_nothing_that_serves() -> None:
     script = "import sys, gateway.app.commands, gateway.app.status_cli; print(*sys.modules)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=-1, cwd=ROOT)
     loaded = set((await process.communicate())[0].decode().split())
-    assert "gateway.features.shown" in loaded
+    assert "gateway.features.status_views" in loaded
     serving = {"gateway.app.gateway", "gateway.core.gateway_core", "gateway.features.catalogue"}
     assert loaded & {*serving, "cryptography", "grpc", "numpy", "prometheus_client", "pydantic", "structlog"} == set()

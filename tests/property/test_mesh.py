@@ -357,7 +357,7 @@ class MeshMachine(RuleBasedStateMachine):
             mesh.advance(300 * MS)
         mesh.advance(20 * SECOND)
         for request_id, ask in mesh.asks.items():
-            assert len(ask.ends) == 1, (request_id, ask.ends, mesh.story[-30:])
+            assert len(ask.ends) == 1, (request_id, ask.ends, mesh.journal_lines[-30:])
         for name, core in mesh.cores.items():
             assert not core.requests, (name, list(core.requests))
             assert all(state.in_flight == 0 for state in [*core.replicas, *core.peers])

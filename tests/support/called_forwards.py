@@ -27,7 +27,7 @@ from gateway.core.vocabulary import (
 from gateway.peers.exchange.serving_stream import ServedForward, ServingStream
 from gateway.peers.exchange.wasted_frames import WastedFrameLimit
 from gateway.peers.forward_memory import ForwardMemory
-from gateway.peers.reception import Reception
+from gateway.peers.forward_receiver import Reception
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegHead, LegListener, OutboundRequest, RanAt
 from gateway.request.port import OpenRequest, Timer

@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 from aiohttp import web
 
-from mesh.accepting import deliver_accepted
+from mesh.graceful_close import deliver_accepted
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 

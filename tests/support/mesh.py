@@ -38,8 +38,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
+from mesh.journal_lines import encode_step
 from mesh.steps import Step
-from mesh.story import encode_step
 from tests.support.core import MODEL, MS, profile
 
 RTT_NS = 80 * MS

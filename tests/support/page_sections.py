@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from mesh.operators_config import Role
 from mesh.page.last_hour import INTERVAL_NS, SERIES
+from mesh.page.rows import DecisionMark, DecisionShown, joined, shown_at
 from mesh.page.serving import add_page
-from mesh.page.shown import DecisionMark, DecisionShown, joined, shown_at
 
 Sections = dict[str, Any]
 
@@ -50,7 +50,14 @@ def region(name: str, **more: object) -> dict[str, object]:
         "slots_used": 41,
         "kv": 0.63,
     }
-    about = {"jurisdiction": "US", "is_here": False, "health": "well", "why": "", "latitude": None, "longitude": None}
+    about = {
+        "jurisdiction": "US",
+        "is_here": False,
+        "health": "healthy",
+        "why": "",
+        "latitude": None,
+        "longitude": None,
+    }
     return {"region": name, "gateways": ["us-1"], **about, **figures, **more}
 
 
@@ -95,7 +102,7 @@ def shared_sections() -> Sections:
 
 def gateway_sections() -> Sections:
     def replica(number: int, **more: object) -> dict[str, object]:
-        about = {"region": "us-east-1", "pool": "default", "role": "unified", "models": ["m"], "health": "well"}
+        about = {"region": "us-east-1", "pool": "default", "role": "unified", "models": ["m"], "health": "healthy"}
         figures = {"running": number, "pending": 0, "in_flight": number, "slots": 12, "kv": number / 10}
         return {"id": f"r{number}", "standing": "available", "detail": "", **about, **figures, **more}
 
@@ -112,7 +119,7 @@ def gateway_sections() -> Sections:
     problems = [
         problem("not_ready", "not ready: no engine answers", "NightsideNotReady"),
         problem("replica_unusable", "replica r4 is unhealthy: refused", "NightsideReplicaDown", "r4"),
-        problem("scaling_webhook_failing", "the scaling webhook does not take what it is told: 500"),
+        problem("scaling_webhook_failing", "calls of the scaling webhook fail: 500"),
     ]
     return {
         **shared_sections(),
@@ -131,7 +138,7 @@ def gateway_sections() -> Sections:
 
 def controller_sections() -> Sections:
     gateway = {
-        "id": "us-1", "region": "us-east-1", "jurisdiction": "US", "health": "well", "condition": "up", "detail": "",
+        "id": "us-1", "region": "us-east-1", "jurisdiction": "US", "health": "healthy", "condition": "up", "detail": "",
         "drained": False, "locked_down": False, "draining": False, "attached": True, "requests": 40, "replicas": 4,
         "free": 3, "waiting": 2, "slots": 48, "slots_used": 41, "kv": 0.63, "addresses": [], "rejected": "",
     }  # fmt: skip

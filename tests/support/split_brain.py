@@ -14,8 +14,8 @@ from pathlib import Path
 from controller.config import ControllerFile
 from controller.dns.claim import OwnerClaim, check_claim
 from controller.dns.provider import DnsOutdated, DnsUnavailable, check_lease
+from controller.leader_election import Lead, StandbyView, take_the_lead
 from controller.leadership import LeaseTimes, lead
-from controller.leading import Lead, StandbyView, take_the_lead
 from controller.lease import Lease, LeaseOver
 from controller.metrics import ControllerMetrics
 from controller.store.store import (

@@ -65,7 +65,7 @@ class Timers:
             self._set += 1
         timer.at_ns = at_ns
         if at_ns < timer.entry_ns:
-            self._serial = timer.entry_serial = self._serial + 1  # as `_entry` does, without a call
+            self._serial = timer.entry_serial = self._serial + 1  # the same as `_entry`, without a call
             timer.entry_ns = at_ns
             heapq.heappush(self._heap, (at_ns, self._serial, timer))
             if len(self._heap) > 2 * self._set + _SLACK:

@@ -23,7 +23,7 @@ class DecodeWords(Words):
     def own_table(self, placement: ExplainedPlacement, /) -> Table | None:
         if placement.reason != PlacementReason.DECODE_POLICY:
             return None
-        table = table_of(("Decode worker", "Group", "Standing"), ("Free slots", "Tokens", "Below the fullest"))
+        table = table_of(("Decode worker", "Group", "State"), ("Free slots", "Tokens", "Below the fullest"))
         for index, candidate in enumerate(placement.considered):
             load = candidate.decode
             numbers = (load.free_slots, load.load_tokens, load.margin_tokens) if load else ("", "", "")

@@ -33,16 +33,16 @@ class ScalingView(StatusView, frozen=True):
     def problems(self) -> Iterator[Problem]:
         for each in self.pools:
             if each.missing:
-                text = f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
+                text = f"pool {each.pool} of {each.model} needs {each.missing} replicas more than its maximum allows"
                 yield Problem(text, "replicas_missing", f"{each.model}/{each.pool}", "NightsideReplicasMissing")
         if self.webhook_fault:
-            text = f"the scaling webhook does not take what it is told: {self.webhook_fault}"
+            text = f"calls of the scaling webhook fail: {self.webhook_fault}"
             yield Problem(text, "scaling_webhook_failing")
 
     def tables(self) -> Iterator[Table]:
         if not self.pools:
             return
-        table = table_of(("Pool", "Model", "Why"), ("Wanted", "Ready", "Alone", "Load", "Borrowed", "Lent"))
+        table = table_of(("Pool", "Model", "Reason"), ("Wanted", "Ready", "Alone", "Load", "Borrowed", "Lent"))
         for each in self.pools:
             loads = (f"{load:.1f}" for load in (each.offered, each.borrowed, each.lent))
             cells = (each.pool, each.model, each.reason, each.wanted, each.ready, each.alone, *loads)

@@ -22,7 +22,7 @@ from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, FrameBatcher, Outgoing, read_message
 from gateway.peers.exchange.wasted_frames import CREDIT_MIN, WASTED_MAX, WastedFrameLimit
 from gateway.peers.forward_memory import ForwardMemory, MemoryClaim
-from gateway.peers.reception import Reception
+from gateway.peers.forward_receiver import Reception
 from gateway.request.legs import LegHead, RequestSummary
 from gateway.request.proxied import ProxiedRequest
 from mesh.task_group import TaskGroup

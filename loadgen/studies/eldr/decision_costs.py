@@ -29,8 +29,8 @@ from gateway.features.expert_locality.expert_counts import read_counts
 from loadgen.bench.relay.machine import is_core_compiled
 from loadgen.figures import Figures
 from mesh.clock import Clock
+from mesh.journal_lines import encode_step
 from mesh.steps import Step
-from mesh.story import encode_step
 
 LAYERS, EXPERTS = 48, 128
 MASKED = 16

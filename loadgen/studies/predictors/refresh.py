@@ -150,7 +150,7 @@ class _BusyWorker:
 
 def sweep_markdown(rows: Sequence[Figures]) -> str:
     """Table with a line for each workload and R."""
-    head = ("workload", "R", "who stays is kept", "counted down", "nobody leaves")
+    head = ("workload", "R", "who stays is kept", "counted down", "no request leaves")
     cells: dict[tuple[str, int], dict[bool, Figures]] = {}
     for row in rows:
         cells.setdefault((row["workload"], row["refresh_tokens"]), {})[row["decrements_stayers"]] = row

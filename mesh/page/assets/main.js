@@ -24,7 +24,7 @@ function theme() {
 
 function nameTheme() {
   say(by("theme"), theme() === "dark" ? "Light" : "Dark");
-  by("theme").setAttribute("aria-label", theme() === "dark" ? "Show it light" : "Show it dark");
+  by("theme").setAttribute("aria-label", theme() === "dark" ? "Switch to light mode" : "Switch to dark mode");
 }
 
 by("theme").addEventListener("click", () => {

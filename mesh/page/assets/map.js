@@ -8,7 +8,7 @@ const NORTH = 80;
 const SOUTH = -57;
 const NARROW = 620; // below so many pixels only the part of the world is drawn that has regions
 const RING = 2 * Math.PI * 11;
-const SIGNS = new Map(Object.entries({ well: "", busy: "", degraded: "!", closed: "=", down: "×", unknown: "?" }));
+const SIGNS = new Map(Object.entries({ healthy: "", busy: "", degraded: "!", closed: "=", down: "×", unknown: "?" }));
 
 export class WorldMap {
   constructor(onChosen) {
@@ -124,7 +124,7 @@ function inShort(row) {
 }
 
 function legend() {
-  const signs = ["well", "busy", "degraded", "closed", "down", "unknown"];
+  const signs = ["healthy", "busy", "degraded", "closed", "down", "unknown"];
   return h("p", { class: "legend" }, signs.map((each) => h("span", { class: "health", "data-health": each }, each)),
     h("span", { class: "muted" }, "ring: share of replicas without capacity · arrow: forwards per minute · shade: night"));
 }

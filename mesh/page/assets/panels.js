@@ -2,6 +2,7 @@
 
 import { clock, count, h, health, keyed, mark, milliseconds, moment, percent, plain, say, share, Table } from "./dom.js";
 import { WorldMap } from "./map.js";
+import { RowProblems } from "./problems.js";
 
 export function panel(name, title, ...children) {
   const heading = h("h2", { id: `${name}-title` }, title);
@@ -35,7 +36,7 @@ const SLOTS = { name: "Slots in use", kind: "number", text: (row) => share(row.s
 const KV = { name: "KV cache", kind: "number", text: (row) => percent(row.kv), by: (row) => row.kv };
 const figure = (name, of) => ({ name, kind: "number", text: (row) => count(of(row)), by: of });
 const healthOf = (fill) => ({ name: "Health", cell: fill, text: (row) => `${row.health} ${(row.standing ?? "").replaceAll("_", " ")}`, by: (row) => RANKS.indexOf(row.health) });
-const RANKS = ["down", "degraded", "closed", "unknown", "busy", "well"]; // worst first
+const RANKS = ["down", "degraded", "closed", "unknown", "busy", "healthy"]; // worst first
 
 export function regions() {
   const map = new WorldMap((name) => {
@@ -69,32 +70,34 @@ export function regions() {
   return { element, on: ["regions", "forwards"], show };
 }
 
-function rows(name, title, section, columns, keyOf, empty) {
+function rows(name, title, section, columns, keyOf, empty, problems = null) {
   const table = new Table(title, columns, keyOf, empty);
   const show = (all) => {
+    problems?.learn(all);
     const held = all[section];
     if (Array.isArray(held)) table.show(held);
     else if (held) table.show(held.rows, held.left_out);
   };
-  return { element: panel(name, title, table.element), on: [section], show };
+  return { element: panel(name, title, table.element), on: problems ? [section, "problems"] : [section], show };
 }
 
 export function replicas() {
+  const problems = new RowProblems("replica_unusable");
   return rows("replicas", "Replicas", "replicas", [
     { name: "Replica", isHead: true, text: (row) => row.id },
-    healthOf(standing),
+    healthOf((cell, row) => { standing(cell, row); problems.show(cell, row.id); }),
     { name: "Slots in use", kind: "number", text: (row) => (row.slots ? share(Math.min(row.running, row.slots), row.slots) : count(row.running)), by: (row) => row.running },
     figure("Queued in engine", (row) => row.pending),
     figure("From this gateway", (row) => row.in_flight),
     { name: "KV cache", cell: meter, text: (row) => percent(row.kv), by: (row) => row.kv },
     { name: "Pool", text: (row) => (row.role === "unified" ? row.pool : `${row.pool}, ${row.role}`) },
     { name: "Models", kind: "wide", text: (row) => row.models.join(", ") },
-  ], (row) => row.id, "This gateway has no replicas of its own.");
+  ], (row) => row.id, "This gateway has no replicas of its own.", problems);
 }
 
 // With the first thing that stands against it.
 function standing(cell, row) {
-  health(cell, row.health, row.detail, row.health === "well" || row.standing === row.health ? "" : row.standing.replaceAll("_", " "));
+  health(cell, row.health, row.detail, row.health === "healthy" || row.standing === row.health ? "" : row.standing.replaceAll("_", " "));
 }
 
 function meter(cell, row) {
@@ -105,15 +108,16 @@ function meter(cell, row) {
 }
 
 export function peers() {
+  const problems = new RowProblems("peer_unusable");
   return rows("peers", "Peer gateways", "peers", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
     { name: "Region", kind: "wrap", text: (row) => `${row.region} (${row.jurisdiction})` },
-    healthOf(standing),
+    healthOf((cell, row) => { standing(cell, row); problems.show(cell, row.id); }),
     { name: "Round trip", kind: "number", text: (row) => milliseconds(row.rtt_ms), by: (row) => row.rtt_ms },
     figure("Available replicas", (row) => row.free),
     figure("Queued", (row) => row.waiting),
     figure("In-flight forwards", (row) => row.in_flight),
-  ], (row) => row.id, "This gateway knows no peers.");
+  ], (row) => row.id, "This gateway knows no peers.", problems);
 }
 
 export function queue() {
@@ -141,7 +145,7 @@ export function decisions(look) {
     { name: "Request", cell: (cell, row) => looked(cell, row.request, look), text: (row) => row.request },
     { name: "Model", kind: "wrap", text: (row) => row.model },
     { name: "Outcome", cell: (cell, row) => { say(cell, row.outcome.replaceAll("_", " ")); mark(cell, "level", row.marks.includes("failed") || row.marks.includes("refused") ? "error" : ""); }, text: (row) => row.outcome.replaceAll("_", " ") },
-    { name: "Route", kind: "wrap route", text: routeOf },
+    { name: "Route", kind: "wrap route", cell: routed, text: routeOf },
     { name: "Queued", kind: "number", text: (row) => milliseconds(row.waited_ms), by: (row) => row.waited_ms },
     { name: "First token", kind: "number", text: (row) => milliseconds(row.first_token_ms), by: (row) => row.first_token_ms },
     { name: "Reason", kind: "words", cell: (cell, row) => sentences(cell, row), text: (row) => [row.words, ...row.hops.map((each) => each.words)].join(" ") },
@@ -168,10 +172,20 @@ export function decisions(look) {
 }
 
 // From gateway to gateway, with the region where it ran.
-function routeOf(row) {
+function stepsOf(row) {
   const target = row.target || row.hops.map((each) => each.gateway).join(", ");
-  const way = [row.origin, row.gateway, target].filter(Boolean).join(" → ");
-  return row.region ? `${way} (${row.region})` : way;
+  const steps = [row.origin, row.gateway, target].filter(Boolean).map((each, index) => (index ? `→ ${each}` : each));
+  return row.region ? [...steps, `(${row.region})`] : steps;
+}
+
+function routeOf(row) {
+  return stepsOf(row).join(" ");
+}
+
+// Lines break between steps only, not at the hyphens of a name.
+function routed(cell, row) {
+  if (cell.textContent === plain(`${routeOf(row)} `)) return;
+  cell.replaceChildren(...stepsOf(row).flatMap((each) => [h("span", null, each), " "]));
 }
 
 // Why, as the gateway says that the client asked, and as each says that it was forwarded to.
@@ -234,6 +248,7 @@ function spoken(element, sentence) {
 // Of a controller
 
 export function gateways(orders) {
+  const problems = new RowProblems("gateway_down", "gateway_not_attached");
   const act = (cell, row) => {
     if (!cell.firstElementChild) {
       const button = h("button", { type: "button" });
@@ -250,13 +265,13 @@ export function gateways(orders) {
   return rows("gateways", "Gateways", "gateways", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
     { name: "Region", kind: "wrap", text: (row) => `${row.region} (${row.jurisdiction})` },
-    healthOf((cell, row) => health(cell, row.health, row.detail)),
+    healthOf((cell, row) => { health(cell, row.health, row.detail); problems.show(cell, row.id); }),
     { name: "Reason", kind: "words", text: because },
     figure("In-flight", (row) => row.requests),
     figure("Queued", (row) => row.waiting),
     FREE, SLOTS, KV,
     { name: "Actions", isAction: true, cell: act },
-  ], (row) => row.id, "No gateway has registered.");
+  ], (row) => row.id, "No gateway has registered.", problems);
 }
 
 function because(row) {
@@ -274,7 +289,7 @@ export function owners() {
   const server = (row) => row.owner || `unassigned: ${row.why}`;
   return rows("owners", "Replica assignment", "owners", [
     { name: "Home gateway", isHead: true, text: (row) => row.home },
-    { name: "Serving gateway", cell: (cell, row) => { say(cell, server(row)); mark(cell, "away", row.owner !== row.home); }, text: server },
+    { name: "Serving gateway", cell: (cell, row) => { say(cell, server(row)); mark(cell, "away", Boolean(row.owner) && row.owner !== row.home); }, text: server },
     figure("Count", (row) => row.count),
     { name: "Replicas", kind: "wide", text: (row) => row.names.join(", ") + (row.count > row.names.length ? ", …" : "") },
   ], (row) => `${row.home}\u0000${row.owner}`, "No replicas are registered.");
@@ -315,5 +330,5 @@ export function ordersGiven() {
     { name: "Target", kind: "wide", text: (row) => String(row.order.gateway ?? row.order.replica ?? row.order.region ?? "") },
     { name: "Operator", text: (row) => row.by || row.address },
     { name: "Result", kind: "words", text: (row) => row.result },
-  ], (row) => `${row.time}${row.order.order}`, "No orders yet.");
+  ], (row) => `${row.time}${row.order.order}`, "No actions yet.");
 }

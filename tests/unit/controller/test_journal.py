@@ -15,8 +15,8 @@ from controller.journal import FORMAT, ControllerJournal, new_header, read_journ
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, ReplicaId, TenantName
 from mesh.journal import JournalSettings, JournalUnreadable
+from mesh.journal_lines import encode_header, encode_step
 from mesh.steps import Step
-from mesh.story import encode_header, encode_step
 from tests.support.clock import StillClock
 from tests.support.controller import EU, SECOND, US, Told, mesh, policy
 from tests.support.core import rule

@@ -81,12 +81,12 @@ def test_whatever_is_wrong_is_named_worst_first() -> None:
         "the store cannot be written, and nothing new is assigned: full",
         "frozen, automatic failover and reassignment are suspended: cables",
         "no gateway may serve 4 replicas of eu-1: no other gateway lives",
-        "gateway us-1 rejected what it was told: no such section",
+        "gateway us-1 rejected a snapshot: no such section",
         "gateway eu-1 is down: it does not answer in time",
         "gateway eu-1 is not attached",
-        "the name leads nowhere for eu-west-1: no gateway lives",
+        "DNS has no gateway for clients in eu-west-1: no gateway lives",
         "us-1: replica r0 is eu-1's already",
-        "the record of orders: x cannot be written",
+        "the operator audit log cannot be kept: x cannot be written",
     ]
 
 

@@ -11,7 +11,7 @@ from gateway.app import accounts
 from gateway.app.accounts import UsageKeeper
 from gateway.config.sections import UsageConfig
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import BudgetName
+from gateway.records.peer_usage import BudgetName
 from gateway.records.usage_book import Rows, UsageAmounts
 from gateway.records.usage_store import UsageStore
 from gateway.request.callers import KeyId

@@ -9,7 +9,7 @@ from gateway.app.budgets import Budgets
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.peers.codec import read_budget_uses
-from gateway.records.others_usage import NOTHING, BudgetUse
+from gateway.records.peer_usage import NOTHING, BudgetUse
 from gateway.records.usage_book import UsageAmounts, UsageBook
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring

@@ -252,14 +252,14 @@ def test_costs_that_nobody_compared_have_no_table() -> None:
 @pytest.mark.parametrize("reason", ["local_prefix", "local_explore", "sibling_prefix", "sibling_overflow"])
 def test_where_costs_were_compared_the_lowest_score_was_taken(reason: str) -> None:
     told = because(placement(HERE, THERE, reason=reason))
-    words = "us-a had the lowest score, 412 (reading 400 + crowding 12 + waiting 0.2)"
+    words = "us-a had the lowest score, 412 (prefill 400 + interference 12 + queueing 0.2)"
     assert told == f"{words}, and knew 3 of 4 blocks of the prompt"
 
 
 @pytest.mark.parametrize("reason", ["remote_prefix", "remote_nearest"])
 def test_a_gateway_with_the_lowest_score_is_told_with_its_region_and_how_far_away_it_is(reason: str) -> None:
     told = because(placement(THERE, HERE, reason=reason))
-    words = "gateway eu-1 in eu-west-1 (70 ms away) had the lowest score, 26 (crowding 5.5 + distance 21)"
+    words = "gateway eu-1 in eu-west-1 (70 ms away) had the lowest score, 26 (interference 5.5 + network 21)"
     assert told == f"{words}, and knew 3 of 4 blocks of the prompt"
 
 

@@ -132,7 +132,7 @@ def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> Non
         ({"attached": False, "last_loss": "it fell silent"}, "no controller is attached: it fell silent"),
         ({"last_rejection": "too old"}, "the controller's last snapshot was rejected: too old"),
         ({"left_out": {"r1": "no key"}}, "replica r1 is granted and left out: no key"),
-        ({"not_kept_reason": "disk"}, "the controller's last word is not kept over a restart: disk"),
+        ({"not_kept_reason": "disk"}, "the controller's last snapshot is not kept for a restart: disk"),
     ],
 )
 def test_what_is_wrong_with_it_is_named(control: dict[str, Any], wrong: str) -> None:

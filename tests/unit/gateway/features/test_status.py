@@ -30,8 +30,8 @@ def test_a_pool_that_may_not_grow_is_complained_of_and_shown() -> None:
     pool = ScaledPoolView("m", "default", 4, "load", 3, 4, 9.0, 0.0, 0.0, 2)
     view = ScalingView([pool], "it answered 500")
     assert [each.text for each in view.problems()] == [
-        "pool default of m may not have 2 more replicas that it would want",
-        "the scaling webhook does not take what it is told: it answered 500",
+        "pool default of m needs 2 replicas more than its maximum allows",
+        "calls of the scaling webhook fail: it answered 500",
     ]
     (table,) = view.tables()
     assert table.row_count == 1

@@ -33,7 +33,7 @@ from gateway.core.vocabulary import (
     TenantUse,
 )
 from gateway.peers import codec
-from gateway.records.others_usage import BudgetUse
+from gateway.records.peer_usage import BudgetUse
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from mesh.wire import TEXT_LENGTH_MAX, WireError

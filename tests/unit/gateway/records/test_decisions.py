@@ -28,7 +28,7 @@ from gateway.records.decisions import (
 from gateway.request.legs import RanAt, RequestSummary
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
-from mesh.page.shown import SLOW_MS, DecisionMark
+from mesh.page.rows import SLOW_MS, DecisionMark
 from tests.support.core import BOTH, EU, LAYERED, MODEL, MS, US, Desk, desk, occupy, peer_spec
 from tests.support.followed import FAILS, Followed
 

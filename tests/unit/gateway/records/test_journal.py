@@ -36,8 +36,8 @@ from gateway.records.journal import FORMAT, GatewayJournal, new_header, read_jou
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
 from mesh.journal import JournalSettings, JournalUnreadable
+from mesh.journal_lines import encode_header, encode_step, write_tail
 from mesh.steps import Step
-from mesh.story import encode_header, encode_step, write_tail
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put

@@ -14,8 +14,8 @@ from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
 from gateway.records.journal_cli import replay
 from gateway.request.driver import GatewayStep
+from mesh.journal_lines import encode_header, encode_step
 from mesh.steps import Step
-from mesh.story import encode_header, encode_step
 from tests.support.core import US
 
 

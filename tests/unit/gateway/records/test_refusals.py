@@ -15,7 +15,7 @@ from gateway.request.callers import KeyId
 from mesh.config import LogFormat, LoggingConfig
 from mesh.gateway_log_events import GATEWAY
 from mesh.logs import make_logger
-from mesh.page.shown import DecisionMark
+from mesh.page.rows import DecisionMark
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, desk, policy
 from tests.support.log_calls import fields_of, registered_fields

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import BudgetUse, OthersUsage
+from gateway.records.peer_usage import BudgetUse, OthersUsage
 from gateway.records.usage_book import OTHERS, Spent, UsageAmounts, UsageBook, UsageKey
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 from tests.hostile.clock_jumps import JUMP_CASES, JumpCase

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records import usage_store
-from gateway.records.others_usage import BudgetUse
+from gateway.records.peer_usage import BudgetUse
 from gateway.records.usage_book import UsageAmounts, UsageKey
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId

@@ -105,7 +105,7 @@ def test_the_library_that_draws_is_kept_as_it_was_published_with_its_licence() -
 STYLE = (_FOLDER / "page.css").read_text()
 SCHEMES = re.findall(r"color-scheme: (?:light|dark);\n(.*?)\n *}", STYLE, flags=re.DOTALL)
 LINES = [f"line-{number}" for number in range(8)]
-READ = ("text", "muted", "accent", "well", "busy", "degraded", "closed", "down", "unknown")
+READ = ("text", "muted", "accent", "healthy", "busy", "degraded", "closed", "down", "unknown")
 
 
 def colours(scheme: str) -> dict[str, str]:

@@ -6,11 +6,11 @@ from collections.abc import Coroutine
 import msgspec
 import pytest
 
+from controller.decision_queries import OPEN_MAX, GatewayQuestions, LatestDecisions, TooManyQuestions
 from controller.links import Link, Links
-from controller.questions import OPEN_MAX, GatewayQuestions, LatestDecisions, TooManyQuestions
 from gateway.core.vocabulary import GatewayId
 from mesh.control.vocabulary import QuestionAnswer
-from mesh.page.shown import DecisionShown, SideShown
+from mesh.page.rows import DecisionShown, SideShown
 from tests.fakes.attached import hello
 from tests.support.clock import StillClock
 from tests.support.core import EU, US

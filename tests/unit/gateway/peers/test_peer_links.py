@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import Place
 from gateway.peers.link import PeerLink
-from gateway.peers.roster import PeerRoster
+from gateway.peers.peer_links import PeerRoster
 from mesh.values import Address
 from tests.support.core import AP, EU, peer_spec
 from tests.support.links import peer_link

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh.page.shown import (
+from mesh.page.rows import (
     DECISIONS_SHOWN,
     MARKED_SHOWN,
     ROWS_MAX,
@@ -25,8 +25,8 @@ from mesh.page.shown import (
         ([], Health.UNKNOWN),
         ([Health.DOWN], Health.DOWN),
         ([Health.BUSY, Health.BUSY], Health.BUSY),
-        ([Health.WELL, Health.BUSY], Health.WELL),
-        ([Health.WELL, Health.DOWN], Health.DEGRADED),
+        ([Health.HEALTHY, Health.BUSY], Health.HEALTHY),
+        ([Health.HEALTHY, Health.DOWN], Health.DEGRADED),
         ([Health.CLOSED, Health.DOWN], Health.DEGRADED),
     ],
 )

@@ -23,7 +23,7 @@ _Row = TypeVar("_Row")
 
 
 class Health(StrEnum):
-    WELL = "well"
+    HEALTHY = "healthy"
     BUSY = "busy"
     """Working, with no capacity left."""
     DEGRADED = "degraded"
@@ -167,12 +167,12 @@ class SideShown(msgspec.Struct, frozen=True):
 
 
 def health_of(each: Collection[Health]) -> Health:
-    """Health of a region from that of its gateways: the one that they all have, well for a mix of well and busy,
+    """Health of a region from that of its gateways: the one that they all have, healthy for a mix of healthy and busy,
     degraded for any other mix."""
     kinds = set(each)
     if len(kinds) < 2:
         return next(iter(kinds), Health.UNKNOWN)
-    return Health.DEGRADED if kinds - {Health.WELL, Health.BUSY} else Health.WELL
+    return Health.DEGRADED if kinds - {Health.HEALTHY, Health.BUSY} else Health.HEALTHY
 
 
 def forwards_of(flows: Iterable[tuple[str, str, float, int]]) -> list[ForwardsShown]:

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.records.others_usage import NOTHING, BudgetUse, OthersUsage, OthersUsed
+from gateway.records.peer_usage import NOTHING, BudgetUse, OthersUsage, OthersUsed
 
 US, EU = GatewayId("us-1"), GatewayId("eu-1")
 NAME = ("key", "team-a")

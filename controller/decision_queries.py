@@ -14,7 +14,7 @@ from controller.links import Links
 from gateway.core.vocabulary import GatewayId
 from mesh.clock import Clock
 from mesh.control.vocabulary import Question, QuestionAnswer
-from mesh.page.shown import DecisionShown, SideShown, chosen, joined, shown_at
+from mesh.page.rows import DecisionShown, SideShown, chosen, joined, shown_at
 from mesh.wire import TEXT_LENGTH_MAX
 
 OPEN_MAX = 16
