@@ -33,7 +33,17 @@ LISTS = (
 )
 SECTIONS = ("gateway/core/config.py", "gateway/features/sections.py")
 """Lists that give features keys of the region file."""
-NO_FEATURES = {"__init__", "catalogue", "extension", "recorded", "section", "sections", "status", "status_views", "words"}
+NO_FEATURES = {
+    "__init__",
+    "catalogue",
+    "extension",
+    "recorded",
+    "section",
+    "sections",
+    "status",
+    "status_views",
+    "words",
+}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
 ALL = sorted({path.stem for path in HALVES})
