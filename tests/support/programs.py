@@ -79,19 +79,23 @@ async def forked(*arguments: str | Path) -> AsyncIterator[ForkedProcess]:
     (from_out, out), (from_err, err), (from_server, status) = (os.pipe() for _ in range(3))
     message = {"arguments": [str(each) for each in arguments], "environ": {**PROCESS_ENVIRONMENT}}
     pid = _fork(json.dumps(message).encode(), out, err, status)
-    readers = asyncio.StreamReader(), asyncio.StreamReader()
     exits, ending = await loop.connect_read_pipe(_Exit, os.fdopen(from_server, "rb"))
-    pipes = [exits]
-    for descriptor, reader in zip((from_out, from_err), readers, strict=True):
-        protocol = asyncio.StreamReaderProtocol(reader)
-        pipes.append((await loop.connect_read_pipe(lambda it=protocol: it, os.fdopen(descriptor, "rb")))[0])
-    process = ForkedProcess(pid, ending.status, *readers)
+    (said, stdout), (complained, stderr) = await _output(from_out), await _output(from_err)
+    process = ForkedProcess(pid, ending.status, stdout, stderr)
     try:
         async with killed_at_the_end(process):
             yield process
     finally:
-        for pipe in pipes:
+        for pipe in (exits, said, complained):
             pipe.close()
+
+
+async def _output(descriptor: int) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
+    )
+    return transport, reader
 
 
 def _fork(message: bytes, *descriptors: int) -> int:
