@@ -25,6 +25,10 @@ def state(pid: int) -> str | None:
         return None
 
 
+def threads_of(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+
+
 def opened_by(pid: int) -> set[str]:
     """Files, pipes and sockets that the process has open, but for those that the system makes for each alike."""
     found = (str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
@@ -75,7 +79,7 @@ async def test_a_child_has_no_descriptor_of_the_server_or_of_another_child(tmp_p
 
 async def test_the_server_has_no_thread_that_a_child_would_lack(tmp_path: Path, engine: FakeEngine) -> None:
     async with forked("gateway", "run", region_file(tmp_path, "us-1", US, engine)) as child:
-        assert len(list(Path(f"/proc/{server_of(child)}/task").iterdir())) == 1
+        assert threads_of(server_of(child)) == 1
 
 
 async def test_a_server_that_ends_takes_its_children_along(tmp_path: Path, engine: FakeEngine) -> None:
