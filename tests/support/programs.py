@@ -65,7 +65,7 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            with suppress(ProcessLookupError):  # it has exited, and its status is on the way
+            with suppress(ProcessLookupError):  # the child has exited, and its status is on the way
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
