@@ -27,7 +27,8 @@ from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
 from tests.support.core import AP, EU, MODEL, MS, US
-from tests.support.gateways import knowing, nightside, region_config, until, usable_peers, write_policy
+from tests.support.gateways import knowing, region_config, until, usable_peers, write_policy
+from tests.support.programs import nightside
 
 REQUESTS = 150
 SECRET = "a secret that no record may hold"

@@ -18,7 +18,8 @@ import yaml
 from gateway.config.reading import read_region_file
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServerConfig, serve_engines
-from tests.support.gateways import nightside, serving_file, until
+from tests.support.gateways import serving_file, until
+from tests.support.programs import nightside
 from tests.support.served import HELLO
 
 PAGE = Path(__file__).parents[2] / "docs/how_to/coming_from.md"

@@ -15,8 +15,9 @@ import yaml
 from tests.fakes.engine import FakeEngine
 from tests.support.controllers import controller_file
 from tests.support.core import MODEL, US
-from tests.support.gateways import nightside, region_document, serving_file
+from tests.support.gateways import region_document, serving_file
 from tests.support.processes import gateway_process, region_file
+from tests.support.programs import nightside
 
 
 class TestPorts:
@@ -41,7 +42,7 @@ class TestPorts:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             listen = {"grpc": "127.0.0.1:0", "admin": "127.0.0.1:0", name: address}
-            status, _, said = await nightside("controller", "run", controller_file(tmp_path, listen=listen))
+            status, _, said = await nightside("controller", "run", controller_file(tmp_path, listen=listen), fresh=True)
         assert status == 1
         assert f"Error: listen.{name}: cannot listen on {address}: port " in said
 
@@ -61,7 +62,7 @@ class TestAskingNobody:
         self, command: tuple[str, ...], unused_tcp_port_factory: Callable[[], int]
     ) -> None:
         url = f"http://127.0.0.1:{unused_tcp_port_factory()}"
-        status, _, said = await nightside(*command, "--admin", url)
+        status, _, said = await nightside(*command, "--admin", url, fresh=True)
         assert status != 0
         assert said == (
             f"Error: {url} cannot be reached: nothing listens there. Does it run, and is this its admin address?"

@@ -4,11 +4,7 @@ without it.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,7 +43,8 @@ from tests.fakes.liar import idle_beat, idle_report, serve_liar
 from tests.fakes.peer import OwnershipContext
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import AP, EU, MODEL, US
-from tests.support.gateways import ask, counted, free_replicas, nightside, region_document, serving_file, until
+from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
+from tests.support.programs import nightside, started
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
 QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
@@ -391,23 +388,12 @@ async def test_a_kept_one_is_held_against_the_table_as_it_is_now(site: Site, con
 async def test_a_killed_gateway_begins_with_what_it_took_last(
     site: Site, controller: FakeController, engine: FakeEngine
 ) -> None:
-    async def start() -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "nightside", "gateway", "run", str(site.path), stdout=asyncio.subprocess.DEVNULL
-        )
-
-    process = await start()
     sent = snapshot(9, replicas=(granted("eu-1-r0", engine),), away=AWAY)
-    await (await controller.stream(0)).answer(sent)
-    await site.until_kept(sent.version)
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
-    process = await start()
-    try:
+    async with started("gateway", "run", site.path):
+        await (await controller.stream(0)).answer(sent)
+        await site.until_kept(sent.version)
+    async with started("gateway", "run", site.path):
         assert (await (await controller.stream(1)).first(Hello)).taken == sent.version
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def test_names_are_answered_from_the_records_of_the_snapshot(site: Site, controller: FakeController) -> None:

@@ -10,7 +10,8 @@ from gateway.app.gateway import serve_gateway
 from mesh.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
-from tests.support.gateways import ask, counted, free_replicas, nightside, until, usable_peers
+from tests.support.gateways import ask, counted, free_replicas, until, usable_peers
+from tests.support.programs import nightside
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 

@@ -17,7 +17,8 @@ from gateway.core.vocabulary import ModelName
 from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up
 from tests.support.core import EU, US
-from tests.support.gateways import ask, counted, nightside, until, write_policy
+from tests.support.gateways import ask, counted, until, write_policy
+from tests.support.programs import nightside
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 

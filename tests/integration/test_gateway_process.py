@@ -22,14 +22,15 @@ from gateway.app.commands import cli
 from gateway.core.vocabulary import Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import EU, US
-from tests.support.gateways import ask, nightside, write_policy
-from tests.support.processes import ROOT, Process, gateway_process, region_file
+from tests.support.gateways import ask, write_policy
+from tests.support.processes import Process, gateway_process, region_file
+from tests.support.programs import ROOT, nightside
 
 
 async def test_it_serves_says_so_and_logs_a_line_per_request(
     tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    async with gateway_process(region_file(tmp_path, "us-1", US, engine)) as gateway:
+    async with gateway_process(region_file(tmp_path, "us-1", US, engine), fresh=True) as gateway:
         async with ask(session, gateway.http_url) as response:
             assert await response.read() == b"".join(GOOD_STREAM)
         async with session.get(f"{gateway.admin_url}/metrics") as page:
@@ -192,7 +193,7 @@ async def test_a_bad_file_is_told_in_words_and_status(tmp_path: Path, engine: Fa
     told = (1, "", "Error: us-1.yaml: line 13: queue.wait_max: 5 is not a duration such as 100ms or 2s\n")
     found = checked(file)
     assert (found.exit_code, found.stdout, found.stderr) == told
-    assert await nightside("gateway", "run", file) == told
+    assert await nightside("gateway", "run", file, fresh=True) == told
 
 
 async def test_check_reads_the_policy_too(tmp_path: Path, engine: FakeEngine) -> None:

@@ -36,7 +36,8 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.core import EU, MODEL, US, unresumed
-from tests.support.gateways import CHAT, counted, free_replicas, nightside, region_config, until, write_policy
+from tests.support.gateways import CHAT, counted, free_replicas, region_config, until, write_policy
+from tests.support.programs import nightside
 from tests.support.wire import wire
 
 PATH = "/v1/chat/completions"

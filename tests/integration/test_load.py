@@ -18,7 +18,7 @@ import yaml
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
-from tests.support.processes import killed_at_the_end
+from tests.support.programs import killed_at_the_end
 from tests.support.scenarios import small_document
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from gateway.config.sections import StateConfig
 from tests.fakes.engine import GOOD_STREAM, hang, stream, stream_until
 from tests.support.core import EU, US
-from tests.support.gateways import ask, counted, nightside, until, usable_peers
+from tests.support.gateways import ask, counted, until, usable_peers
+from tests.support.programs import nightside
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 

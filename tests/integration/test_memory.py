@@ -20,9 +20,9 @@ from mesh.clock import Clock
 from tests.fakes.engine import FakeEngine, hang
 from tests.support.core import EU, MODEL, TENANT, US, profile, rule
 from tests.support.exchanging import raw_origin
-from tests.support.gateways import nightside
 from tests.support.orders import forward_order
 from tests.support.processes import Process, gateway_process, region_file
+from tests.support.programs import nightside
 from tests.support.wire import posted
 
 MIB = 1 << 20
@@ -102,7 +102,7 @@ async def stand(
     status, _, told = await nightside("gateway", "check", file)
     assert status == 0, told
     (told_mib,) = re.findall(r"memory: at most (\d+)MiB", told)
-    async with gateway_process(file) as gateway, AsyncExitStack() as stack:
+    async with gateway_process(file, fresh=True) as gateway, AsyncExitStack() as stack:
         yield Stand(gateway, listen["peers"], int(told_mib) * MIB, stack)
 
 

@@ -7,8 +7,6 @@ import io
 import json
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -48,13 +46,13 @@ from tests.support.gateways import (
     counted,
     free_replicas,
     knowing,
-    nightside,
     region_config,
     until,
     usable_peers,
     write_policy,
 )
 from tests.support.orders import forward_order
+from tests.support.programs import nightside, started
 
 
 @dataclass
@@ -468,9 +466,7 @@ async def make_certificates(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 async def test_a_process_takes_in_new_certificates_on_a_signal(region_file: Path) -> None:
-    command = [sys.executable, "-m", "nightside", "gateway", "run", str(region_file)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
+    async with started("gateway", "run", region_file) as process:
         assert process.stdout is not None
         url = json.loads(await process.stdout.readline())["clients"]
         assert url.startswith("https://")
@@ -488,10 +484,6 @@ async def test_a_process_takes_in_new_certificates_on_a_signal(region_file: Path
                 assert await response.read() == b"".join(GOOD_STREAM)
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def serial_at(url: str, context: ssl.SSLContext) -> int:

@@ -22,7 +22,7 @@ from gateway.config.sections import AuditConfig
 from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
 from tests.support.core import MODEL
 from tests.support.gateways import ask
-from tests.support.processes import killed_at_the_end
+from tests.support.programs import killed_at_the_end
 from tests.support.promql import (
     OF_THE_SCRAPE,
     ROOT,

@@ -16,8 +16,8 @@ from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from tests.fakes.engine import GOOD_STREAM, answer, stream_until
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import ask, counted, free_replicas, nightside, region_config, until, write_policy
-from tests.support.processes import ROOT
+from tests.support.gateways import ask, counted, free_replicas, region_config, until, write_policy
+from tests.support.programs import ROOT, nightside
 from tests.support.regions import Mesh, Region
 
 

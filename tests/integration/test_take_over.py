@@ -32,8 +32,9 @@ from tests.fakes.engine import GOOD_STREAM, Exchange, FakeEngine, answer, stream
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.controllers import read_file
 from tests.support.core import EU, US
-from tests.support.gateways import CHAT, ask, nightside, until
-from tests.support.processes import ROOT, Process, command, gateway_process, killed_at_the_end, region_file, two_regions
+from tests.support.gateways import CHAT, ask, until
+from tests.support.processes import Process, gateway_process, region_file, two_regions
+from tests.support.programs import ROOT, AnyProcess, nightside, started
 
 GATEWAY = GatewayId("us-1")
 BODY = json.dumps(CHAT).encode()
@@ -50,20 +51,17 @@ def at(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def taking_over(file: Path) -> AsyncIterator[Process]:
+async def taking_over(file: Path, *, fresh: bool = False) -> AsyncIterator[Process]:
     """The new process, once it serves."""
-    async with gateway_process(file, run=command("run", file, "--take-over")) as process:
+    async with gateway_process(file, "--take-over", fresh=fresh) as process:
         yield process
 
 
 async def refused(file: Path) -> str:
     """Reason why a process does not take over."""
-    process = await asyncio.create_subprocess_exec(
-        *command("run", file, "--take-over"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    _, err = await process.communicate()
-    assert process.returncode == 1
-    return err.decode().splitlines()[-1]
+    status, _, err = await nightside("gateway", "run", file, "--take-over")
+    assert status == 1
+    return err.splitlines()[-1]
 
 
 @dataclass
@@ -165,7 +163,7 @@ async def test_under_load_nobody_is_refused_reset_or_cut_off(tmp_path: Path, eng
     listen, trusting = with_tls(tmp_path)
     file = lone(tmp_path, engine, **({"listen": listen} if is_tls else {}))
     gate = asyncio.Event()
-    async with gateway_process(file) as old, AsyncExitStack() as later:
+    async with gateway_process(file, fresh=not is_tls) as old, AsyncExitStack() as later:
         tls = trusting if is_tls else None
         load, streams = Load(old.http_url, tls), [Client(old.http_url, tls) for _ in range(4)]
         idle = Client(old.http_url, tls)
@@ -175,7 +173,7 @@ async def test_under_load_nobody_is_refused_reset_or_cut_off(tmp_path: Path, eng
             await each.begin()
         engine.plays(stream(*GOOD_STREAM))
         async with load.running():
-            new = await later.enter_async_context(taking_over(file))
+            new = await later.enter_async_context(taking_over(file, fresh=not is_tls))
             assert (new.http_url, new.admin_url) == (old.http_url, old.admin_url)
             await load.goes_on()
             await until(lambda: all(each.connections > 1 for each in load.keeping))
@@ -580,12 +578,9 @@ class TestWhatFails:
         listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": f"127.0.0.1:{unused_tcp_port_factory()}"}
         file = lone(tmp_path, engine, listen=listen)
         async with gateway_process(file):
-            process = await asyncio.create_subprocess_exec(
-                *command("run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-            )
-            out, err = await process.communicate()
-            assert (process.returncode, out) == (1, b"")
-            assert b"listen.peers: cannot listen" in err
+            status, out, err = await nightside("gateway", "run", file)
+            assert (status, out) == (1, "")
+            assert "listen.peers: cannot listen" in err
 
     async def test_only_its_own_user_reaches_it(self, tmp_path: Path, engine: FakeEngine) -> None:
         async with gateway_process(lone(tmp_path, engine)):
@@ -593,9 +588,7 @@ class TestWhatFails:
 
 
 @asynccontextmanager
-async def loading(
-    file: Path, engine: FakeEngine, old: Process
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, Callable[[], None]]]:
+async def loading(file: Path, engine: FakeEngine, old: Process) -> AsyncIterator[tuple[AnyProcess, Callable[[], None]]]:
     """A process that was offered all sockets and is not ready, because the engine delays its probe; and a function that
     lets the engine answer.
     """
@@ -610,10 +603,7 @@ async def loading(
         gate.set()
 
     engine.probe_script = keep_waiting
-    process = await asyncio.create_subprocess_exec(
-        *command("run", file, "--take-over"), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    async with killed_at_the_end(process):
+    async with started("gateway", "run", file, "--take-over") as process:
         await old.until_logged("takeover_started", pid=process.pid)
         try:
             yield process, go_on

@@ -19,7 +19,8 @@ from gateway.security.keys_editing import add_key, set_tenant_budget
 from mesh.clock import Clock
 from tests.fakes.engine import FakeEngine
 from tests.support.core import MODEL, US
-from tests.support.gateways import free_replicas, nightside, region_config, until, write_policy
+from tests.support.gateways import free_replicas, region_config, until, write_policy
+from tests.support.programs import nightside
 from tests.support.served import HELLO
 
 TOKEN = {"authorization": "Bearer t0ken"}

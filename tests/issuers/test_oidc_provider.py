@@ -30,7 +30,7 @@ from tests.issuers.conftest import PROVIDER
 from tests.support.controllers import read_file
 from tests.support.core import US
 from tests.support.gateways import CHAT, counted, free_replicas, region_config, until, write_policy
-from tests.support.processes import killed_at_the_end
+from tests.support.programs import killed_at_the_end
 
 AUDIENCE, ADMIN = "https://llm.example.net", "https://admin.example.net"
 CLIENTS: dict[str, Any] = {

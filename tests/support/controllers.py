@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,8 +24,8 @@ from tests.fakes.attached import AttachedGateway, attached
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_of
 from tests.support.core import regions_document
 from tests.support.processes import keep_line
+from tests.support.programs import AnyProcess, end, started
 
-ROOT = Path(__file__).parents[2]
 QUICK = {
     "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
     "probes": {"interval": "50ms", "timeout": "500ms"},
@@ -82,7 +81,7 @@ async def plain_gateway(address: object, said: Hello) -> AsyncIterator[AttachedG
 
 @dataclass
 class ControllerProcess:
-    process: asyncio.subprocess.Process
+    process: AnyProcess
     grpc_address: str = ""
     admin_url: str = ""
     term: int = 0
@@ -113,35 +112,30 @@ class ControllerProcess:
         self.process.send_signal(signal.SIGKILL)
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nightside", *map(str, arguments)]
-
-
 @asynccontextmanager
-async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
+async def controller_process(
+    file: Path, *, started_by: Sequence[str] = (), fresh: bool = False
+) -> AsyncIterator[ControllerProcess]:
     """Run a controller until it reports ready. It is killed at the end if it has not exited by itself.
 
-    `started_by` stands before the command, such as `env`.
+    `started_by` and `fresh` are those of `started`.
     """
-    async with controller_started(file, started_by=started_by) as running:
+    async with controller_started(file, started_by=started_by, fresh=fresh) as running:
         await running.until_ready()
         yield running
 
 
 @asynccontextmanager
-async def controller_started(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
+async def controller_started(
+    file: Path, *, started_by: Sequence[str] = (), fresh: bool = False
+) -> AsyncIterator[ControllerProcess]:
     """Run a controller that may have to stand by first. It is killed at the end if it has not exited by itself."""
-    arguments = [*started_by, *command("controller", "run", file)]
-    process = await asyncio.create_subprocess_exec(
-        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    running = ControllerProcess(process)
-    async with asyncio.TaskGroup() as tasks:
+    starting = started("controller", "run", file, started_by=started_by, fresh=fresh)
+    async with starting as process, asyncio.TaskGroup() as tasks:
+        running = ControllerProcess(process)
         tasks.create_task(running.read_log())
         try:
             yield running
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await end(process)
     assert not running.other_lines, f"no JSON: {running.other_lines}"

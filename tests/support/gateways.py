@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,12 +130,3 @@ def ask(session: aiohttp.ClientSession, gateway_url: str, **changes: object) -> 
     """One chat request; use it as a context."""
     body = io.BytesIO(json.dumps({**CHAT, **changes}).encode())
     return session.post(f"{gateway_url}/v1/chat/completions", data=body, headers={"content-type": "application/json"})
-
-
-async def nightside(*arguments: str | Path) -> tuple[int | None, str, str]:
-    """Run the command as an operator does; returns exit code, output and error output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "nightside", *map(str, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()

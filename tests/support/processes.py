@@ -6,7 +6,6 @@ import asyncio
 import json
 import resource
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from gateway.core.vocabulary import Place
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import region_document, until
+from tests.support.programs import AnyProcess, end, program, started
 
-ROOT = Path(__file__).parents[2]
 QUICK_PROBES = {"interval": "20ms"}
 QUICK_PEERS = {"ping_interval": "50ms", "reconnect_min": "10ms", "reconnect_max": "100ms", "silence_max": "1s"}
 QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
@@ -59,7 +58,7 @@ def two_regions(
 
 @dataclass
 class Process:
-    process: asyncio.subprocess.Process
+    process: AnyProcess
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     other_lines: list[str] = field(default_factory=list)
     """Lines of standard error that are not part of the log; `gateway_process` asserts at its end that there are
@@ -127,44 +126,24 @@ def keep_line(line: bytes, of_the_log: list[dict[str, Any]], others: list[str]) 
         others.append(line.decode(errors="replace"))
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nightside", "gateway", *map(str, arguments)]
-
-
-@asynccontextmanager
-async def killed_at_the_end(process: asyncio.subprocess.Process) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Kill the process at the end of the block if it has not exited by itself."""
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
 @asynccontextmanager
 async def gateway_process(
-    file: Path, *, started_by: Sequence[str] = (), run: Sequence[str] = ()
+    file: Path, *options: str, started_by: Sequence[str] = (), run: Sequence[str] = (), fresh: bool = False
 ) -> AsyncIterator[Process]:
     """Run a gateway until it reports ready. It is killed at the end if it has not exited by itself.
 
-    `started_by` stands before the command, such as `prlimit`; `run` replaces it.
+    `started_by` and `fresh` are those of `started`; `run` replaces the command.
     """
-    arguments = [*started_by, *(run or command("run", file))]
-    process = await asyncio.create_subprocess_exec(
-        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    running = Process(process)
-    assert process.stdout is not None
-    async with asyncio.TaskGroup() as tasks:
+    starting = program(*run) if run else started("gateway", "run", file, *options, started_by=started_by, fresh=fresh)
+    async with starting as process, asyncio.TaskGroup() as tasks:
+        running = Process(process)
         tasks.create_task(running.read_log())
         try:
+            assert process.stdout is not None
             said = json.loads(await process.stdout.readline())
             assert said["event"] == "ready", "the first line says where the gateway is reached"
             running.http_url, running.admin_url = said["clients"], said["admin"]
             yield running
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await end(process)
     assert not running.other_lines, f"no JSON: {running.other_lines}"

@@ -6,7 +6,6 @@ where its policy forbids it, and every name has an answer while a gateway lives 
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,9 +20,10 @@ from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.controlled import ADDRESSES, OPEN, PLACES, Controlled, controlled, watched
-from tests.support.controllers import QUICK, ROOT, command
+from tests.support.controllers import QUICK
 from tests.support.core import US
-from tests.support.gateways import nightside, until, write_policy
+from tests.support.gateways import until, write_policy
+from tests.support.programs import nightside, started
 
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
 
@@ -237,16 +237,10 @@ It is a program, since gRPC's library does not support code between fork and exe
 
 async def refused(mesh: Controlled, started_by: Sequence[str] = ()) -> str:
     """Log of a controller that refuses to start."""
-    process = await asyncio.create_subprocess_exec(
-        *started_by,
-        *command("controller", "run", mesh.folder / "controller.yaml"),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    _, said = await process.communicate()
-    assert process.returncode == 1, said
-    return said.decode()
+    async with started("controller", "run", mesh.folder / "controller.yaml", started_by=started_by) as process:
+        _, said = await process.communicate()
+        assert process.returncode == 1, said
+        return said.decode()
 
 
 # Commands and certificates

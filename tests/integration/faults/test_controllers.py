@@ -26,17 +26,10 @@ from mesh.control.vocabulary import PeerHeard, SnapshotRejected
 from tests.fakes.attached import AttachedGateway, attached, hello
 from tests.support.background import in_background
 from tests.support.certificates import new_ca
-from tests.support.controllers import (
-    ROOT,
-    Mesh,
-    command,
-    controller_file,
-    controller_process,
-    plain_gateway,
-    read_file,
-)
+from tests.support.controllers import Mesh, controller_file, controller_process, plain_gateway, read_file
 from tests.support.core import AP, EU, US
 from tests.support.gateways import until
+from tests.support.programs import nightside
 
 
 async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_path: Path) -> None:
@@ -46,7 +39,7 @@ async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_
     told: dict[str, str] = {}
     versions = []
     for life in range(5):
-        async with controller_process(file) as controller:
+        async with controller_process(file, fresh=life == 0) as controller:
             assert controller.term == life + 1
             us_hello = hello("us-1", US, replicas=life + 1)  # gives each life something to write
             async with plain_gateway(controller.grpc_address, us_hello) as us:
@@ -98,16 +91,10 @@ async def test_a_store_that_is_lost_is_begun_anew_above_all_that_gateways_were_t
 async def test_a_second_controller_on_one_store_is_told_who_has_it(tmp_path: Path) -> None:
     file = controller_file(tmp_path)
     async with controller_process(file) as first:
-        second = await asyncio.create_subprocess_exec(
-            *command("controller", "run", file),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-        )
-        _, said = await second.communicate()
-        assert second.returncode == 1
-        assert "another controller has it (ctl-1 on" in said.decode()
-        assert f"process {first.process.pid})" in said.decode()
+        status, _, said = await nightside("controller", "run", file)
+        assert status == 1
+        assert "another controller has it (ctl-1 on" in said
+        assert f"process {first.process.pid})" in said
         first.process.send_signal(signal.SIGTERM)
         assert await first.process.wait() == 0
 
@@ -116,11 +103,8 @@ async def test_a_store_that_is_damaged_is_named_and_not_begun_with(tmp_path: Pat
     file = controller_file(tmp_path)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "controller.db").write_bytes(b"no database" * 1000)
-    done = await asyncio.create_subprocess_exec(
-        *command("controller", "run", file), stderr=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    _, said = await done.communicate()
-    assert (done.returncode, "controller.db: file is not a database" in said.decode()) == (1, True)
+    status, _, said = await nightside("controller", "run", file)
+    assert (status, "controller.db: file is not a database" in said) == (1, True)
 
 
 async def test_a_document_that_cannot_be_read_is_named_and_not_begun_with(tmp_path: Path) -> None:
@@ -130,11 +114,8 @@ async def test_a_document_that_cannot_be_read_is_named_and_not_begun_with(tmp_pa
     await store.write(holding, {"announced/us-1": b"{}"})
     await store.release(holding)
     await store.close()
-    done = await asyncio.create_subprocess_exec(
-        *command("controller", "run", file), stderr=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    _, said = await done.communicate()
-    assert (done.returncode, "document announced/us-1 in the store cannot be read" in said.decode()) == (1, True)
+    status, _, said = await nightside("controller", "run", file)
+    assert (status, "document announced/us-1 in the store cannot be read" in said) == (1, True)
 
 
 class Disk(SqliteStore):
@@ -306,12 +287,8 @@ async def test_the_journal_of_a_process_tells_the_same_story_again(tmp_path: Pat
             await us.until(lambda us: len(us.replica_ids) == 2)
         controller.process.send_signal(signal.SIGTERM)
         assert await controller.process.wait() == 0
-    journals = [str(path) for path in (tmp_path / "journal").iterdir()]
-    replayed = await asyncio.create_subprocess_exec(
-        *command("controller", "replay", *journals), stdout=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    said, _ = await replayed.communicate()
-    assert (replayed.returncode, said.decode().startswith("equal: ")) == (0, True)
+    status, said, _ = await nightside("controller", "replay", *(tmp_path / "journal").iterdir())
+    assert (status, said.startswith("equal: ")) == (0, True)
 
 
 async def test_a_core_that_fails_ends_the_process_for_a_restart(tmp_path: Path) -> None:

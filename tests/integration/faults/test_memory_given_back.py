@@ -45,8 +45,9 @@ from tests.fakes.engine import (
 from tests.fakes.engine_pages import Page, PagesEngine
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.core import MODEL, US
-from tests.support.gateways import nightside, until
+from tests.support.gateways import until
 from tests.support.processes import QUICK_PEERS, QUICK_PROBES, Process, gateway_process, region_file, two_regions
+from tests.support.programs import nightside
 from tests.support.wire import CHAT_PATH, Wire, posted
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -18,8 +18,8 @@ from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.support.controlled import Controlled, Onlookers, controlled, watched
 from tests.support.core import US
-from tests.support.gateways import nightside
 from tests.support.processes import QUICK_PEERS
+from tests.support.programs import nightside
 
 ENOUGH_S = 100.0
 """Limit after which a condition counts as never fulfilled."""

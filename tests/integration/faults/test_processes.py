@@ -30,19 +30,10 @@ from gateway.core.kernel.events import PolicyApplied
 from gateway.core.kernel.residency import closed_policy
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, Script, hang, stream, stream_until, token
 from tests.support.core import EU, MS, SECOND, US
-from tests.support.gateways import (
-    CHAT,
-    QUICK_PEERING,
-    ask,
-    counted,
-    nightside,
-    region_config,
-    until,
-    usable_peers,
-    write_policy,
-)
+from tests.support.gateways import CHAT, QUICK_PEERING, ask, counted, region_config, until, usable_peers, write_policy
 from tests.support.nightly import first_of
 from tests.support.processes import QUICK_PROBES, Process, gateway_process, region_file, two_regions
+from tests.support.programs import nightside
 from tests.support.regions import Mesh
 from tests.support.rest import until_at_rest
 

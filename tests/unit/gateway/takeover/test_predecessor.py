@@ -29,7 +29,7 @@ from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.values import Address
 from tests.support.gateways import until
-from tests.support.processes import ROOT
+from tests.support.programs import ROOT
 
 GATEWAY = GatewayId("us-1")
 HELD = [AccountMessage("key", "a", 7)]

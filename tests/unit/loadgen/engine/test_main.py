@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.engine.main import main
-from tests.support.processes import killed_at_the_end
+from tests.support.programs import killed_at_the_end
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "stream": True}
 
