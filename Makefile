@@ -41,8 +41,6 @@ demo: setup ## Run three regions; SERVE=1 KILL=region FLEET=large DISAGGREGATED=
 
 ##@ Test
 
-test test-fast test-nightly: export GRPC_VERBOSITY := NONE # its library would write among the dots
-
 test: setup setup-tests ## Run the tests on emulated engines, but for the long ones; ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal --session-timeout=3000 --durations=10 -m "not nightly" $(ARGS)
 
