@@ -11,7 +11,7 @@ import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, RequestId
 from gateway.peers import codec
-from gateway.peers.link import PeerLink
+from gateway.peers.link import ChannelClosed, PeerLink, answer_of
 from gateway.records.decisions import OtherSide
 from mesh.channels import status_in_words
 from mesh.wire import WireError
@@ -33,10 +33,13 @@ class PeerExplainer:
             return OtherSide(peer, None, "it is no peer of ours any more")
         question = codec.explain_request(self._gateway_id, request_id)
         try:
-            answer = await link.stub.Explain(question, timeout=link.peering.ping_timeout_ns / _SECOND_NS)
+            timeout_s = link.peering.ping_timeout_ns / _SECOND_NS
+            answer = await answer_of(link.stub.Explain(question, timeout=timeout_s))
             explained = codec.read_explained(answer)
         except grpc.aio.AioRpcError as error:
             return OtherSide(peer, None, _problem(error))
+        except ChannelClosed:
+            return OtherSide(peer, None, "this gateway closed the connection to it")
         except WireError as error:
             return OtherSide(peer, None, f"its answer is malformed: {error}")
         if (explained.gateway, explained.request_id) != (peer, request_id):

@@ -22,7 +22,7 @@ from gateway.core.events import Event
 from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.peers import codec
-from gateway.peers.link import PeerLink
+from gateway.peers.link import ChannelClosed, PeerLink, answer_of
 from gateway.records.peer_usage import BudgetUse
 from mesh.channels import status_in_words
 from mesh.clock import Clock
@@ -216,13 +216,16 @@ class Heartbeats:
                 self.round_trips.add(await self._ping_ns())
                 self._measured.set()
                 failure = ""
+            except ChannelClosed:
+                continue  # another channel has taken the place of the one that was asked
             except grpc.aio.AioRpcError as error:
                 failure = self._ping_failed(error, failure)
             await self._measure_pause.wait(self._link.peering.ping_interval_ns / _SECOND_NS)
 
     async def _ping_ns(self) -> int:
         started_ns = self._clock.now_ns()
-        await self._link.stub.Ping(pb.PingRequest(), timeout=self._link.peering.ping_timeout_ns / _SECOND_NS)
+        timeout_s = self._link.peering.ping_timeout_ns / _SECOND_NS
+        await answer_of(self._link.stub.Ping(pb.PingRequest(), timeout=timeout_s))
         return self._clock.now_ns() - started_ns
 
     def _ping_failed(self, error: grpc.aio.AioRpcError, last: str) -> str:
@@ -252,6 +255,8 @@ class Heartbeats:
             raise PeerLost("it fell silent") from error
         except grpc.aio.AioRpcError as error:
             raise PeerLost(status_in_words(error.code(), error.details())) from error
+        except ChannelClosed as error:
+            raise PeerLost("this gateway closed the connection") from error
         except WireError as error:
             raise PeerLost(f"its heartbeat is malformed: {error}") from error
         finally:
@@ -262,7 +267,7 @@ class Heartbeats:
 
     async def _next(self, subscription: _Subscription) -> pb.SubscribeResponse:
         async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
-            message = await subscription.call.read()
+            message = await answer_of(subscription.call.read())
         if not isinstance(message, pb.SubscribeResponse):
             raise PeerLost("it closed its heartbeats")
         return message

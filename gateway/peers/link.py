@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Never
+from typing import Never, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,6 +23,23 @@ from mesh.transport import Transport
 from protos.mesh.v1 import peer_pb2_grpc
 
 _SECOND_NS = 1_000_000_000
+_Answer = TypeVar("_Answer")
+
+
+class ChannelClosed(Exception):
+    """This gateway closed the channel of a call that had not ended."""
+
+
+async def answer_of(call: Awaitable[_Answer]) -> _Answer:
+    """Wait for a call, or for a message of it. Raises ChannelClosed where gRPC would cancel the task that waits, which
+    would end a loop without a word."""
+    try:
+        return await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ChannelClosed from None
 
 
 class PeerLink:

@@ -199,6 +199,25 @@ async def test_a_peer_that_was_never_reached_is_heard_once_it_calls(unused_tcp_p
             assert isinstance(await events.get(), PeersObserved)
 
 
+async def test_a_ping_and_a_subscription_outlive_the_channel_that_they_began_on(peer: FakePeer) -> None:
+    peer.answers_pings.clear()
+    peer.subscribed = lambda _, context: stay(context, REPORT)
+    async with heard(peer, HOUR) as (_, events, link):
+        await until(lambda: peer.pings == 1)
+        first = link._line
+        link._lay_line()
+        await first.channel.close()
+        await until(lambda: peer.pings == 2)
+        peer.answers_pings.set()
+        assert isinstance(await events.get(), PeersObserved)
+        second = link._line
+        link._lay_line()
+        await second.channel.close()
+        lost = await events.get()
+        assert isinstance(lost, TargetLost)
+        assert "this gateway closed the connection" in lost.detail
+
+
 async def test_a_peer_that_calls_and_still_is_not_heard_ends_one_pause(unused_tcp_port: int) -> None:
     nothing = FakePeer()
     nothing.port = unused_tcp_port
