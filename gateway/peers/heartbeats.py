@@ -217,7 +217,7 @@ class Heartbeats:
                 self._measured.set()
                 failure = ""
             except ChannelClosed:
-                continue  # another channel has taken the place of the one that was asked
+                continue  # channel replaced by another one, which is asked at once
             except grpc.aio.AioRpcError as error:
                 failure = self._ping_failed(error, failure)
             await self._measure_pause.wait(self._link.peering.ping_interval_ns / _SECOND_NS)
