@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ChannelClosed(Exception):
-    """This gateway closed the channel of a call that had not ended."""
+    """Closing by this gateway of a channel whose call had not ended."""
 
 
 async def answer_of(call: Awaitable[_Answer]) -> _Answer:
