@@ -43,7 +43,7 @@ from gateway.door.api import ClientApi
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
 from gateway.engines.client import ClientSettings, EngineClient
-from gateway.features.extension import no_rooms
+from gateway.features.extension import no_allowances
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.peer_links import PeerRoster
@@ -393,7 +393,7 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=next((each.promises for each in observed.features if each.promises is not None), NO_PROMISES),
-        rooms=next((each.rooms for each in observed.features if each.rooms is not None), no_rooms),
+        allowances=next((each.allowances for each in observed.features if each.allowances is not None), no_allowances),
     )
 
 

@@ -18,7 +18,7 @@ class LimitKind(Word):
     TOKENS = "tokens"
 
 
-class Room(Struct):
+class LimitAllowance(Struct):
     """Remainder of a limit per minute at this gateway."""
 
     kind: LimitKind

@@ -39,13 +39,13 @@ from gateway.core.kernel.events import (
     TargetLost,
     TimePassed,
 )
+from gateway.core.kernel.feasibility import waits_for, why_never_again
 from gateway.core.kernel.feature import Hooks
-from gateway.core.kernel.judging import Judging
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.placing import Placing
-from gateway.core.kernel.prospects import waits_for, why_never_again
 from gateway.core.kernel.publishing import Publisher
+from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Phase, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
@@ -87,7 +87,7 @@ class GatewayCore(Kernel):
         super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self.config = CoreConfig()
         self._publisher = Publisher(self)
-        self._judging = Judging(self)
+        self._reevaluation = Reevaluation(self)
         self._retries = Retries(self)
         self._deadlines = Deadlines(self, self._retries)
         self._legs = Legs(self, self._retries)
@@ -136,18 +136,18 @@ class GatewayCore(Kernel):
     def may_enter(self, tenant: TenantName, process: PlaceRule | None) -> bool:
         """True if this region may see requests of this tenant; `process` is the rule of the client's key, which may
         narrow where they are processed."""
-        return self.intake.ingress_of(tenant, process).allowed
+        return self.admission.ingress_of(tenant, process).allowed
 
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
-        return self.intake.models_for(tenant, process)
+        return self.admission.models_for(tenant, process)
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
     ) -> ModelName | None:
         """First of these models, in order of preference, that a client of this tenant is served; None: no gateway
         serves any."""
-        return self.intake.first_served(names, tenant, process, follows)
+        return self.admission.first_served(names, tenant, process, follows)
 
     def why_it_waits(self, request_id: RequestId) -> str:
         """Targets that a request waits for and what stands against each, in words; empty unless it waits."""
@@ -219,11 +219,11 @@ class GatewayCore(Kernel):
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
         self.arrived = record = RequestRecord(event, self.policy, now_ns)
         size = self.size_of(profile)
-        admittance = self.intake.admittance_of(profile, size)
-        rejection = self.intake.rejection_of(profile, admittance)
+        admittance = self.admission.admittance_of(profile, size)
+        rejection = self.admission.rejection_of(profile, admittance)
         if rejection is not None:
             outcome, detail = rejection
-            after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
+            after_ns = self.drain_rates.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
             self._reject(profile, record, outcome, detail, after_ns)
             return
         for feature in self.hooks.reject:
@@ -247,8 +247,8 @@ class GatewayCore(Kernel):
         request_id = event.profile.request_id
         self.arrived = record = RequestRecord(event, self.policy, now_ns)
         size, stamp = self.size_of(event.profile), event.stamp
-        request_class = self.intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, size=size)
-        refusal = self.intake.refusal_of(event, request_class, now_ns)
+        request_class = self.admission.class_of(event.profile, stamp.rule, event.hops, stamp.origin, size=size)
+        refusal = self.admission.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
             record.refusal = refused = RefuseForward(request_id, reason, detail)
@@ -316,7 +316,7 @@ class GatewayCore(Kernel):
     def wait_again(self, request: RequestState, now_ns: int) -> None:
         """Queue a request again after a failed attempt, at its old place, under the policy in force rather than that of
         its last attempt. It ends instead if no known target could ever serve it."""
-        self._judging.judge_again(request)
+        self._reevaluation.reevaluate(request)
         if request.phase is Phase.ENDED:
             return
         never = why_never_again(self, request)
@@ -332,13 +332,13 @@ class GatewayCore(Kernel):
         request = self.requests.get(event.profile.request_id)
         if request is None or request.phase is not Phase.WAITING:
             return
-        self.drains.waits(self.waiting, request, now_ns)
-        overfull = self.intake.overfullness_for(event.profile)
+        self.drain_rates.waits(self.waiting, request, now_ns)
+        overfull = self.admission.overfullness_for(event.profile)
         if overfull is not None:
-            clears_ns = self.drains.clears_ns(self.waiting, request.profile.model, now_ns)
+            clears_ns = self.drain_rates.clears_ns(self.waiting, request.profile.model, now_ns)
             self.end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
-            late = self.drains.lateness(self.waiting, request, self.promised_ns(request), now_ns)
+            late = self.drain_rates.lateness(self.waiting, request, self.promised_ns(request), now_ns)
             if late is not None:
                 self.end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
             else:
@@ -357,7 +357,7 @@ class GatewayCore(Kernel):
         """End the request for its client. Its state stays until each living leg has reported its end."""
         if request.is_queued:
             self.stop_waiting(request)
-        self.drains.left(self.waiting, request.profile.model)
+        self.drain_rates.left(self.waiting, request.profile.model)
         request.move_to(Phase.ENDED)
         assert self._now_ns is not None, "something has happened"
         self.timers.cancel(request.timer)
@@ -376,11 +376,11 @@ class GatewayCore(Kernel):
     def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
         self._retries.lapse(request, attempt, why, now_ns)
 
-    def judge_waiting_again(self) -> None:
-        self._judging.judge_waiting_again()
+    def reevaluate_waiting(self) -> None:
+        self._reevaluation.reevaluate_waiting()
 
     def pools_changed(self) -> None:
-        self._judging.pools_changed()
+        self._reevaluation.pools_changed()
 
     # Fleet, config and policy changes
 
@@ -411,7 +411,7 @@ class GatewayCore(Kernel):
             self.unhold(request)
         self.placer.configure(event.config.placement)
         self._switch_features()
-        self._judging.refuse_hopeless()
+        self._reevaluation.reject_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
         """Judge waiting requests again under the new policy; running ones finish under their stamps."""
@@ -420,7 +420,7 @@ class GatewayCore(Kernel):
         self.rules_version += 1
         for feature in self.features:
             feature.apply_policy(event.policy)
-        self.judge_waiting_again()
+        self.reevaluate_waiting()
 
     def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
         """Own exactly the assigned replicas and know the assigned peers; an old version is ignored."""
@@ -440,7 +440,7 @@ class GatewayCore(Kernel):
         self._switch_features()
         for feature in self.features:
             feature.assigned(now_ns)
-        self._judging.find_failures_again()
+        self._reevaluation.find_failures_again()
         self.pools_changed()
 
     def _switch_features(self) -> None:

@@ -19,7 +19,7 @@ from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, TenantName
 from gateway.door import errors
 from gateway.door.body_memory import BodyMemory, owners_of
 from gateway.door.call import MODEL_HEADER, SERVER_NAME, CallContext, ClientCall, raw_answer
-from gateway.door.client_access import ClientAccess, Rooms
+from gateway.door.client_access import ClientAccess, LimitAllowances
 from gateway.door.cors import Cors
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.health import Readiness, live_page, ready_page
@@ -111,7 +111,7 @@ class ClientApi:
         contents: ContentReader | None = None,
         media_tokens: MediaTokens | None = None,
         promises: Promises = NO_PROMISES,
-        rooms: Rooms = lambda _tenant, _now_ns: (),
+        allowances: LimitAllowances = lambda _tenant, _now_ns: (),
     ) -> None:
         """Clients need no credential if both `check_key` and `tokens` are None; models have no aliases if `names` is
         None. While `has_audit` returns False, no request is accepted. `may_enter` refuses a request before its body is
@@ -119,7 +119,7 @@ class ClientApi:
         refused here, since the core's refusals have records of their own; `on_fault` for each internal error;
         `turn_over` hands the core what was posted. `book` records usage. `contents` classifies prompts of models whose
         pools are chosen by token counts, and `media_tokens` estimates media parts; `promises` gives requests' service
-        classes, and `rooms` what is left of tenants' limits."""
+        classes, and `allowances` what is left of tenants' limits."""
         self._context = context
         self._settings = settings
         self._models = models
@@ -142,7 +142,7 @@ class ClientApi:
             tokens=tokens,
             book=book,
             tenant_budget=tenant_budget,
-            rooms=rooms,
+            allowances=allowances,
         )
         cors = Cors(settings.cors)
         self._cors = cors

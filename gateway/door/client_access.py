@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.allowance import TRY_AGAIN_NS, Room
+from gateway.core.allowance import TRY_AGAIN_NS, LimitAllowance
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.door.errors import (
     BUDGET_EXCEEDED,
@@ -35,7 +35,7 @@ from mesh.clock import Clock
 from mesh.tokens.tokens import Tokens
 from mesh.tokens.words import TokenRefused, looks_like_token
 
-Rooms = Callable[[TenantName, int], Sequence[Room]]
+LimitAllowances = Callable[[TenantName, int], Sequence[LimitAllowance]]
 
 _NOBODY = KeyId("")
 _KINDS: dict[Limit, ErrorKind] = {
@@ -58,11 +58,11 @@ class ClientAccess:
         tokens: Tokens[ClientKey] | None = None,
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
-        rooms: Rooms = lambda _tenant, _now_ns: (),
+        allowances: LimitAllowances = lambda _tenant, _now_ns: (),
     ) -> None:
         """`is_running` tells whether a request with that id runs here. Without `check_key` and `tokens` every client is
         let in: only this machine, or a proxy in front of it, should be able to connect then. `book` records usage;
-        `rooms` says what is left of tenants' limits."""
+        `allowances` says what is left of tenants' limits."""
         self._settings = settings
         self._clock = clock
         self._is_running = is_running
@@ -71,13 +71,13 @@ class ClientAccess:
         self._meters = Meters()
         self._book = UsageBook() if book is None else book
         self._tenant_budget = tenant_budget
-        self._rooms = rooms
+        self._allowances = allowances
 
     def headers(self, caller: Caller, meter: KeyMeter | None) -> Mapping[str, str]:
         """Rate-limit headers for every answer to the caller."""
         now_ns = self._clock.now_ns()
-        rooms = self._rooms(caller.tenant, now_ns)
-        return rate_headers(meter, now_ns, rooms) if rooms or meter is not None else {}
+        allowances = self._allowances(caller.tenant, now_ns)
+        return rate_headers(meter, now_ns, allowances) if allowances or meter is not None else {}
 
     def shows_token(self, headers: Mapping[str, str]) -> bool:
         """True if the client shows an issuer's token, which `identified` has to look at. A token is recognised by its

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 
-from gateway.core.allowance import TRY_AGAIN_NS, LimitKind, Room
+from gateway.core.allowance import TRY_AGAIN_NS, LimitAllowance, LimitKind
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000
@@ -78,9 +78,9 @@ class Bucket:
         """Nanoseconds until the bucket is full again."""
         return max(0, self._full_at_ns - now_ns)
 
-    def room(self, kind: LimitKind, now_ns: int) -> Room:
+    def allowance(self, kind: LimitKind, now_ns: int) -> LimitAllowance:
         """Remainder of the allowance."""
-        return Room(kind, self.per_minute, self.remaining(now_ns), self.reset_ns(now_ns))
+        return LimitAllowance(kind, self.per_minute, self.remaining(now_ns), self.reset_ns(now_ns))
 
     def _refill_ns(self, amount: int) -> int:
         return amount * _MINUTE_NS // self.per_minute
@@ -180,23 +180,23 @@ class Meters:
             del self._meters[idle]
 
 
-def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[Room] = ()) -> dict[str, str]:
+def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[LimitAllowance] = ()) -> dict[str, str]:
     """Rate-limit headers in the form of OpenAI's API. A limit that is not set is not mentioned. Where both key and
     tenant have one, the headers are about the one with less left."""
-    rooms = list(of_tenant)
+    allowances = list(of_tenant)
     if meter is not None:
         if meter.requests is not None:
-            rooms.append(meter.requests.room(LimitKind.REQUESTS, now_ns))
+            allowances.append(meter.requests.allowance(LimitKind.REQUESTS, now_ns))
         if meter.tokens is not None:
-            rooms.append(meter.tokens.room(LimitKind.TOKENS, now_ns))
-    if len(rooms) > 1:
-        rooms.sort(key=_remaining, reverse=True)  # the last one of a kind counts
+            allowances.append(meter.tokens.allowance(LimitKind.TOKENS, now_ns))
+    if len(allowances) > 1:
+        allowances.sort(key=_remaining, reverse=True)  # the last one of a kind counts
     headers: dict[str, str] = {}
-    for room in rooms:
-        limit, remaining, reset = _HEADERS[room.kind]
-        headers[limit] = str(room.limit)
-        headers[remaining] = str(room.remaining)
-        headers[reset] = format_reset(room.reset_ns)
+    for allowance in allowances:
+        limit, remaining, reset = _HEADERS[allowance.kind]
+        headers[limit] = str(allowance.limit)
+        headers[remaining] = str(allowance.remaining)
+        headers[reset] = format_reset(allowance.reset_ns)
     return headers
 
 

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
-from gateway.core.allowance import Room
+from gateway.core.allowance import LimitAllowance
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
@@ -32,7 +32,7 @@ from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 from protos.mesh.v1 import peer_pb2 as pb
 
-Rooms = Callable[[TenantName, int], list[Room]]
+LimitAllowances = Callable[[TenantName, int], list[LimitAllowance]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
 PromptKey = Callable[[RequestProfile], bytes]
 
@@ -69,7 +69,7 @@ class Extension:
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError
 
-    rooms: Rooms | None = None
+    allowances: LimitAllowances | None = None
     """Tells what is left of a tenant's limits, for response headers; None: this feature does not."""
 
     prompt_key: PromptKey | None = None
@@ -138,6 +138,6 @@ class Extension:
         return ()
 
 
-def no_rooms(_tenant: TenantName, _now_ns: int) -> list[Room]:
+def no_allowances(_tenant: TenantName, _now_ns: int) -> list[LimitAllowance]:
     """Stand for the limits of a gateway that has none."""
     return []

@@ -55,9 +55,9 @@ async def test_who_would_be_late_is_told_at_once_and_when_to_come_again(mesh: Me
         await until(lambda: len(core.waiting) == 1)
         now_ns, first = core._now_ns, next(iter(core.waiting))
         assert now_ns is not None
-        core.drains.waits(core.waiting, first, now_ns - 8 * SECOND)
+        core.drain_rates.waits(core.waiting, first, now_ns - 8 * SECOND)
         for number in range(8):
-            core.drains.served(core.waiting, first, now_ns - (7 - number) * SECOND)
+            core.drain_rates.served(core.waiting, first, now_ns - (7 - number) * SECOND)
         async with mesh.session.post(chat_of(us), json=CHAT) as response:
             assert response.status == 429
             assert (await response.json())["error"]["code"] == "deadline_unreachable"

@@ -12,25 +12,25 @@ from typing import Any
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.admission import WaitingRoom
+from gateway.core.kernel.admission import Admission
 from gateway.core.kernel.attempts import Breaker
-from gateway.core.kernel.intake import Intake
-from gateway.core.kernel.judging import Judging
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.pools import PoolFit
-from gateway.core.kernel.queues import Line, Turn
+from gateway.core.kernel.queues import ArrivalQueue, Turn
+from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.rooms import Rooms
 from gateway.core.kernel.slots import EngineSlots
+from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.holds import Holds
@@ -95,7 +95,7 @@ def replicas_anywhere(
 @mutant(
     "an adopted replica takes what arrived where its home does not accept",
     "kernel.replica_groups:_takes_from",
-    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
+    hunter=f"{_CORE_TESTS}/kernel/test_admission.py::TestAdoptedReplicas",
 )
 def taken_from_anywhere(original: Original, origin: Place | None, accepts: PlaceRule | None) -> bool:
     return True
@@ -104,7 +104,7 @@ def taken_from_anywhere(original: Original, origin: Place | None, accepts: Place
 @mutant(
     "a stored response at an adopted replica is read from anywhere",
     "placement.eligibility:Eligibility._may_take",
-    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
+    hunter=f"{_CORE_TESTS}/kernel/test_admission.py::TestAdoptedReplicas",
 )
 def stored_for_anybody(original: Original, eligibility: Eligibility, spec: ReplicaSpec, wanted: RequestClass) -> bool:
     return wanted.rule.allows(spec.place)
@@ -113,7 +113,7 @@ def stored_for_anybody(original: Original, eligibility: Eligibility, spec: Repli
 @mutant(
     "peers are promised adopted replicas that would not take what they forward",
     "vocabulary:LoadReport.told_to",
-    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestAdoptedReplicas",
+    hunter=f"{_CORE_TESTS}/kernel/test_admission.py::TestAdoptedReplicas",
 )
 def promised_to_anybody(original: Original, report: LoadReport, place: Place | None) -> LoadReport:
     return report
@@ -129,32 +129,32 @@ def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) 
     return Verdict(not policy.closed_reason, original(policy, origin).why)
 
 
-@mutant("a region without a usable policy goes on forwarding", "kernel.intake:Intake.class_of")
+@mutant("a region without a usable policy goes on forwarding", "kernel.admission:Admission.class_of")
 def forwards_when_closed(
     original: Original,
-    intake: Intake,
+    admission: Admission,
     profile: RequestProfile,
     rule: PlaceRule,
     hops: Hops,
     *origin: Place | None,
     size: Size | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin, size=size)
-    return _opened(request_class, hops, is_open=intake._core.forwarding_stop is None)
+    request_class = original(admission, profile, rule, hops, *origin, size=size)
+    return _opened(request_class, hops, is_open=admission._core.forwarding_stop is None)
 
 
-@mutant("forwarding goes on in lockdown", "kernel.intake:Intake.class_of")
+@mutant("forwarding goes on in lockdown", "kernel.admission:Admission.class_of")
 def forwards_in_lockdown(
     original: Original,
-    intake: Intake,
+    admission: Admission,
     profile: RequestProfile,
     rule: PlaceRule,
     hops: Hops,
     *origin: Place | None,
     size: Size | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin, size=size)
-    return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
+    request_class = original(admission, profile, rule, hops, *origin, size=size)
+    return _opened(request_class, hops, is_open=not admission._core.policy.closed_reason)
 
 
 def _opened(request_class: RequestClass, hops: Hops, *, is_open: bool) -> RequestClass:
@@ -181,17 +181,17 @@ def crosses_again(original: Original, hops: Hops) -> bool:
 # Admission, and order of service
 
 
-@mutant("a gateway that goes out of service takes new requests", "kernel.intake:Intake.rejection_of")
+@mutant("a gateway that goes out of service takes new requests", "kernel.admission:Admission.rejection_of")
 def takes_while_draining(
-    original: Original, intake: Intake, profile: RequestProfile, request_class: RequestClass
+    original: Original, admission: Admission, profile: RequestProfile, request_class: RequestClass
 ) -> tuple[Outcome, str] | None:
-    rejection: tuple[Outcome, str] | None = original(intake, profile, request_class)
+    rejection: tuple[Outcome, str] | None = original(admission, profile, request_class)
     return None if rejection is not None and rejection[0] is Outcome.REJECTED_DRAINING else rejection
 
 
-@mutant("who came last is served first", "kernel.queues:Line.head")
-def last_comes_first(original: Original, line: Line) -> RequestState:
-    *_, last = line
+@mutant("who came last is served first", "kernel.queues:ArrivalQueue.head")
+def last_comes_first(original: Original, queue: ArrivalQueue) -> RequestState:
+    *_, last = queue
     return last
 
 
@@ -291,19 +291,19 @@ def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, o
 
 @mutant(
     "whoever is held for a replica is held for who takes over its slot",
-    "kernel.admission:WaitingRoom.release",
+    "kernel.waiting_requests:WaitingRequests.release",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
 )
-def slots_keep_who_is_held(original: Original, room: WaitingRoom, slot: int) -> list[RequestState]:
+def slots_keep_who_is_held(original: Original, room: WaitingRequests, slot: int) -> list[RequestState]:
     return []
 
 
 @mutant(
     "more are held than may wait",
-    "kernel.intake:Intake.overfullness_for",
+    "kernel.admission:Admission.overfullness_for",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
 )
-def holds_without_limit(original: Original, intake: Intake, profile: RequestProfile) -> None:
+def holds_without_limit(original: Original, admission: Admission, profile: RequestProfile) -> None:
     return None
 
 
@@ -355,17 +355,17 @@ def blames_the_companion(
 
 @mutant(
     "who takes over a slot is avoided for what failed there before",
-    "kernel.judging:Judging.find_failures_again",
+    "kernel.reevaluation:Reevaluation.find_failures_again",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestChangesOfTheFleet",
 )
-def slots_keep_failures(original: Original, judging: Judging) -> None:
+def slots_keep_failures(original: Original, reevaluation: Reevaluation) -> None:
     return
 
 
 @mutant(
     "what nobody could ever serve waits for nobody",
-    "kernel.prospects:why_no_newcomer",
-    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestWhatNobodyCouldServe",
+    "kernel.feasibility:why_no_newcomer",
+    hunter=f"{_CORE_TESTS}/kernel/test_feasibility.py::TestWhatNobodyCouldServe",
 )
 def waits_in_vain(
     original: Original, core: GatewayState, profile: RequestProfile, request_class: RequestClass
@@ -377,7 +377,7 @@ def waits_in_vain(
 @mutant(
     "a request is refused for good while whoever may serve it is down",
     "placement.eligibility:Eligibility.may_ever_serve",
-    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestWhatMayCome",
+    hunter=f"{_CORE_TESTS}/kernel/test_feasibility.py::TestWhatMayCome",
 )
 def waits_for_the_free_alone(
     original: Original, eligibility: Eligibility, request_class: RequestClass, barred_peers: int = 0
@@ -391,10 +391,10 @@ def waits_for_the_free_alone(
 
 @mutant(
     "whoever waits is not told that nobody can come any more",
-    "kernel.judging:Judging.refuse_hopeless",
-    hunter=f"{_CORE_TESTS}/kernel/test_prospects.py::TestJudgedAgain",
+    "kernel.reevaluation:Reevaluation.reject_hopeless",
+    hunter=f"{_CORE_TESTS}/kernel/test_feasibility.py::TestJudgedAgain",
 )
-def never_judged_again(original: Original, judging: Judging) -> None:
+def never_judged_again(original: Original, reevaluation: Reevaluation) -> None:
     return
 
 
@@ -456,7 +456,7 @@ def forgets_its_forwards(
 @mutant(
     "forwards are taken without end",
     "placement.placer:Placer.position_of",
-    hunter=f"{_CORE_TESTS}/kernel/test_intake.py::TestForwards",
+    hunter=f"{_CORE_TESTS}/kernel/test_admission.py::TestForwards",
 )
 def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple[int, float]:
     return 0, original(placer, *asked)[1]
@@ -516,8 +516,8 @@ def charges_again(
 
 @mutant(
     "who yields goes where there is no room",
-    "kernel.rooms:Rooms.replicas_with_room",
-    hunter=f"{_CORE_TESTS}/kernel/test_rooms.py",
+    "kernel.spare_capacity:SpareCapacity.replicas_with_room",
+    hunter=f"{_CORE_TESTS}/kernel/test_spare_capacity.py",
 )
-def yields_to_nobody(original: Original, rooms: Rooms, mask: int, request_class: RequestClass) -> int:
+def yields_to_nobody(original: Original, spare: SpareCapacity, mask: int, request_class: RequestClass) -> int:
     return mask

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
-from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.requests import RequestState
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import TenantName
 from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
@@ -40,8 +40,8 @@ class Run:
         self.shares = FairShares()
         tenants = {name: TenantConfig(weight=weight) for name, weight in zip(self.names, self.weights, strict=False)}
         self.shares.configure(SharingConfig(prefix_slack_tokens=self.slack), tenants)
-        self.room = WaitingRoom()
-        self.room.order_by(FairOrder(self.shares, lambda _: self.rng.random()))
+        self.waiting = WaitingRequests()
+        self.waiting.order_by(FairOrder(self.shares, lambda _: self.rng.random()))
         self.running: list[RequestState] = []
         self.number = 0
         self.waiting = dict.fromkeys(self.names, 0)
@@ -53,13 +53,13 @@ class Run:
         arrived = request(self.number, tenant=name)
         charge = arrived.queue_part = self.shares.opened(name)
         self.shares.joined(charge.account)
-        self.room.join(arrived)
+        self.waiting.join(arrived)
         self.waiting[name] += 1
 
     def start(self) -> None:
-        head = self.room.head_of(LLAMA)
+        head = self.waiting.head_of(LLAMA)
         assert head is not None
-        self.room.leave(head)
+        self.waiting.leave(head)
         self.shares.left(charge_of(head).account)
         name = head.profile.tenant
         self.waiting[name] -= 1

@@ -128,7 +128,6 @@ SAME_NAMES = {
     "Fleet": 3,
     "Lengths": 2,
     "Limits": 2,
-    "Line": 2,
     "Measured": 2,
     "Member": 2,
     "Message": 2,

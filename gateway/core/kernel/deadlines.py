@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.kernel.feasibility import waits_for
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.kernel.prospects import waits_for
 from gateway.core.kernel.requests import AttemptState, Phase, RequestState
 from gateway.core.kernel.retries import Retries
 from gateway.core.vocabulary import Outcome

@@ -102,7 +102,7 @@ def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
         dict(core.goodput.counts),
         waiting,
         lines.waiting,
-        core.drains.rates(now_ns),
+        core.drain_rates.rates(now_ns),
         lines.known,
         lines.forgotten,
         lines.leaving_room,

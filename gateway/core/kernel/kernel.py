@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.core.kernel.admission import Admission
 from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.effects import Effect, StartLeg, StopLeg
 from gateway.core.kernel.feature import Feature, Hooks
-from gateway.core.kernel.intake import Intake
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestState, Size
 from gateway.core.kernel.state import GatewayState
@@ -40,7 +40,7 @@ class Kernel(GatewayState):
         self.effects: list[Effect] = []
         self.features: tuple[Feature, ...] = ()
         self.hooks = Hooks(())
-        self.intake = Intake(self)
+        self.admission = Admission(self)
         self.retry_budget = RetryBudget(self.config.attempt)
 
     def size_of(self, profile: RequestProfile) -> Size | None:
@@ -240,7 +240,7 @@ class Kernel(GatewayState):
         """End the request for its client. Its state stays until each living leg has reported its end."""
         raise NotImplementedError
 
-    def judge_waiting_again(self) -> None:
+    def reevaluate_waiting(self) -> None:
         """Judge all waiting requests by the rules in force. They end, or return to the queue in the class they have by
         then; those that no known target could ever serve end too."""
         raise NotImplementedError

@@ -37,7 +37,7 @@ class Legs:
             self._core.placer.learn_first_token(request, leg, now_ns)
         if request.first_token_ns is None:
             request.first_token_ns = now_ns
-            self._core.drains.first_token(request.profile.model, now_ns - leg.started_ns)
+            self._core.drain_rates.first_token(request.profile.model, now_ns - leg.started_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         for feature in self._core.hooks.leg_answered:
             feature.leg_answered(request, leg, now_ns)

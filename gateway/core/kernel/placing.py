@@ -153,7 +153,7 @@ class Placing:
         prefill leg and, at once or later, a decode leg."""
         self._core.stop_waiting(request)
         if now_ns > request.arrived_ns:
-            self._core.drains.served(self._core.waiting, request, now_ns)
+            self._core.drain_rates.served(self._core.waiting, request, now_ns)
         request.move_to(Phase.RUNNING)
         for feature in self._core.hooks.started:
             feature.started(request)

@@ -40,7 +40,7 @@ class Queue:
         raise NotImplementedError
 
 
-class Line(Queue):
+class ArrivalQueue(Queue):
     """Queue by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
 
     __slots__ = ("_heap", "_members")
@@ -67,7 +67,7 @@ class Line(Queue):
             self._compact()
 
     def head(self) -> RequestState:
-        """Earliest arrival. The line must not be empty."""
+        """Earliest arrival. The queue must not be empty."""
         while not self._is_member(self._heap[0][1]):
             heapq.heappop(self._heap)
         return self._heap[0][1]
@@ -85,11 +85,11 @@ class Line(Queue):
 
 
 @value
-class LineFigures:
-    """Figures of the lines that an order keeps apart, for the metrics page."""
+class QueueFigures:
+    """Figures of the queues that an order keeps apart, for the metrics page."""
 
     waiting: dict[TenantName, int]
-    """Waiting requests by tenant, of tenants that have a line of their own."""
+    """Waiting requests by tenant, of tenants that have a queue of their own."""
     known: int
     forgotten: int
     leaving_room: int
@@ -107,7 +107,7 @@ class QueueOrder:
 
     def queue(self) -> Queue:
         """Make an empty queue."""
-        return Line()
+        return ArrivalQueue()
 
     def turn(self, request: RequestState) -> Turn:
         """Sort key of the head of a queue among the heads of all queues."""
@@ -119,8 +119,8 @@ class QueueOrder:
         alike = sum([len(queue) for request_class, queue in queues if request_class.service_rank <= rank])
         return max(0, alike - 1)
 
-    def line_of(self, request: RequestState, /) -> object | None:  # noqa: ARG002
-        """Line in which the request waits, among those that get their turns in order of arrival; None: all do."""
+    def queue_of(self, request: RequestState, /) -> object | None:  # noqa: ARG002
+        """Queue in which the request waits, among those whose turns go by arrival; None: there is only one."""
         return None
 
     def why_later(self, request: RequestState, /) -> str:  # noqa: ARG002
@@ -128,8 +128,8 @@ class QueueOrder:
         named."""
         return ""
 
-    def figures(self) -> LineFigures:
-        return LineFigures({}, 0, 0, 0)
+    def figures(self) -> QueueFigures:
+        return QueueFigures({}, 0, 0, 0)
 
 
 def _arrival_number(entry: tuple[int, RequestState]) -> int:

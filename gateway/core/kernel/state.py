@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.config import KernelConfig
-from gateway.core.kernel.drains import Drains
+from gateway.core.kernel.drain_rates import DrainRates
 from gateway.core.kernel.goodput import Goodput
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas
@@ -15,6 +14,7 @@ from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import RequestState
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.kernel.timers import Timers
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns, PolicyFactory
 from gateway.core.vocabulary import (
@@ -55,14 +55,14 @@ class GatewayState:
         self.assignment_version = 0
         self.control = ControlVersion()
         self.rules_version = 0
-        """Changes with every input of `Intake.admittance_of`: policy, `forwarding_stop`, and the replicas' `accepts`
+        """Changes with every input of `Admission.admittance_of`: policy, `forwarding_stop`, and the replicas' `accepts`
         rules."""
         self.draining = False
         self.forwarding_stop: ForwardingStop | None = None
         """Reason why nothing is forwarded in either direction, whatever policy and config say; None: requests are
         forwarded."""
         self.requests: dict[RequestId, RequestState] = {}
-        self.waiting = WaitingRoom()
+        self.waiting = WaitingRequests()
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
@@ -76,7 +76,7 @@ class GatewayState:
             pool_queue=self.waiting.pool_length,
             homes=self._homes,
         )
-        self.drains = Drains()
+        self.drain_rates = DrainRates()
         self.goodput = Goodput()
 
     def _homes(self) -> int:

@@ -14,7 +14,7 @@ from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import ClassTargets, RequestClass
-from gateway.core.kernel.rooms import Homes, Rooms
+from gateway.core.kernel.spare_capacity import Homes, SpareCapacity
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
@@ -47,7 +47,7 @@ class Eligibility:
         homes: Homes = lambda: 0,
     ) -> None:
         self._pool_queue = pool_queue
-        self.rooms = Rooms(replicas, peers, homes)
+        self.spare_capacity = SpareCapacity(replicas, peers, homes)
         self._region = region
         self._config = config
         self._replicas = replicas
@@ -80,7 +80,7 @@ class Eligibility:
 
     def with_room(self, mask: int, request_class: RequestClass) -> int:
         """Available replicas of the mask that have room to spare."""
-        return self.rooms.replicas_with_room(mask, request_class) if mask else 0
+        return self.spare_capacity.replicas_with_room(mask, request_class) if mask else 0
 
     def spill_replicas(self, request_class: RequestClass) -> int:
         """Available own replicas in an alternate pool: while the preferred pool is overloaded and no request waits for
@@ -259,7 +259,7 @@ class Eligibility:
 
     def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
         """Peers of the mask, all available, that report room to spare."""
-        return self.rooms.peers_with_room(mask, request_class) if mask else 0
+        return self.spare_capacity.peers_with_room(mask, request_class) if mask else 0
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Available peers without those that failed the request, unless it has no other target it could ever go to."""

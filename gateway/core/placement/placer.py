@@ -19,7 +19,7 @@ from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, LegState, RequestState
-from gateway.core.kernel.rooms import Homes
+from gateway.core.kernel.spare_capacity import Homes
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
@@ -119,7 +119,7 @@ class Placer:
     def configure_classes(self, free_share: float, first_token_slos_ns: dict[ServiceClass, int]) -> None:
         """Take new settings of service classes: the share of an engine's room that requests which yield leave free, and
         first-token objectives."""
-        self._eligibility.rooms.free_share = free_share
+        self._eligibility.spare_capacity.free_share = free_share
         self._fleet.first_token_slos_ns = first_token_slos_ns
 
     def configure(self, config: PlacementConfig) -> None:

@@ -23,7 +23,7 @@ class LimitsExtension(Extension):
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
         limits = limits_of(host.core)
-        self.rooms = limits.rooms
+        self.allowances = limits.allowances
         host.metrics.registry.register(LimitLevels(limits, host.metrics.tenant_label))
 
     @staticmethod

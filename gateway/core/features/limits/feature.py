@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.allowance import TRY_AGAIN_NS, LimitKind, Room
+from gateway.core.allowance import TRY_AGAIN_NS, LimitAllowance, LimitKind
 from gateway.core.config import all_of
 from gateway.core.features.limits.config import LimitScope, SharesConfig
 from gateway.core.features.limits.shares import floor_of
@@ -248,7 +248,7 @@ class Limits(Feature):
         """Meter of a tenant; None: it has no limits, or has been idle for long."""
         return self._meters.get(tenant)
 
-    def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
+    def allowances(self, tenant: TenantName, now_ns: int) -> list[LimitAllowance]:
         """Remainders of the tenant's requests and tokens per minute at this gateway; empty without such limits."""
         meter = self._meters.get(tenant) if self._is_on else None
         if meter is None:
@@ -258,7 +258,7 @@ class Limits(Feature):
             (LimitKind.TOKENS, meter.tokens, meter.token_bucket),
         )
         return [
-            Room(kind, limit.limit, bucket.remaining(now_ns), bucket.reset_ns(now_ns))
+            LimitAllowance(kind, limit.limit, bucket.remaining(now_ns), bucket.reset_ns(now_ns))
             for kind, limit, bucket in pairs
             if limit is not None and bucket is not None
         ]

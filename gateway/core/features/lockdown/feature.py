@@ -35,7 +35,7 @@ class Lockdown(Feature):
         core = self._core
         core.forwarding_stop = _STOP if event.active else None
         core.rules_version += 1
-        core.judge_waiting_again()
+        core.reevaluate_waiting()
         if not event.active:
             return
         for request in list(core.requests.values()):

@@ -1,4 +1,4 @@
-"""One queue shared fairly between tenants. Each tenant's requests form a line by arrival number, and the next request
+"""One queue shared fairly between tenants. Each tenant's requests form a queue by arrival number, and the next request
 is the head of the tenant that has been served least. With one tenant the queue is first come, first served.
 
 Heads compete in this order: first requests that return from a target, since their turn had come before, and last those
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gateway.core.features.sharing.fair_shares import Account, FairShares, charge_of
-from gateway.core.kernel.queues import Line, LineFigures, Queue, QueueOrder, Turn
+from gateway.core.kernel.queues import ArrivalQueue, Queue, QueueFigures, QueueOrder, Turn
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import RequestState
 
@@ -88,7 +88,7 @@ class FairOrder(QueueOrder):
         ahead = 0
         for request_class, queue in queues:
             assert isinstance(queue, FairQueue), "this order made it"
-            for account, length in queue.lines():
+            for account, length in queue.lengths():
                 better = (rank - request_class.service_rank, account.priority - own.priority)
                 if better > (0, 0):
                     ahead += length
@@ -99,7 +99,7 @@ class FairOrder(QueueOrder):
         turns = sum(min(length, mine * weight / own.weight) for length, weight in alike.values())
         return ahead + int(turns) + max(0, int(mine) - 1)
 
-    def line_of(self, request: RequestState, /) -> object | None:
+    def queue_of(self, request: RequestState, /) -> object | None:
         """Account of the request's tenant. A tenant has two for a while if it is told apart only once another tenant is
         forgotten."""
         return None if request.queue_part is None else charge_of(request).account
@@ -114,9 +114,9 @@ class FairOrder(QueueOrder):
         had_less = sum([each.counter < own.counter for each in self._shares.waiting.values()])
         return f"{told}; its tenant's turn comes after that of {had_less} others who had less" if had_less else told
 
-    def figures(self) -> LineFigures:
+    def figures(self) -> QueueFigures:
         shares = self._shares
-        return LineFigures(
+        return QueueFigures(
             {each.name: each.waiting for each in shares.waiting.values()},
             shares.size,
             shares.forgotten,
@@ -125,13 +125,13 @@ class FairOrder(QueueOrder):
 
 
 class FairQueue(Queue):
-    """Queue of one class, with one line per tenant."""
+    """Queue of one class, with one queue per tenant, by arrival."""
 
-    __slots__ = ("_length", "_lines", "_order")
+    __slots__ = ("_length", "_order", "_queues")
 
     def __init__(self, order: FairOrder) -> None:
         self._order = order
-        self._lines: dict[Account, Line] = {}
+        self._queues: dict[Account, ArrivalQueue] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -139,34 +139,34 @@ class FairQueue(Queue):
 
     def join(self, request: RequestState) -> None:
         account = charge_of(request).account
-        line = self._lines.get(account)
-        if line is None:
-            line = self._lines[account] = Line()
-        before = len(line)
-        line.join(request)
-        self._length += len(line) - before
+        queue = self._queues.get(account)
+        if queue is None:
+            queue = self._queues[account] = ArrivalQueue()
+        before = len(queue)
+        queue.join(request)
+        self._length += len(queue) - before
 
     def leave(self, request: RequestState) -> None:
         account = charge_of(request).account
-        line = self._lines[account]
-        before = len(line)
-        line.leave(request)
-        self._length += len(line) - before
-        if not line:
-            del self._lines[account]
+        queue = self._queues[account]
+        before = len(queue)
+        queue.leave(request)
+        self._length += len(queue) - before
+        if not queue:
+            del self._queues[account]
 
     def head(self) -> RequestState:
         """Next request of the queue, which must not be empty."""
-        if len(self._lines) == 1:
-            for line in self._lines.values():
-                return line.head()
-        return self._order.best([line.head() for line in self._lines.values()])
+        if len(self._queues) == 1:
+            for queue in self._queues.values():
+                return queue.head()
+        return self._order.best([queue.head() for queue in self._queues.values()])
 
-    def lines(self) -> Iterator[tuple[Account, int]]:
+    def lengths(self) -> Iterator[tuple[Account, int]]:
         """Tenant accounts with waiting requests, and the number of each."""
-        for account, line in self._lines.items():
-            yield account, len(line)
+        for account, queue in self._queues.items():
+            yield account, len(queue)
 
     def __iter__(self) -> Iterator[RequestState]:
-        for line in self._lines.values():
-            yield from line
+        for queue in self._queues.values():
+            yield from queue

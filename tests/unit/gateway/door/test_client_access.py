@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.allowance import Room
+from gateway.core.allowance import LimitAllowance
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.door import errors
 from gateway.door.client_access import ClientAccess
@@ -124,10 +124,10 @@ def test_while_usage_is_not_known_a_key_with_a_budget_is_refused_and_others_are_
 def test_what_is_left_of_a_tenant_is_asked_for_at_the_time() -> None:
     asked: list[TenantName] = []
 
-    def rooms(tenant: TenantName, _now_ns: int) -> Sequence[Room]:
+    def allowances(tenant: TenantName, _now_ns: int) -> Sequence[LimitAllowance]:
         asked.append(tenant)
         return ()
 
-    door = entrance(KEY, rooms=rooms)
+    door = entrance(KEY, allowances=allowances)
     door.headers(door.caller_of({"x-api-key": "k1"}), None)
     assert asked == ["acme"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.allowance import LimitKind, Room
+from gateway.core.allowance import LimitAllowance, LimitKind
 from gateway.core.vocabulary import TenantName
 from gateway.door.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
@@ -188,11 +188,16 @@ def test_headers_say_limit_rest_and_reset() -> None:
 
 def test_headers_say_whichever_of_key_and_tenant_has_less_left() -> None:
     one = meter(requests_per_minute=120)
-    of_tenant = [Room(LimitKind.REQUESTS, 600, 100, SECOND), Room(LimitKind.TOKENS, 9000, 10, 3 * SECOND)]
+    of_tenant = [
+        LimitAllowance(LimitKind.REQUESTS, 600, 100, SECOND),
+        LimitAllowance(LimitKind.TOKENS, 9000, 10, 3 * SECOND),
+    ]
     said = rate_headers(one, NOW, of_tenant)
     assert (said["x-ratelimit-limit-requests"], said["x-ratelimit-remaining-requests"]) == ("600", "100")
     assert (said["x-ratelimit-limit-tokens"], said["x-ratelimit-reset-tokens"]) == ("9000", "3s")
-    assert rate_headers(one, NOW, [Room(LimitKind.REQUESTS, 600, 200, 0)])["x-ratelimit-limit-requests"] == "120"
+    assert (
+        rate_headers(one, NOW, [LimitAllowance(LimitKind.REQUESTS, 600, 200, 0)])["x-ratelimit-limit-requests"] == "120"
+    )
     assert rate_headers(None, NOW, of_tenant[:1])["x-ratelimit-reset-requests"] == "1s"
 
 

@@ -4,14 +4,14 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from gateway.core.features.sharing.fair_shares import charge_of
-from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.description import sharing_of
-from gateway.core.kernel.drains import Drains
+from gateway.core.kernel.drain_rates import DrainRates
 from gateway.core.kernel.goodput import Promise
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.records.sharing_metrics import SharingLevels
 from tests.support.core import SECOND, desk
-from tests.unit.gateway.core.kernel.test_rooms import ask
+from tests.unit.gateway.core.kernel.test_spare_capacity import ask
 
 
 def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> None:
@@ -20,15 +20,15 @@ def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> No
     for number, tenant in enumerate(("acme", "zeta", "zeta")):
         ask(one, f"b{number}", ServiceClass.BATCH, tenant)
     one.core.goodput.count(ServiceClass.INTERACTIVE, Promise.LATE)
-    drains = one.core.drains = Drains()
+    drains = one.core.drain_rates = DrainRates()
     one_that_waits = next(iter(one.core.requests.values()))
     for model in (ModelName("a"), ModelName("b")):
         one_that_waits.profile = replace(one_that_waits.profile, model=model)
-        room = WaitingRoom()
-        room.join(one_that_waits)
-        drains.waits(room, one_that_waits, 0)
+        waiting = WaitingRequests()
+        waiting.join(one_that_waits)
+        drains.waits(waiting, one_that_waits, 0)
         for number in range(8):
-            drains.served(room, one_that_waits, (number + 1) * SECOND)
+            drains.served(waiting, one_that_waits, (number + 1) * SECOND)
     registry = CollectorRegistry()
     labels = {TenantName("acme"): "acme", TenantName("zeta"): "other"}
     registry.register(

@@ -1,210 +1,398 @@
-"""Waiting requests and their order."""
+"""Admission of clients' requests and of forwards."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from gateway.core.kernel.admission import WaitingRoom
-from gateway.core.kernel.events import RequestArrived
-from gateway.core.kernel.queues import Line, QueueOrder, Turn
-from gateway.core.kernel.request_class import RequestClass
-from gateway.core.kernel.requests import Hold, RequestRecord, RequestState
-from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
-from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
+from gateway.core.config import CoreConfig
+from gateway.core.features.lockdown.events import LockdownChanged
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, QueueConfig
+from gateway.core.kernel.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
+from gateway.core.kernel.events import (
+    AssignmentApplied,
+    ForwardArrived,
+    PolicyApplied,
+    RequestArrived,
+    ResponseStored,
+    TargetLost,
+)
+from gateway.core.kernel.residency import TenantPolicy
+from gateway.core.vocabulary import (
+    Hops,
+    ModelName,
+    Place,
+    PlaceRule,
+    RefusalReason,
+    ReplicaSpec,
+    RequestId,
+    ServiceClass,
+    Standing,
+    TenantName,
+    peer_target,
+)
+from tests.support.core import (
+    AP,
+    BOTH,
+    EU,
+    MODEL,
+    MS,
+    SECOND,
+    TENANT,
+    US,
+    Desk,
+    desk,
+    ended,
+    forward,
+    occupy,
+    of_kind,
+    peer_spec,
+    policy,
+    profile,
+    replica_spec,
+    rule,
+    started,
+)
 
-LLAMA = RequestClass(MODEL, ANYWHERE, True, True)
-MISTRAL = RequestClass(ModelName("mistral"), ANYWHERE, True, True)
+EU_PEER = peer_spec("gw-eu", EU)
+under_both = pytest.mark.parametrize("placement", BOTH)
 
 
-def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENANT) -> RequestState:
-    asked = profile(f"q{number}", model=request_class.model, tenant=TenantName(tenant))
-    return RequestState(
-        asked,
-        request_class,
-        record=RequestRecord(RequestArrived(asked, SECOND), policy(US), 0),
-        arrival_number=number,
-        arrived_ns=0,
-        deadline_ns=SECOND,
-        queue_deadline_ns=SECOND,
-        stamp=ResidencyStamp(US, TENANT, ANYWHERE, ""),
-        hops=Hops(),
-        origin_gateway_id=None,
+def refusal(one: Desk, event: ForwardArrived) -> RefusalReason | None:
+    return next((each.reason for each in one.tell(event) if isinstance(each, RefuseForward)), None)
+
+
+class TestClients:
+    @under_both
+    def test_a_full_queue_refuses_with_a_reason(self, placement: PlacementPolicy) -> None:
+        one = desk(config=CoreConfig(queue=QueueConfig(length_max=1)), placement=placement)
+        occupy(one)
+        one.ask("waits")
+        assert ended(one.ask("too-many")) == [("too-many", "rejected_queue_full")]
+
+    @under_both
+    def test_a_full_queue_lets_through_who_need_not_wait(self, placement: PlacementPolicy) -> None:
+        other = replica_spec("other", models=["mistral"])  # type: ignore[list-item]
+        one = desk(
+            replicas=[replica_spec("r0"), other],
+            config=CoreConfig(queue=QueueConfig(length_max=1)),
+            placement=placement,
+        )
+        occupy(one, "r0")
+        one.ask("waits")
+        assert started(one.ask("elsewhere", model="mistral")) == ["other"]
+
+    def test_an_unknown_model_is_refused(self) -> None:
+        assert ended(desk().ask("q", model="nope")) == [("q", "rejected_unknown_model")]
+
+    def test_a_tenant_that_may_not_enter_is_refused(self) -> None:
+        away = {TenantName("eu-only"): TenantPolicy(rule(EU))}
+        one = desk(own_policy=policy(US, tenants=away))
+        assert ended(one.ask("q", tenant="eu-only")) == [("q", "rejected_residency_ingress")]
+
+    def test_a_region_that_the_key_leaves_out_refuses_it(self) -> None:
+        narrowed = replace(profile("q"), process=PlaceRule(jurisdictions=frozenset({EU.jurisdiction})))
+        assert ended(desk().tell(RequestArrived(narrowed, SECOND))) == [("q", "rejected_residency_ingress")]
+
+    def test_what_follows_nothing_that_is_known_is_refused(self) -> None:
+        asked = replace(profile("q"), follows="key")
+        assert ended(desk().tell(RequestArrived(asked, SECOND))) == [("q", "rejected_unknown_response")]
+
+    def test_equal_requests_share_a_class_and_a_hop_or_a_lockdown_makes_another(self) -> None:
+        one = desk()
+        admission, asked = one.core.admission, profile("q")
+        own = admission.class_of(asked, admission.rule_of(asked), Hops())
+        assert admission.class_of(profile("other"), admission.rule_of(asked), Hops()) is own
+        assert (own.may_stay_in_region, own.may_cross_regions) == (True, True)
+        forwarded = admission.class_of(asked, admission.rule_of(asked), Hops(1, 0))
+        assert (forwarded.may_stay_in_region, forwarded.may_cross_regions) == (False, True)
+        one.tell(LockdownChanged(active=True))
+        locked = admission.class_of(asked, admission.rule_of(asked), Hops())
+        assert (locked.may_stay_in_region, locked.may_cross_regions) == (False, False)
+
+    def test_what_was_judged_before_holds_until_the_rules_change(self) -> None:
+        one = desk(peers=[EU_PEER])
+        admission, asked = one.core.admission, profile("q")
+        before = admission.admittance_of(asked, None)
+        assert admission.admittance_of(profile("other"), None) is before
+        assert before.ingress.allowed
+        assert before.request_class.may_cross_regions
+        away = {TENANT: TenantPolicy(rule(EU))}
+        one.tell(PolicyApplied(policy(US, tenants=away)))
+        assert not one.core.may_enter(TENANT, None)
+        assert not admission.admittance_of(asked, None).ingress.allowed
+        assert ended(one.ask("q")) == [("q", "rejected_residency_ingress")]
+        one.tell(PolicyApplied(policy(US)))
+        assert one.core.may_enter(TENANT, None)
+        assert admission.admittance_of(asked, None).request_class.may_cross_regions
+        one.tell(LockdownChanged(active=True))
+        assert not admission.admittance_of(asked, None).request_class.may_cross_regions
+        one.tell(LockdownChanged(active=False))
+        assert admission.admittance_of(asked, None).request_class.origin is None
+        adopted = replace(replica_spec("adopted", place=EU), accepts=rule(US))
+        one.tell(AssignmentApplied(9, (replica_spec("r0"), adopted), (EU_PEER,)))
+        assert admission.admittance_of(asked, None).request_class.origin == US
+
+    def test_kinds_of_requests_are_judged_apart(self) -> None:
+        one = desk()
+        admission, asked = one.core.admission, profile("q")
+        kinds = [
+            asked,
+            replace(asked, model=ModelName("other")),
+            replace(asked, tenant=TenantName("other")),
+            replace(asked, process=rule(US)),
+            replace(asked, goes_on=True),
+            replace(asked, service_class=ServiceClass.BATCH),
+            replace(asked, connectors=frozenset()),
+        ]
+        classes = [admission.admittance_of(each, None).request_class for each in kinds]
+        told = [(each.model, each.rule, each.goes_on, each.service_class, each.connectors) for each in classes]
+        assert len(set(told)) == len(kinds) - 1, "a tenant without a rule of its own is of the same class"
+
+    def test_judgements_are_bounded(self) -> None:
+        one = desk()
+        for number in range(3_000):
+            one.core.admission.admittance_of(profile("q", tenant=TenantName(f"t{number}")), None)
+        assert len(one.core.admission._admittances) <= 1024
+        assert len(one.core.admission._ingress) <= 1024
+
+    @under_both
+    def test_one_tenant_cannot_fill_the_queue(self, placement: PlacementPolicy) -> None:
+        one = desk(replicas=1, config=CoreConfig(queue=QueueConfig(tenant_length_max=2)), placement=placement)
+        occupy(one)
+        for i in range(2):
+            one.ask(f"greedy{i}", tenant="greedy")
+        assert ended(one.ask("greedy2", tenant="greedy")) == [("greedy2", "rejected_tenant_limit")]
+        assert ended(one.ask("modest", tenant="modest")) == []
+
+
+class TestForwards:
+    @pytest.mark.parametrize(
+        ("event", "reason"),
+        [
+            (forward("q", origin="gw-stranger"), RefusalReason.RESIDENCY_NOT_ACCEPTED),
+            (forward("q", origin_place=AP), RefusalReason.RESIDENCY_STAMP),
+            (forward("q", allowed=rule(EU)), RefusalReason.RESIDENCY_STAMP),
+            (forward("q", hops=Hops(0, 2)), RefusalReason.HOP_LIMIT),
+            (forward("q", hops=Hops(0, 0)), RefusalReason.HOP_LIMIT),
+            (forward("q", deadline_ns=0), RefusalReason.DEADLINE),
+        ],
     )
+    def test_what_may_not_come_in_is_refused_with_its_reason(
+        self, event: ForwardArrived, reason: RefusalReason
+    ) -> None:
+        assert refusal(desk(peers=[EU_PEER]), event) is reason
+
+    def test_a_policy_that_does_not_accept_the_origin_refuses(self) -> None:
+        one = desk(peers=[EU_PEER], own_policy=policy(US, accept=rule(AP)))
+        assert refusal(one, forward("q")) is RefusalReason.RESIDENCY_NOT_ACCEPTED
+
+    def test_an_adopted_replica_in_a_forbidden_place_is_not_used(self) -> None:
+        one = desk(replicas=[replica_spec("adopted", AP)], peers=[EU_PEER])
+        assert refusal(one, forward("q", allowed=rule(EU, US))) is RefusalReason.UNKNOWN_MODEL
+
+    @under_both
+    def test_a_queue_longer_than_tau_refuses_as_busy(self, placement: PlacementPolicy) -> None:
+        one = desk(
+            replicas=1,
+            peers=[EU_PEER],
+            config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)),
+            placement=placement,
+        )
+        occupy(one)
+        one.ask("own")
+        assert refusal(one, forward("q")) is RefusalReason.BUSY
+
+    def test_more_forwards_than_slots_come_free_meanwhile_are_refused_at_once(self) -> None:
+        """A request leaves one of two slots every 50 ms, so two leave in the 100 ms until the origin hears of it. The
+        rule lets four times as many wait here; twice that, and one more, are accepted."""
+        one = desk(replicas=[replace(replica_spec("r0"), slots=2)], peers=[EU_PEER])
+        one.hear("gw-eu", EU, rtt_ms=0)
+        one.ask("own")
+        one.wait(100 * MS)
+        one.finish("own")
+        one.probe("r0")
+        taken = [refusal(one, forward(f"f{number}")) is None for number in range(30)]
+        assert taken == [number < 2 + 2 * 4 * 2 + 1 for number in range(30)]
+        assert refusal(one, forward("late")) is RefusalReason.BUSY
+
+    def test_a_forwarded_duplicate_is_refused(self) -> None:
+        one = desk(peers=[EU_PEER])
+        one.tell(forward("q"))
+        assert refusal(one, forward("q")) is RefusalReason.DUPLICATE
+
+    def test_what_follows_nothing_that_is_known_here_is_refused(self) -> None:
+        event = forward("q")
+        asked = replace(event, profile=replace(event.profile, follows="key"))
+        assert refusal(desk(peers=[EU_PEER]), asked) is RefusalReason.UNKNOWN_RESPONSE
 
 
-def told(turns: list[Turn]) -> list[tuple[int, RequestState]]:
-    return [(number, request) for *_, number, request in turns]
+def adopted(accepts: PlaceRule, name: str = "adopted", place: Place = US) -> ReplicaSpec:
+    return replace(replica_spec(name, place), accepts=accepts)
 
 
-def test_each_class_has_a_head_and_the_earliest_of_them_comes_first() -> None:
-    room = WaitingRoom()
-    first, second, third, fourth = (request(n, kind) for n, kind in enumerate((MISTRAL, LLAMA, LLAMA, MISTRAL)))
-    for each in (fourth, third, second, first):
-        room.join(each)
-    assert told(room.heads())[0] == (0, first)
-    assert sorted(number for number, _ in told(room.heads())) == [0, 1]
-    room.leave(second)
-    assert room.head_of(LLAMA) is third
-    assert list(room) == [first, fourth, third]
+class TestAdoptedReplicas:
+    """An adopted replica takes only requests that arrived in a place its home accepts, whatever the own policy says."""
+
+    def test_what_its_home_does_not_accept_is_refused_at_once_by_the_name_of_the_place(self) -> None:
+        one = desk(replicas=[adopted(rule(EU))])
+        told = one.ask("q")
+        assert ended(told) == [("q", "rejected_residency_processing")]
+        (end,) = of_kind(EndRequest, told)
+        assert end.detail == (
+            "`llama` is served only where it may not be processed: "
+            "us-east-1 (what was adopted from there takes nothing that arrived in us-east-1)"
+        )
+        assert one.core.models_for(TENANT, None) == []
+
+    def test_what_its_home_accepts_is_served(self) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        assert started(one.ask("q")) == ["adopted"]
+        assert one.core.models_for(TENANT, None) == [MODEL]
+
+    def test_with_the_policy_of_its_home_unknown_it_takes_nothing(self) -> None:
+        assert ended(desk(replicas=[adopted(PlaceRule())]).ask("q")) == [("q", "rejected_residency_processing")]
+        assert (
+            refusal(desk(replicas=[adopted(PlaceRule())], peers=[EU_PEER]), forward("f"))
+            is RefusalReason.RESIDENCY_NOT_ACCEPTED
+        )
+
+    def test_a_forward_is_held_against_where_it_arrived_first_and_not_where_we_are(self) -> None:
+        one = desk(replicas=[adopted(rule(EU))], peers=[EU_PEER, peer_spec("gw-ap", AP)])
+        assert started(one.tell(forward("taken"))) == ["adopted"]
+        assert refusal(one, forward("q", origin="gw-ap", origin_place=AP)) is RefusalReason.RESIDENCY_NOT_ACCEPTED
+        assert refusal(desk(replicas=[adopted(rule(US))], peers=[EU_PEER]), forward("q")) is (
+            RefusalReason.RESIDENCY_NOT_ACCEPTED
+        )
+
+    def test_our_own_replicas_take_what_it_does_not_and_the_decision_names_it(self) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")])
+        (leg,) = of_kind(StartLeg, one.ask("q"))
+        assert leg.target.id == "own"
+        standings = {each.target.id: each.standing for each in leg.decision.considered}
+        assert standings == {"own": Standing.AVAILABLE, "adopted": Standing.NOT_ALLOWED}
+
+    @under_both
+    def test_nobody_waits_for_it_when_our_own_is_busy_and_whoever_may_go_there_is_not_held_up(
+        self, placement: PlacementPolicy
+    ) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")], peers=[EU_PEER], placement=placement)
+        occupy(one, "own")
+        assert started(one.ask("waits")) == []
+        busy = {PlacementPolicy.COST: "unhealthy", PlacementPolicy.PREFIX: "pending"}[placement]
+        assert one.core.why_it_waits(RequestId("waits")) == f"replica:own ({busy}), peer:gw-eu (lost: not heard yet)"
+        assert started(one.tell(forward("may"))) == ["adopted"]
+
+    @under_both
+    def test_what_waits_is_judged_again_when_something_is_adopted_or_its_home_changes_its_mind(
+        self, placement: PlacementPolicy
+    ) -> None:
+        one = desk(replicas=1, placement=placement)
+        occupy(one, "r0")
+        one.ask("q")
+        one.tell(AssignmentApplied(2, (replica_spec("r0"), adopted(rule(EU))), ()))
+        assert started(one.probe("adopted")) == []
+        assert started(one.tell(AssignmentApplied(3, (replica_spec("r0"), adopted(rule(US))), ()))) == ["adopted"]
+
+    @under_both
+    def test_what_waits_for_it_alone_is_told_when_its_home_shuts_it_out(self, placement: PlacementPolicy) -> None:
+        one = desk(replicas=[adopted(rule(US))], placement=placement)
+        occupy(one)
+        one.ask("q")
+        told = one.tell(AssignmentApplied(2, (adopted(PlaceRule()),), ()))
+        assert ended(told) == [("q", "rejected_residency_processing")]
+
+    @pytest.mark.parametrize("is_control", [False, True])
+    def test_a_stored_response_there_is_out_of_reach_as_well(self, is_control: bool) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        one.ask("first")
+        one.tell(ResponseStored(RequestId("first"), 1, 1, "key"))
+        one.finish("first")
+        asked = replace(profile("next"), follows="key", is_control=is_control)
+        assert started(one.tell(RequestArrived(asked, SECOND))) == ["adopted"]
+        one.finish("next")
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), ()))
+        again = replace(asked, request_id=RequestId("again"))
+        assert ended(one.tell(RequestArrived(again, SECOND))) == [("again", "rejected_unknown_response")]
+
+    def test_a_change_of_what_it_takes_leaves_it_what_it_is(self) -> None:
+        one = desk(replicas=[adopted(rule(US))])
+        one.ask("q")
+        state = next(iter(one.core.replicas))
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), ()))
+        assert next(iter(one.core.replicas)) is state
+        assert state.in_flight == 1
+
+    def test_where_nothing_was_adopted_it_makes_no_class_of_its_own_where_a_request_arrived(self) -> None:
+        one = desk(peers=[EU_PEER])
+        admission, asked = one.core.admission, profile("q")
+        assert admission.class_of(asked, rule(US), Hops(0, 1), EU) is admission.class_of(
+            asked, rule(US), Hops(0, 1), AP
+        )
+        one.tell(AssignmentApplied(2, (adopted(rule(EU)),), (EU_PEER,)))
+        assert admission.class_of(asked, rule(US), Hops(0, 1), EU) != admission.class_of(
+            asked, rule(US), Hops(0, 1), AP
+        )
+
+    def test_a_peer_is_promised_only_what_would_take_its_requests(self) -> None:
+        one = desk(replicas=[adopted(rule(EU)), replica_spec("own")])
+        (publish,) = of_kind(PublishLoad, one.wait(SECOND))[-1:]
+        assert {(each.replicas, each.accepts) for each in publish.report.capacities} == {(1, rule(EU)), (1, None)}
+        promised = {
+            place: sum(each.replicas for each in publish.report.told_to(place).capacities) for place in (EU, AP)
+        }
+        assert promised == {EU: 2, AP: 1}
+        assert sum(each.replicas for each in publish.report.told_to(None).capacities) == 1
+        assert all(each.accepts is None for each in publish.report.told_to(EU).capacities)
 
 
-def test_whoever_comes_back_has_its_old_place_and_stands_there_once() -> None:
-    room = WaitingRoom()
-    early, late = request(1), request(2)
-    for each in (early, late):
-        room.join(each)
-    room.leave(early)
-    room.join(early)
-    assert room.head_of(LLAMA) is early
-    assert list(room) == [early, late]
+OTHER = ModelName("other")
 
 
-def test_another_one_with_the_same_id_is_not_the_one_that_left() -> None:
-    """A forward that was refused returns under the same request id."""
-    room = WaitingRoom()
-    before, later, again = request(1), request(3), request(1)
-    again.arrival_number = 7
-    for each in (before, later):
-        room.join(each)
-    room.leave(before)
-    room.join(again)
-    assert room.head_of(LLAMA) is later
-    room.leave(later)
-    assert room.head_of(LLAMA) is again
-    assert list(room) == [again]
+class TestFallbacks:
+    """Choice among several models: each is judged where it is served, and a busy model still counts as served."""
 
+    def first(self, one: Desk, *names: ModelName, follows: str = "") -> ModelName | None:
+        return one.core.first_served(names or (MODEL, OTHER), TENANT, None, follows)
 
-def test_it_counts_by_model_and_tenant_and_keeps_nothing_of_those_who_left() -> None:
-    room = WaitingRoom()
-    everybody = [request(1), request(2, tenant="acme"), request(3, MISTRAL, "acme")]
-    for each in everybody:
-        room.join(each)
-    assert (len(room), room.lengths()) == (3, {MODEL: 2, MISTRAL.model: 1})
-    assert [room.tenant_length(TenantName(name)) for name in ("acme", TENANT, "other")] == [2, 1, 0]
-    assert all(each in room for each in everybody)
-    for each in everybody:
-        room.leave(each)
-    assert (len(room), room.lengths(), room.heads()) == (0, {}, [])
-    assert (room.has_class(LLAMA), room.head_of(LLAMA), everybody[0] in room) == (False, None, False)
+    def two(self, place: Place = US, **options: Any) -> Desk:
+        """The first model is served in that place, the second here."""
+        specs = (replica_spec("r1", place), replica_spec("r2", models=(OTHER,)))
+        return desk(replicas=specs, **options)
 
+    def test_the_first_that_is_served_is(self) -> None:
+        one = self.two()
+        assert self.first(one) == MODEL
+        assert self.first(one, ModelName("nowhere"), OTHER) == OTHER
+        assert self.first(one, ModelName("nowhere")) is None
 
-def test_many_who_left_before_their_turn_cost_no_memory() -> None:
-    room = WaitingRoom()
-    last = request(1_000)
-    room.join(last)
-    for number in range(1_000):
-        one = request(number)
-        room.join(one)
-        room.leave(one)
-    line = room._queues[LLAMA]
-    assert isinstance(line, Line)
-    assert len(line._heap) < 100
-    assert room.head_of(LLAMA) is last
+    def test_residency_is_judged_for_each(self) -> None:
+        one = self.two(EU, own_policy=policy(US, process=rule(US)))
+        assert self.first(one) == OTHER
+        assert self.first(one, MODEL) == MODEL  # refused later, which tells the reason
 
+    def test_who_is_busy_is_waited_for_and_who_is_down_is_not(self) -> None:
+        one = self.two()
+        one.probe("r1", waiting=10, running=100)
+        assert self.first(one) == MODEL
+        one.probe("r1", healthy=False)
+        assert self.first(one) == OTHER
+        one.probe("r2", healthy=False)
+        assert self.first(one) == MODEL
 
-def test_whoever_never_stood_in_a_queue_leaves_nothing_behind() -> None:
-    room, newcomer = WaitingRoom(), request(0)
-    room.leave(newcomer)
-    assert (len(room), newcomer in room, room.heads(), room.lengths()) == (0, False, [], {})
+    def test_a_peer_serves_while_it_is_heard(self) -> None:
+        one = self.two(EU, peers=(EU_PEER,))
+        one.probe("r1", healthy=False)
+        assert self.first(one) == OTHER
+        one.hear("gw-eu", EU)
+        assert self.first(one) == MODEL
+        one.tell(TargetLost(peer_target(EU_PEER.gateway_id), "gone"))
+        assert self.first(one) == OTHER
 
-
-def test_those_before_a_newcomer_are_all_of_its_model_who_rank_as_high_and_came_before() -> None:
-    room = WaitingRoom()
-    batch = replace(LLAMA, service_class=ServiceClass.BATCH)
-    elsewhere = replace(LLAMA, failed_replicas=1)
-    first, second, held, yields, other = (
-        request(number, kind) for number, kind in enumerate((LLAMA, elsewhere, LLAMA, batch, MISTRAL))
-    )
-    ahead = []
-    for each in (first, second, held, yields, other):
-        room.join(each)
-        ahead.append(room.ahead_of(each))
-        if each is held:
-            room.hold(each, Hold(0, 1, b""))
-    assert ahead == [0, 1, 2, 3, 0]
-    assert room.ahead_of(first) == 2, "who yields goes after it, and it is not before itself"
-
-
-def test_no_other_order_is_set_while_somebody_waits() -> None:
-    room = WaitingRoom()
-    room.join(request(0))
-    with pytest.raises(AssertionError, match="another order"):
-        room.order_by(QueueOrder())
-
-
-class TestHeld:
-    """Requests held for one replica each."""
-
-    def room(self, *slots: int) -> tuple[WaitingRoom, list[RequestState]]:
-        room, everybody = WaitingRoom(), [request(number) for number in range(len(slots))]
-        for each in everybody:
-            room.join(each)
-        for each, slot in zip(everybody, slots, strict=True):
-            room.hold(each, Hold(slot, 1, b""))
-        return room, everybody
-
-    def test_whoever_is_held_waits_on_and_is_the_head_of_nobody_else(self) -> None:
-        room = WaitingRoom()
-        first, second = request(1), request(2)
-        room.join(first)
-        room.join(second)
-        hold = Hold(3, 1, b"")
-        room.hold(first, hold)
-        assert (first.held, room.homes) == (hold, 0b1000)
-        assert (len(room), room.lengths(), first in room) == (2, {MODEL: 2}, True)
-        assert room.tenant_length(TenantName(TENANT)) == 2
-        assert room.head_of(LLAMA) is second
-        assert told(room.heads()) == [(2, second)]
-        assert told(room.held_heads(3)) == [(1, first)]
-        assert room.held_heads(2) == []
-        assert list(room) == [second, first]
-
-    def test_it_leaves_as_it_stands_and_nothing_of_it_is_kept(self) -> None:
-        room, (only,) = self.room(3)
-        room.leave(only)
-        assert (only.held, room.homes, len(room), room.lengths(), only in room) == (None, 0, 0, {}, False)
-        assert (room._held, room.held_heads(3), room.held_head_of(3, LLAMA, is_cold=False)) == ({}, [], None)
-
-    def test_those_of_one_replica_have_a_head_for_each_class_and_for_the_cold(self) -> None:
-        room = WaitingRoom()
-        kinds = [(LLAMA, False), (LLAMA, True), (MISTRAL, False), (LLAMA, False), (LLAMA, True)]
-        everybody = [request(number, kind) for number, (kind, _) in enumerate(kinds)]
-        for each, (_, is_cold) in reversed(list(zip(everybody, kinds, strict=True))):
-            room.join(each)
-            room.hold(each, Hold(0, 1, b"", is_cold=is_cold))
-        heads = told(room.held_heads(0))
-        assert heads[0] == (0, everybody[0])
-        assert sorted(number for number, _ in heads) == [0, 1, 2]
-        assert room.held_head_of(0, LLAMA, is_cold=True) is everybody[1]
-        assert room.held_head_of(0, MISTRAL, is_cold=True) is None
-        assert room.held_for(0) == 5
-        assert room.held_for(1) == 0
-
-    def test_from_one_replica_to_another_and_back_to_its_old_place(self) -> None:
-        room, (first, second) = self.room(0, 0)
-        room.hold(first, Hold(1, 1, b""))
-        assert (room.homes, room.held_for(0), room.held_for(1)) == (0b11, 1, 1)
-        assert room.held_head_of(1, LLAMA, is_cold=False) is first
-        room.hold(first, Hold(0, 1, b""))
-        assert (room.homes, told(room.held_heads(0))[0]) == (0b01, (0, first))
-        assert second in room
-
-    def test_once_a_replica_is_gone_its_own_wait_for_anybody(self) -> None:
-        room, (first, second, other) = self.room(0, 0, 1)
-        room.hold(second, Hold(0, 1, b"", is_cold=True))
-        late = request(3)
-        room.join(late)
-        assert sorted(each.arrival_number for each in room.release(0)) == [0, 1]
-        assert (first.held, second.held, room.homes) == (None, None, 0b10)
-        assert told(room.heads()) == [(0, first)]
-        assert list(room) == [first, second, late, other], "each at its old place"
-        assert (len(room), room.length(MODEL), room.release(0)) == (4, 4, [])
-
-    def test_all_heads_are_in_order_of_arrival(self) -> None:
-        room, everybody = self.room(1, 0, 1)
-        late, early = request(9), request(-1, MISTRAL)
-        for each in (late, early):
-            room.join(each)
-        assert room.all_heads() == [early, everybody[0], everybody[1], late]
+    def test_what_follows_a_response_goes_by_what_its_place_serves(self) -> None:
+        one = self.two()
+        one.ask("a", model=OTHER)
+        one.tell(ResponseStored(RequestId("a"), 1, 1, "key"))
+        assert self.first(one, follows="key") == OTHER

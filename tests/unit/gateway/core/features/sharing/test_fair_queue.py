@@ -5,9 +5,9 @@ from __future__ import annotations
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
-from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, RequestState
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND
@@ -22,7 +22,7 @@ class Room:
 
     def __init__(self, shares: FairShares, known: dict[str, float]) -> None:
         self.shares = shares
-        self.queues = WaitingRoom()
+        self.queues = WaitingRequests()
         self.queues.order_by(FairOrder(shares, lambda each: known.get(each.profile.tenant, 0.0)))
 
     def join(self, request: RequestState) -> None:
@@ -123,11 +123,11 @@ def test_better_classes_go_first_whoever_had_what() -> None:
 def test_requests_of_one_tenant_stand_in_one_line() -> None:
     one = room()
     first, other, second = request(0, tenant=ACME), request(1, tenant=ZETA), request(2, tenant=ACME)
-    line_of = one.queues.order.line_of
-    assert line_of(first) is None, "it has not waited"
+    queue_of = one.queues.order.queue_of
+    assert queue_of(first) is None, "it has not waited"
     for each in (first, other, second):
         one.join(each)
-    assert line_of(first) is line_of(second) is not line_of(other)
+    assert queue_of(first) is queue_of(second) is not queue_of(other)
 
 
 class TestPrefixes:

@@ -211,7 +211,7 @@ def test_without_the_feature_no_tenant_has_a_figure_and_no_request_leaves_room()
     assert (request.queue_part, request.leaves_room) == (None, False)
     told = one.core.waiting.order.figures()
     assert (told.waiting, told.known, told.forgotten, told.leaving_room) == ({}, 0, 0, 0)
-    assert one.core.waiting.order.line_of(request) is None
+    assert one.core.waiting.order.queue_of(request) is None
 
 
 def test_a_charge_is_what_the_order_keeps_with_a_request() -> None:

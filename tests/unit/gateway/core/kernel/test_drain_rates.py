@@ -44,7 +44,7 @@ def last(effects: list[Effect]) -> EndRequest:
 def test_who_would_be_late_is_told_at_once_and_when_to_come_again() -> None:
     one = drip(PROMISED, waiting=40)
     length = len(one.core.waiting)
-    rate = one.core.drains.rate(profile("x").model, one.now_ns)
+    rate = one.core.drain_rates.rate(profile("x").model, one.now_ns)
     assert rate is not None
     assert 3.5 < rate < 4.5
     end = last(one.ask("late"))
@@ -155,7 +155,7 @@ def test_time_in_which_nobody_waits_does_not_count() -> None:
     one.ask("gone")
     one.tell(events.RequestAbandoned(profile("gone").request_id))
     one.now_ns += 3600 * SECOND
-    assert one.core.drains.clears_ns(one.core.waiting, profile("x").model, one.now_ns) == 250 * MS
+    assert one.core.drain_rates.clears_ns(one.core.waiting, profile("x").model, one.now_ns) == 250 * MS
 
 
 def test_who_was_turned_away_by_a_limit_counts_as_refused_and_a_look_at_what_is_stored_never() -> None:
@@ -172,7 +172,7 @@ def test_who_was_turned_away_by_a_limit_counts_as_refused_and_a_look_at_what_is_
 def test_who_is_turned_away_for_being_late_has_taken_nothing_of_its_limits() -> None:
     own = TenantConfig(requests_per_minute=60, limit_scope=LimitScope.GATEWAY)
     one = drip(replace(PROMISED, tenants={TenantName("default"): own}), waiting=40)
-    (before,) = limits_of(one.core).rooms(TenantName("default"), one.now_ns)
+    (before,) = limits_of(one.core).allowances(TenantName("default"), one.now_ns)
     assert last(one.ask("late")).outcome == "rejected_deadline"
-    (after,) = limits_of(one.core).rooms(TenantName("default"), one.now_ns)
+    (after,) = limits_of(one.core).allowances(TenantName("default"), one.now_ns)
     assert after.remaining == before.remaining

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.kernel.admission import WaitingRoom
 from gateway.core.kernel.requests import RequestState
+from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.value import value
 from gateway.core.vocabulary import ModelName
 
@@ -77,7 +77,7 @@ class _Model:
         self.first_token_ns = 0.0
 
 
-class Drains:
+class DrainRates:
     """Drain rates of one gateway, by model."""
 
     def __init__(self) -> None:
@@ -91,32 +91,32 @@ class Drains:
             known = self._by_model[model] = _Model()
         return known
 
-    def waits(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
+    def waits(self, waiting: WaitingRequests, request: RequestState, now_ns: int) -> None:
         """Record a request that has arrived, is queued, and could not start at once."""
         model = request.profile.model
         known = self._of(model)
-        known.everybody.waits(room.length(model), now_ns)
+        known.everybody.waits(waiting.length(model), now_ns)
         if not request.request_class.service_rank:
-            known.interactive.waits(room.interactive_length(model), now_ns)
+            known.interactive.waits(waiting.interactive_length(model), now_ns)
 
-    def served(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
+    def served(self, waiting: WaitingRequests, request: RequestState, now_ns: int) -> None:
         """Record a request that waited and starts; it has left the queue."""
         model = request.profile.model
         known = self._by_model.get(model)
         if known is None:
             return
-        known.everybody.served(room.length(model), now_ns)
+        known.everybody.served(waiting.length(model), now_ns)
         if not request.request_class.service_rank:
-            known.interactive.served(room.interactive_length(model), now_ns)
+            known.interactive.served(waiting.interactive_length(model), now_ns)
 
-    def left(self, room: WaitingRoom, model: ModelName) -> None:
+    def left(self, waiting: WaitingRequests, model: ModelName) -> None:
         """Record that a request of the model ended. While none of its requests waits, no time is counted."""
         known = self._by_model.get(model)
         if known is None:
             return
-        if not room.length(model):
+        if not waiting.length(model):
             known.everybody.since_ns = None
-        if not room.interactive_length(model):
+        if not waiting.interactive_length(model):
             known.interactive.since_ns = None
 
     def first_token(self, model: ModelName, took_ns: int) -> None:
@@ -135,13 +135,13 @@ class Drains:
         found = {model: self.rate(model, now_ns) for model in self._by_model}
         return {model: rate for model, rate in found.items() if rate is not None}
 
-    def clears_ns(self, room: WaitingRoom, model: ModelName, now_ns: int) -> int:
+    def clears_ns(self, waiting: WaitingRequests, model: ModelName, now_ns: int) -> int:
         """Time until all requests that wait for the model, and one more, have left; 0: not known."""
         rate = self.rate(model, now_ns)
-        return 0 if rate is None else int((room.length(model) + 1) * _SECOND_NS / rate)
+        return 0 if rate is None else int((waiting.length(model) + 1) * _SECOND_NS / rate)
 
     def lateness(
-        self, room: WaitingRoom, request: RequestState, promised_ns: int | None, now_ns: int
+        self, waiting: WaitingRequests, request: RequestState, promised_ns: int | None, now_ns: int
     ) -> Lateness | None:
         """Judge a request that has just arrived and has to wait. It is late if its first token would come after the
         objective of its class, or after its own deadline where that comes before its limit of waiting. None: it may be
@@ -159,7 +159,7 @@ class Drains:
             return None
         drain = known.everybody if request.request_class.service_rank else known.interactive
         rate = drain.rate(now_ns)
-        ahead = 0 if rate is None else room.ahead_of(request)
+        ahead = 0 if rate is None else waiting.ahead_of(request)
         if rate is None or not ahead:
             return None
         wait_ns = int((ahead + 1) * _SECOND_NS / rate + known.first_token_ns)

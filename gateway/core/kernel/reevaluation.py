@@ -1,34 +1,34 @@
-"""Judgement of requests under changed rules and fleets: waiting ones get the class they have by then, or end."""
+"""Re-evaluation of requests under changed rules and fleets: waiting ones get the class they have by then, or end."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.core.kernel.feasibility import why_never_again
 from gateway.core.kernel.kernel import Kernel
-from gateway.core.kernel.prospects import why_never_again
 from gateway.core.kernel.requests import Phase, RequestState
 from gateway.core.kernel.residency import refusal_of
 from gateway.core.kernel.retries import class_with_failures
 from gateway.core.vocabulary import Outcome, ResidencyStamp, ServiceClass
 
 
-class Judging:
-    """Judges requests again by the policy, the config and the fleet in force."""
+class Reevaluation:
+    """Evaluates requests again by the policy, the config and the fleet in force."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
 
-    def judge_waiting_again(self) -> None:
-        """Judge all waiting requests by the rules in force. They end, or return to the queue in the class they have by
-        then; those that no known target could ever serve end too."""
+    def reevaluate_waiting(self) -> None:
+        """Evaluate all waiting requests by the rules in force. They end, or return to the queue in the class they have
+        by then; those that no known target could ever serve end too."""
         for request in list(self._core.waiting):
             self._core.stop_waiting(request)
-            self.judge_again(request)
+            self.reevaluate(request)
             if request.phase is not Phase.ENDED:
                 self._core.start_waiting(request)
-        self.refuse_hopeless()
+        self.reject_hopeless()
 
-    def refuse_hopeless(self) -> None:
+    def reject_hopeless(self) -> None:
         """End each waiting request that no known target could ever serve. All requests of a class are alike in this, so
         that it costs O(classes) where none is ended."""
         for request in self._core.waiting.all_heads():
@@ -42,27 +42,27 @@ class Judging:
                     else self._core.waiting.held_head_of(held.slot, request.request_class, is_cold=held.is_cold)
                 )
 
-    def judge_again(self, request: RequestState) -> None:
-        """Judge a request that is out of the queue by the policy in force; it may end here."""
+    def reevaluate(self, request: RequestState) -> None:
+        """Evaluate a request that is out of the queue by the policy in force; it may end here."""
         if request.origin_gateway_id is None:
-            self._judge_own(request)
+            self._evaluate_own(request)
         else:
-            self._judge_forwarded(request)
+            self._evaluate_forwarded(request)
 
-    def _judge_own(self, request: RequestState) -> None:
-        """Judge a client's own request by the residency policy: it ends, or gets a new stamp and class."""
+    def _evaluate_own(self, request: RequestState) -> None:
+        """Evaluate a client's own request by the residency policy: it ends, or gets a new stamp and class."""
         tenant = request.profile.tenant
-        ingress = self._core.intake.ingress_of(tenant, request.profile.process)
+        ingress = self._core.admission.ingress_of(tenant, request.profile.process)
         if not ingress.allowed:
             self._core.end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
             return
         request.stamp = ResidencyStamp(
-            self._core.place, tenant, self._core.intake.rule_of(request.profile), self._core.policy.digest
+            self._core.place, tenant, self._core.admission.rule_of(request.profile), self._core.policy.digest
         )
         self._classify_again(request)
 
-    def _judge_forwarded(self, request: RequestState) -> None:
-        """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
+    def _evaluate_forwarded(self, request: RequestState) -> None:
+        """Evaluate a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
         stopped, else it gets a new class."""
         refusal, stop = refusal_of(self._core.policy, request.stamp), self._core.forwarding_stop
         if refusal is not None or stop is not None:
@@ -78,7 +78,9 @@ class Judging:
         if request.size is None:
             request.size = self._core.size_of(request.profile)
         stamp = request.stamp
-        fresh = self._core.intake.class_of(request.profile, stamp.rule, request.hops, stamp.origin, size=request.size)
+        fresh = self._core.admission.class_of(
+            request.profile, stamp.rule, request.hops, stamp.origin, size=request.size
+        )
         gave_up_peers = request.refusals >= max(self._core.config.attempt.refusals_max, 1)
         request.request_class = replace(
             fresh,
@@ -92,20 +94,20 @@ class Judging:
         )
 
     def pools_changed(self) -> None:
-        """Fit waiting requests to changed pools. All are judged again if a feature says that they may fit into other
+        """Fit waiting requests to changed pools. All are evaluated again if a feature says that they may fit into other
         pools now; else only those that no target could serve are ended."""
         for feature in self._core.hooks.pools_changed:
             if feature.pools_changed():
-                self.judge_waiting_again()
+                self.reevaluate_waiting()
                 return
-        self.refuse_hopeless()
+        self.reject_hopeless()
 
     def find_failures_again(self) -> None:
         """Update request classes after slots changed hands: failed targets may have moved or gone, and the place where
         a request arrived may count for its replicas or no longer do so."""
         for request in self._core.requests.values():
             request_class = class_with_failures(self._core, request) if request.failed_at else request.request_class
-            origin = self._core.intake.origin_that_counts(request.stamp.origin)
+            origin = self._core.admission.origin_that_counts(request.stamp.origin)
             if origin != request_class.origin:
                 request_class = replace(request_class, origin=origin)
             if request_class == request.request_class:

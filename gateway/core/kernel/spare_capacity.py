@@ -23,7 +23,7 @@ Homes = Callable[[], int]
 _BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
 
 
-class Rooms:
+class SpareCapacity:
     """Targets of one gateway with room to spare."""
 
     def __init__(self, replicas: Replicas, peers: Peers, homes: Homes = lambda: 0) -> None:
