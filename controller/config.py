@@ -19,7 +19,7 @@ from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import RegionName
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from mesh.environment import PROCESS_ENVIRONMENT
-from mesh.faults import Fault, FileError, KeyFaults
+from mesh.faults import FileError, FileFault, KeyFaults
 from mesh.naming.tree import NameServer
 from mesh.operators_config import OperatorsConfig, operator_faults
 from mesh.regions import NamedRegions, table_of
@@ -221,17 +221,17 @@ class NamingFile(FileModel):
                 try:
                     network = str(ip_network(cidr))
                 except ValueError as error:
-                    raise KeyFaults(Fault(f"{region}[{index}]", f"{cidr!r} is not a network: {error}")) from error
+                    raise KeyFaults(FileFault(f"{region}[{index}]", f"{cidr!r} is not a network: {error}")) from error
                 if seen.setdefault(network, region) != region:
-                    raise KeyFaults(Fault(f"{region}[{index}]", f"{cidr} is {seen[network]}'s already"))
+                    raise KeyFaults(FileFault(f"{region}[{index}]", f"{cidr} is {seen[network]}'s already"))
         return networks
 
     @model_validator(mode="after")
     def _check_servers(self) -> Self:
         if self.name_servers and self.zone is None:
-            raise KeyFaults(Fault("zone", "is missing, and there are name servers for it"))
+            raise KeyFaults(FileFault("zone", "is missing, and there are name servers for it"))
         if self.zone is not None and len(self.name_servers) == 1:
-            raise KeyFaults(Fault("name_servers", "a zone has two name servers at least, or none of ours"))
+            raise KeyFaults(FileFault("name_servers", "a zone has two name servers at least, or none of ours"))
         return self
 
     @property
@@ -331,40 +331,44 @@ def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRO
     return file.model_copy(update={"logging": logging}).come_from(source)
 
 
-def _faults_between(file: ControllerFile) -> Iterator[Fault]:
+def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
     """Yield faults between keys that are each valid by themselves."""
     sections = file.sections
     listen, link, recovery = sections.listen, sections.link, sections.recovery
     if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:
-        yield Fault("controller", "with link.tls, it should be small letters, digits and inner dashes")
+        yield FileFault("controller", "with link.tls, it should be small letters, digits and inner dashes")
     for key, address, tls, tls_key in (
         ("listen.grpc", listen.grpc, link.tls, "link.tls"),
         ("listen.admin", listen.admin, listen.admin_tls, "listen.admin_tls"),
     ):
         if tls is None and not address.is_loopback and not file.insecure:
-            yield Fault(
+            yield FileFault(
                 key, f"{address} is beyond this machine, without {tls_key}; to allow that, write `insecure: true`"
             )
     if file.admin_token_file is None and not sections.operators.are_any and not listen.admin.is_loopback:
-        yield Fault(
+        yield FileFault(
             "listen.admin",
             f"{listen.admin} is beyond this machine, and there is no `admin_token_file`, nor `operators`",
         )
     yield from operator_faults(sections.operators, insecure=file.insecure)
     if link.silence_max_ns <= link.alive_interval_ns:
-        yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
+        yield FileFault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
     if recovery.kind is RecoveryKind.COMMAND and not recovery.command:
-        yield Fault("recovery.command", "is missing, and recovery.kind is command")
+        yield FileFault("recovery.command", "is missing, and recovery.kind is command")
     if recovery.kind is not RecoveryKind.COMMAND and recovery.command:
-        yield Fault("recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind")
+        yield FileFault(
+            "recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind"
+        )
     if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
-        yield Fault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
+        yield FileFault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
     yield from store_faults(sections.store, insecure=file.insecure)
     decisions = sections.decisions
     if decisions.return_after_max_ns < decisions.return_after_ns:
-        yield Fault("decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after")
+        yield FileFault(
+            "decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after"
+        )
     if sections.dns.listen and file.naming.zone is None:
-        yield Fault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")
+        yield FileFault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")
     naming = file.naming
     yield from record_faults(
         sections.records,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controller.config import ControllerFile, read_controller_file
 from controller.state_manager import Naming
-from mesh.faults import ConfigError, Fault, FileError
+from mesh.faults import ConfigError, FileError, FileFault
 from mesh.reloader import ReloadRefused
 from mesh.settings import changed_keys
 
@@ -30,7 +30,7 @@ class FilePart:
         try:
             file = await asyncio.to_thread(read_controller_file, self._file.path)
             if at_rest := changed_at_rest(self._file, file):
-                faults = [Fault(key, "cannot change while the controller runs") for key in at_rest]
+                faults = [FileFault(key, "cannot change while the controller runs") for key in at_rest]
                 raise FileError(file.path, file.source.located(faults))
             self._apply(file)
         except (ConfigError, OSError) as error:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from gateway.core.vocabulary import RegionName
-from loadgen.report import PrefixTokens, RequestRecord, in_milliseconds, percentiles, times_per_token_ns
+from loadgen.report import PrefixTokens, RequestReport, in_milliseconds, percentiles, times_per_token_ns
 from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
@@ -26,7 +26,7 @@ Window = tuple[int, int]
 """Measured interval: from the end of the warm-up to the end of the load."""
 
 
-def figures_on(records: Sequence[RequestRecord], window: Window) -> Figures:
+def figures_on(records: Sequence[RequestReport], window: Window) -> Figures:
     """Figures of these records' requests as their clients measured them."""
     asked = asked_in(records, window)
     completed = [each for each in asked if each.end is RequestEnd.COMPLETED]
@@ -55,7 +55,7 @@ def figures_on(records: Sequence[RequestRecord], window: Window) -> Figures:
     }
 
 
-def asked_in(records: Iterable[RequestRecord], window: Window) -> list[RequestRecord]:
+def asked_in(records: Iterable[RequestReport], window: Window) -> list[RequestReport]:
     return [each for each in records if each.sent_ns >= window[0]]
 
 
@@ -65,7 +65,7 @@ def distribution(values_ns: Iterable[int]) -> dict[str, float] | None:
     return None if found is None else in_milliseconds(found, digits=3)
 
 
-def in_flight_max(records: Iterable[RequestRecord], window: Window) -> int:
+def in_flight_max(records: Iterable[RequestReport], window: Window) -> int:
     """Largest number of requests open at once during the measured interval, whether queued or running."""
     changes = [
         change
@@ -85,7 +85,7 @@ def hit_rate(tokens: Iterable[PrefixTokens]) -> float | None:
     return share(sum(each.hit for each in counted), sum(each.queried for each in counted))
 
 
-def flows(records: Iterable[RequestRecord]) -> list[Figures]:
+def flows(records: Iterable[RequestReport]) -> list[Figures]:
     """Requests per pair of client region and engine region."""
     counted = Counter((each.client_region, each.served_by) for each in records if each.served_by is not None)
     return [
@@ -94,7 +94,7 @@ def flows(records: Iterable[RequestRecord]) -> list[Figures]:
     ]
 
 
-def first_tokens_over_time(region: RegionName, records: Iterable[RequestRecord], window: Window) -> Figures:
+def first_tokens_over_time(region: RegionName, records: Iterable[RequestReport], window: Window) -> Figures:
     """Time to first token of one region's clients, bucketed by when the requests were sent."""
     bucket_ns = max(1, window[1] // _BUCKETS)
     buckets: dict[int, list[int]] = {}
@@ -116,7 +116,7 @@ def tokens_by(at_ns: int, *, first_token_ns: int | None, ended_ns: int, tokens: 
     return 1 + int((tokens - 1) * (at_ns - first_token_ns) / (ended_ns - first_token_ns))
 
 
-def _tokens_within(record: RequestRecord, window: Window) -> int:
+def _tokens_within(record: RequestReport, window: Window) -> int:
     before, after = (
         tokens_by(at_ns, first_token_ns=record.first_token_ns, ended_ns=record.ended_ns, tokens=record.output_tokens)
         for at_ns in window

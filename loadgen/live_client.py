@@ -28,7 +28,7 @@ class AnswerFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class EndpointDialect:
     """Request format that an endpoint expects."""
 
     model: ModelName
@@ -92,7 +92,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 @dataclass(slots=True)
-class Answer:
+class PartialAnswer:
     """State of one answer as far as it has arrived."""
 
     served_by: RegionName | None = None
@@ -114,7 +114,7 @@ async def exchange(
     *,
     headers: Mapping[str, str],
     body: bytes,
-    answer: Answer,
+    answer: PartialAnswer,
     on_text: Callable[[], None],
 ) -> None:
     """Send one request and read its whole answer into `answer`; `on_text` is called after each event that held text.
@@ -139,7 +139,7 @@ async def exchange(
         raise AnswerFailure("the answer held no token")
 
 
-def _took_text(answer: Answer, data: bytes) -> bool:
+def _took_text(answer: PartialAnswer, data: bytes) -> bool:
     try:
         chunk = _decode(data)
     except msgspec.MsgspecError as error:

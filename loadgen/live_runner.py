@@ -18,8 +18,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from gateway.core.vocabulary import RegionName
-from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
-from loadgen.report import RequestRecord
+from loadgen.live_client import SESSION_HEADER, AnswerFailure, EndpointDialect, PartialAnswer, exchange
+from loadgen.report import RequestReport
 from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Message, Program, Workload
 from mesh.clock import Clock
@@ -71,7 +71,7 @@ class LoadPlan:
     """Client groups, their request format, and how long they send."""
 
     groups: tuple[LiveClientGroup, ...]
-    dialect: Dialect
+    dialect: EndpointDialect
     load_s: float
     """Time during which new requests are sent."""
     drain_s: float
@@ -120,7 +120,7 @@ class _Sent:
 
     due_ns: int
     left_ns: int
-    answer: Answer = field(default_factory=Answer)
+    answer: PartialAnswer = field(default_factory=PartialAnswer)
     first_token_ns: int | None = None
     tokens_in_time: int = 0
 
@@ -141,9 +141,9 @@ class LiveRunner:
     ended."""
 
     def __init__(
-        self, plan: LoadPlan, *, clock: Clock, on_record: Callable[[RequestRecord], None] | None = None
+        self, plan: LoadPlan, *, clock: Clock, on_record: Callable[[RequestReport], None] | None = None
     ) -> None:
-        self.records: list[RequestRecord] = []
+        self.records: list[RequestReport] = []
         regions = list(dict.fromkeys(group.region for group in plan.groups))
         self.tallies = {region: ClientTally() for region in regions}
         self.samples: dict[RegionName, list[TallySample]] = {region: [] for region in regions}
@@ -373,9 +373,9 @@ class LiveRunner:
         sent.tokens_in_time += elapsed_ns < self._plan.load_s * _SECOND_NS
         tally.tokens += 1
 
-    def _record(self, region: RegionName, sent: _Sent, end: RequestEnd, detail: str) -> RequestRecord:
+    def _record(self, region: RegionName, sent: _Sent, end: RequestEnd, detail: str) -> RequestReport:
         answer = sent.answer
-        return RequestRecord(
+        return RequestReport(
             client_region=region,
             end=end,
             sent_ns=sent.due_ns,
@@ -390,7 +390,7 @@ class LiveRunner:
             detail=detail,
         )
 
-    def _close(self, tally: ClientTally, record: RequestRecord) -> None:
+    def _close(self, tally: ClientTally, record: RequestReport) -> None:
         tally.waiting -= record.first_token_ns is None
         tally.streaming -= record.first_token_ns is not None
         tally.completed += record.end is RequestEnd.COMPLETED
@@ -402,11 +402,11 @@ class LiveRunner:
         now_ns = self._elapsed_ns()
         for region, due_ns, requests in self._unstarted.values():
             for _ in range(requests):
-                record = RequestRecord(region, RequestEnd.UNFINISHED, due_ns, now_ns, lag_ns=now_ns - due_ns)
+                record = RequestReport(region, RequestEnd.UNFINISHED, due_ns, now_ns, lag_ns=now_ns - due_ns)
                 self._keep(record)
         self._unstarted.clear()
 
-    def _keep(self, record: RequestRecord) -> None:
+    def _keep(self, record: RequestReport) -> None:
         self.records.append(record)
         if self._on_record is not None:
             self._on_record(record)

@@ -19,7 +19,7 @@ _SHARES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestReport:
     """One request, as its client measured it. Times count from the start of the run."""
 
     client_region: RegionName
@@ -97,7 +97,7 @@ def percentiles(values: Iterable[int]) -> Percentiles | None:
     return Percentiles(p10, p25, p50, p75, p90, p99, sum(ordered) / len(ordered))
 
 
-def times_per_token_ns(completed: Iterable[RequestRecord]) -> Iterator[int]:
+def times_per_token_ns(completed: Iterable[RequestReport]) -> Iterator[int]:
     """Mean time per token after the first, from the first token to the end, of each answer with several tokens."""
     for each in completed:
         if each.first_token_ns is not None and each.output_tokens > 1:

@@ -19,7 +19,7 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FileFault:
     """Fault in a file."""
 
     key: str
@@ -43,7 +43,7 @@ class Fault:
 class FileError(ConfigError):
     """File that cannot be used. One line for each fault: `us.yaml: line 12: replicas[2].url: what is wrong`."""
 
-    def __init__(self, path: Path, faults: Iterable[Fault]) -> None:
+    def __init__(self, path: Path, faults: Iterable[FileFault]) -> None:
         self.path = path
         self.faults = tuple(faults)
         super().__init__(path, self.faults)
@@ -57,7 +57,7 @@ class FileError(ConfigError):
 class KeyFaults(ValueError):
     """Faults that a validator raises for keys below its own."""
 
-    def __init__(self, *faults: Fault) -> None:
+    def __init__(self, *faults: FileFault) -> None:
         super().__init__("; ".join(map(str, faults)))
         self.faults = faults
 

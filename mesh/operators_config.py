@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.settings import Section
 from mesh.tokens.config import ClaimText, IssuerConfig, issuer_faults
 from mesh.values import Id
@@ -67,15 +67,15 @@ class OperatorsConfig(Struct, frozen=True):
         return (each.token_file for each in self.tokens)
 
 
-def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Iterator[Fault]:
+def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Iterator[FileFault]:
     """Yield faults between keys that are each well formed."""
     if len(config.tokens) > TOKENS_MAX:
-        yield Fault("operators.tokens", f"holds more than {TOKENS_MAX}")
+        yield FileFault("operators.tokens", f"holds more than {TOKENS_MAX}")
     names = [each.name for each in config.tokens]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield Fault(f"operators.tokens[{index}].name", f"{name!r} is used twice")
+            yield FileFault(f"operators.tokens[{index}].name", f"{name!r} is used twice")
     yield from issuer_faults("operators", config.issuers, insecure=insecure)
     for index, issuer in enumerate(config.issuers):
         if not any(issuer.roles.values()):
-            yield Fault(f"operators.issuers[{index}].roles", "is empty, so that no token would have a role")
+            yield FileFault(f"operators.issuers[{index}].roles", "is empty, so that no token would have a role")

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from mesh.descriptions import SchemaFrom, describe_keys
-from mesh.faults import Fault, FileError, KeyFaults
+from mesh.faults import FileError, FileFault, KeyFaults
 from mesh.values import FileContext
 from mesh.yaml_file import read_yaml
 
@@ -115,7 +115,7 @@ def _read_where_named(value: object, info: ValidationInfo) -> object:
     try:
         return read_table_file(FileContext.of(info).folder / value).regions
     except FileError as error:
-        raise KeyFaults(*(Fault("", f"{error.path.name}: {fault}") for fault in error.faults)) from error
+        raise KeyFaults(*(FileFault("", f"{error.path.name}: {fault}") for fault in error.faults)) from error
 
 
 def _schema() -> dict[str, Any]:

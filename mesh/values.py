@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, ValidationInfo
 
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.whole_files import read_whole
 
 MILLISECOND_NS = 1_000_000
@@ -91,16 +91,16 @@ def read_secret(file: Path, key: str) -> str:
     try:
         return checked_secret(read_whole(file).decode("utf-8"), key, str(file))
     except OSError as error:
-        raise KeyFaults(Fault(key, f"{file} cannot be read: {error.strerror}")) from None
+        raise KeyFaults(FileFault(key, f"{file} cannot be read: {error.strerror}")) from None
     except UnicodeDecodeError:
-        raise KeyFaults(Fault(key, f"{file} cannot be read: it is not UTF-8 text")) from None
+        raise KeyFaults(FileFault(key, f"{file} cannot be read: it is not UTF-8 text")) from None
 
 
 def checked_secret(text: str, key: str, source: str) -> str:
     """Check a secret. Raises KeyFaults, which quote nothing of it."""
     secret = text.strip()
     if not secret or not secret.isascii() or not secret.isprintable():
-        raise KeyFaults(Fault(key, f"{source} holds no usable key"))
+        raise KeyFaults(FileFault(key, f"{source} holds no usable key"))
     return secret
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mesh.faults import Fault, FileError, KeyFaults
+from mesh.faults import FileError, FileFault, KeyFaults
 from mesh.key_names import meant_by
 from mesh.whole_files import UnfitFile, read_whole
 
@@ -42,7 +42,7 @@ class YamlFile(Struct, frozen=True):
     def mapping(self) -> dict[str, Any]:
         """Content as a mapping. Raises FileError where the file holds anything else."""
         if not isinstance(self.content, dict):
-            raise FileError(self.path, [Fault("", "should be a mapping of keys to values")])
+            raise FileError(self.path, [FileFault("", "should be a mapping of keys to values")])
         return self.content
 
     def read_as(self, model: type[_Model], *, context: object = None, words: Words | None = None) -> _Model:
@@ -52,7 +52,7 @@ class YamlFile(Struct, frozen=True):
         except ValidationError as error:
             raise FileError(self.path, self.located(faults_in(error, words, model))) from error
 
-    def located(self, faults: Iterable[Fault]) -> list[Fault]:
+    def located(self, faults: Iterable[FileFault]) -> list[FileFault]:
         """Faults with their lines: the key's own, that of the nearest key around it, or that of `beside`."""
         return [replace(fault, line=self.line_of(fault.key) or self.line_of(fault.beside)) for fault in faults]
 
@@ -80,25 +80,25 @@ def read_yaml(
     except yaml.MarkedYAMLError as error:
         raise FileError(path, [_yaml_fault(error)]) from error
     except yaml.YAMLError as error:
-        raise FileError(path, [Fault("", f"is not YAML: {error}")]) from error
+        raise FileError(path, [FileFault("", f"is not YAML: {error}")]) from error
 
 
 def faults_in(
     error: ValidationError, words: Words | None = None, model: type[BaseModel] | None = None
-) -> Iterator[Fault]:
+) -> Iterator[FileFault]:
     """Yield each fault with a plain message and the path of its key. With the model of the whole file, an unknown key's
     message suggests the key that is probably meant."""
     for each in error.errors(include_url=False):
         key = _key_path(each["loc"])
         if each["type"] == "extra_forbidden" and not _NAME.fullmatch(str(each["loc"][-1])):
-            yield Fault(_key_path(each["loc"][:-1]), "holds a key that is not known, and no name", beside=key)
+            yield FileFault(_key_path(each["loc"][:-1]), "holds a key that is not known, and no name", beside=key)
             continue
         cause = each["ctx"]["error"] if each["type"] == "value_error" else None
         if isinstance(cause, KeyFaults):
             yield from (replace(fault, key=_joined(key, fault.key)) for fault in cause.faults)
         else:
             own = words(each) if words is not None else None
-            yield Fault(key, own if own is not None else f"{_fault_message(each)}{_suggestion(each, model)}")
+            yield FileFault(key, own if own is not None else f"{_fault_message(each)}{_suggestion(each, model)}")
 
 
 _NAME = re.compile(r"[\w./ -]{1,64}")
@@ -109,11 +109,11 @@ def _read_text(path: Path, bytes_max: int) -> str:
     try:
         return read_whole(path, bytes_max).decode("utf-8")
     except UnfitFile as error:
-        raise FileError(path, [Fault("", error.strerror or "cannot be read")]) from error
+        raise FileError(path, [FileFault("", error.strerror or "cannot be read")]) from error
     except OSError as error:
-        raise FileError(path, [Fault("", f"cannot be read: {error.strerror or error}")]) from error
+        raise FileError(path, [FileFault("", f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
-        raise FileError(path, [Fault("", f"is not UTF-8 text (byte {error.start})")]) from error
+        raise FileError(path, [FileFault("", f"is not UTF-8 text (byte {error.start})")]) from error
 
 
 # Text to nodes
@@ -163,10 +163,10 @@ def _compose(text: str, depth_max: int, *, is_plain: bool) -> yaml.Node | None:
         loader.dispose()
 
 
-def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
+def _yaml_fault(error: yaml.MarkedYAMLError) -> FileFault:
     line = error.problem_mark.line + 1 if error.problem_mark is not None else None
     told = ": ".join(part for part in (error.context, error.problem) if part)
-    return Fault("", _QUOTED.sub(r"\1", told), line)
+    return FileFault("", _QUOTED.sub(r"\1", told), line)
 
 
 _QUOTED = re.compile(r"(alias|anchor|handle) (['\"]).*?\2")
@@ -180,7 +180,7 @@ secret."""
 class _FaultFound(Exception):
     def __init__(self, key: str, message: str, node: yaml.Node) -> None:
         super().__init__(key, message)
-        self.fault = Fault(key, message, _line_number(node))
+        self.fault = FileFault(key, message, _line_number(node))
 
 
 class _Reader:

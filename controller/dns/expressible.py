@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from controller.dns.config import HealthCheckKind, RecordsConfig, RecordsKind, Rfc2136Config, Route53Config, secret_of
 from controller.dns.route53.record_sets import NO_CLIENTS, RecordLocation, location_of
 from gateway.core.vocabulary import Jurisdiction
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 _AWS_REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-[0-9]")
 _HOSTED_ZONE = re.compile(r"[A-Z0-9]{1,32}")
@@ -23,13 +23,15 @@ def zone_of(text: str | None) -> str:
 
 def record_faults(
     records: RecordsConfig, zone: str, closed: Collection[Jurisdiction], said: Mapping[str, bool], key: str
-) -> Iterator[Fault]:
+) -> Iterator[FileFault]:
     """Yield the faults of the records' settings. `said`: keys of naming that only Nightside's own name servers could
     follow, and whether each is set. `key` is the content of key_file."""
     if records.provider is RecordsKind.NONE:
         return
     if not zone:
-        yield Fault("naming.zone", f"is missing, and records.provider is {records.provider}", beside="records.provider")
+        yield FileFault(
+            "naming.zone", f"is missing, and records.provider is {records.provider}", beside="records.provider"
+        )
     reasons = {
         "naming.networks": {
             RecordsKind.ROUTE53: "Route53 finds out by itself where clients are",
@@ -40,33 +42,33 @@ def record_faults(
     for name, is_said in said.items():
         if is_said:
             reason = reasons[name][records.provider]
-            yield Fault(name, f"cannot be followed where records.provider is {records.provider}: {reason}")
+            yield FileFault(name, f"cannot be followed where records.provider is {records.provider}: {reason}")
     if records.provider is RecordsKind.ROUTE53:
         yield from _route53_faults(records.route53, closed)
     else:
         yield from _rfc2136_faults(records.rfc2136, zone, closed, key)
 
 
-def lease_faults(records: RecordsConfig, left_ns: int) -> Iterator[Fault]:
+def lease_faults(records: RecordsConfig, left_ns: int) -> Iterator[FileFault]:
     """Yield a fault where `left_ns`, the rest of a lease that is about to be renewed, is no longer than a write may
     take: no write would ever begin."""
     if records.write_longest_ns >= left_ns:
-        yield Fault(
+        yield FileFault(
             f"records.{records.provider}.timeout",
             "a write may take longer than is left of a lease before it is renewed, and would never be begun",
             beside="store.lease",
         )
 
 
-def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> Iterator[Fault]:
+def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> Iterator[FileFault]:
     at = "records.route53"
     if config.hosted_zone is None or not _HOSTED_ZONE.fullmatch(config.hosted_zone):
-        yield Fault(f"{at}.hosted_zone", "should be the id of the hosted zone, such as Z0123456789ABC")
+        yield FileFault(f"{at}.hosted_zone", "should be the id of the hosted zone, such as Z0123456789ABC")
     for region, aws_region in config.regions.items():
         if not _AWS_REGION.fullmatch(aws_region):
-            yield Fault(f"{at}.regions.{region}", f"{aws_region!r} is not an AWS region such as eu-west-1")
+            yield FileFault(f"{at}.regions.{region}", f"{aws_region!r} is not an AWS region such as eu-west-1")
     if len(set(config.regions.values())) < len(config.regions):
-        yield Fault(f"{at}.regions", "two regions are at one AWS region, and Route53 takes one of them")
+        yield FileFault(f"{at}.regions", "two regions are at one AWS region, and Route53 takes one of them")
     taken: dict[RecordLocation, str] = {}
     for jurisdiction, places in config.locations.items():
         for index, text in enumerate(places):
@@ -74,44 +76,46 @@ def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> 
             try:
                 place = location_of(text)
             except ValueError as error:
-                yield Fault(key, str(error))
+                yield FileFault(key, str(error))
                 continue
             if place == NO_CLIENTS:
-                yield Fault(key, "continent:AN is taken by the records that no client gets")
+                yield FileFault(key, "continent:AN is taken by the records that no client gets")
             if taken.setdefault(place, jurisdiction) != jurisdiction:
-                yield Fault(key, f"{text} is {taken[place]}'s already")
+                yield FileFault(key, f"{text} is {taken[place]}'s already")
     for jurisdiction in closed:
         if not config.locations.get(jurisdiction):
-            yield Fault(
+            yield FileFault(
                 f"{at}.locations",
                 f"does not say where {jurisdiction} is, which is closed: its clients could not be kept there",
                 beside="decisions.closed_jurisdictions",
             )
     checks = config.health_checks
     if checks.kind is not HealthCheckKind.NONE and not 1 <= checks.failures <= _FAILURES_MAX:
-        yield Fault(f"{at}.health_checks.failures", f"Route53 takes 1 to {_FAILURES_MAX}")
+        yield FileFault(f"{at}.health_checks.failures", f"Route53 takes 1 to {_FAILURES_MAX}")
     if not checks.path.startswith("/"):
-        yield Fault(f"{at}.health_checks.path", "should begin with a slash")
+        yield FileFault(f"{at}.health_checks.path", "should begin with a slash")
     if config.endpoint is not None and not config.endpoint.startswith(("http://", "https://")):
-        yield Fault(f"{at}.endpoint", "should be a URL such as https://route53.example.net")
+        yield FileFault(f"{at}.endpoint", "should be a URL such as https://route53.example.net")
 
 
-def _rfc2136_faults(config: Rfc2136Config, zone: str, closed: Collection[Jurisdiction], key: str) -> Iterator[Fault]:
+def _rfc2136_faults(
+    config: Rfc2136Config, zone: str, closed: Collection[Jurisdiction], key: str
+) -> Iterator[FileFault]:
     at = "records.rfc2136"
     if closed:
-        yield Fault(
+        yield FileFault(
             "decisions.closed_jurisdictions",
             f"{', '.join(sorted(closed))}: a name server that tells all clients the same cannot keep any in a place",
             beside="records.provider",
         )
     if config.server is None:
-        yield Fault(f"{at}.server", "is missing: the zone's primary, such as 192.0.2.53:53")
+        yield FileFault(f"{at}.server", "is missing: the zone's primary, such as 192.0.2.53:53")
     if config.key_file is None:
-        yield Fault(f"{at}.key_file", "is missing: updates are signed, or not made at all")
+        yield FileFault(f"{at}.key_file", "is missing: updates are signed, or not made at all")
     else:
         try:
             secret_of(key)
         except ValueError as error:
-            yield Fault(f"{at}.key_file", str(error))
+            yield FileFault(f"{at}.key_file", str(error))
     if config.zone is not None and zone and not f".{zone}".endswith(f".{zone_of(config.zone)}"):
-        yield Fault(f"{at}.zone", f"{config.zone} does not hold {zone}", beside="naming.zone")
+        yield FileFault(f"{at}.zone", f"{config.zone} does not hold {zone}", beside="naming.zone")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
 
 
@@ -78,7 +78,7 @@ class StoreConfig(Struct, frozen=True):
     """Time limit of writing state to the store."""
 
 
-def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[Fault]:
+def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[FileFault]:
     """Yield faults between keys that are each valid by themselves."""
     described = {
         StoreKind.SQLITE: ("path", store.path),
@@ -87,23 +87,23 @@ def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[Fault]:
     }
     for kind, (key, settings) in described.items():
         if kind is store.kind and settings is None:
-            yield Fault(f"store.{key}", f"is missing, and store.kind is {kind}", beside="store")
+            yield FileFault(f"store.{key}", f"is missing, and store.kind is {kind}", beside="store")
         if kind is not store.kind and settings is not None:
-            yield Fault(f"store.{key}", f"is not used, since store.kind is {store.kind}", beside="store.kind")
+            yield FileFault(f"store.{key}", f"is not used, since store.kind is {store.kind}", beside="store.kind")
     if store.lease_ns - store.margin_ns < store.renew_interval_ns + store.call_timeout_ns:
         told = "less store.margin should be store.renew_interval and store.call_timeout together at least"
-        yield Fault("store.lease", f"{told}: one renewal may fail")
+        yield FileFault("store.lease", f"{told}: one renewal may fail")
     if store.postgresql is not None:
         yield from _faults_of_postgresql(store.postgresql, insecure=insecure)
 
 
-def _faults_of_postgresql(settings: PostgresqlConfig, *, insecure: bool) -> Iterator[Fault]:
+def _faults_of_postgresql(settings: PostgresqlConfig, *, insecure: bool) -> Iterator[FileFault]:
     if not settings.hosts:
-        yield Fault("store.postgresql.hosts", "names no host")
+        yield FileFault("store.postgresql.hosts", "names no host")
     beyond = [each for each in settings.hosts if not each.is_loopback]
     if beyond and not settings.tls and not insecure:
         told = "is beyond this machine, without TLS; to allow that, write `insecure: true`"
-        yield Fault("store.postgresql.tls", f"{beyond[0]} {told}")
+        yield FileFault("store.postgresql.tls", f"{beyond[0]} {told}")
     if settings.password_file is not None:
         try:
             read_secret(settings.password_file, "store.postgresql.password_file")

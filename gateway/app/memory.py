@@ -16,7 +16,7 @@ from gateway.config.placement_plug_ins import policy_by_name
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.config import PlacementConfig
-from gateway.core.placement.cost import Cost
+from gateway.core.placement.cost import CostPolicy
 from gateway.door.settings import operators_connections_max
 from gateway.features.catalogue import KINDS
 from gateway.http1.server import READ_BYTES
@@ -97,7 +97,7 @@ def _indexes(placement: PlacementConfig) -> int:
     """Number of prefix indexes: of prompts sent to replicas and to peers, and by cost also of what replicas' caches
     still hold."""
     policy = policy_by_name(placement.policy)
-    return 3 if policy is not None and issubclass(policy, Cost) else 2
+    return 3 if policy is not None and issubclass(policy, CostPolicy) else 2
 
 
 def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> str:

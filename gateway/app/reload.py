@@ -19,7 +19,7 @@ from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.features.catalogue import KINDS
 from gateway.policy.file import load_policy_or_closed, table_file
-from mesh.faults import ConfigError, Fault, FileError
+from mesh.faults import ConfigError, FileError, FileFault
 from mesh.reloader import ReloadRefused
 from mesh.settings import changed_keys
 
@@ -56,24 +56,24 @@ class RegionPart:
             raise ReloadRefused(str(error)) from error
         self._file = file
 
-    def _faults_at_rest(self, file: RegionFile) -> list[Fault]:
-        return [Fault(key, "cannot change while the gateway runs") for key in changed_at_rest(self._file, file)]
+    def _faults_at_rest(self, file: RegionFile) -> list[FileFault]:
+        return [FileFault(key, "cannot change while the gateway runs") for key in changed_at_rest(self._file, file)]
 
-    def _policy_faults(self, file: RegionFile) -> list[Fault]:
+    def _policy_faults(self, file: RegionFile) -> list[FileFault]:
         """Faults of another policy file, which must be usable before the region moves to it."""
         if file.policy is None or file.policy == self._file.policy:
             return []
         problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
-        return [] if problem is None else [Fault("policy", problem)]
+        return [] if problem is None else [FileFault("policy", problem)]
 
-    def _feature_faults(self, file: RegionFile) -> Iterator[Fault]:
+    def _feature_faults(self, file: RegionFile) -> Iterator[FileFault]:
         """Faults of other files of features, which must be usable as well."""
         config, before = file.as_config(), self._file.as_config()
         for kind in KINDS:
             try:
                 kind.check_files(config, before)
             except FileError as error:
-                yield Fault(kind.name, str(error))
+                yield FileFault(kind.name, str(error))
 
 
 LIVE_KEYS = frozenset(

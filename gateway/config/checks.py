@@ -14,7 +14,7 @@ from gateway.config.sections import ProbeConfig
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.features.sections import CORE_CHECKS, POOL_CHECKS
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
@@ -24,7 +24,7 @@ _SECOND_NS = 1_000_000_000
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
-def faults_between(file: RegionFile) -> Iterator[Fault]:
+def faults_between(file: RegionFile) -> Iterator[FileFault]:
     """Faults between keys that are valid by themselves."""
     yield from _name_faults(file)
     yield from _certificate_name_faults(file)
@@ -37,31 +37,31 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _pool_faults(file)
     yield from tracing_faults(file.sections.tracing)
     for key, what in placement_faults(file.core.placement):
-        yield Fault(f"placement.{key}", what)
+        yield FileFault(f"placement.{key}", what)
     for key, what in content_faults(file.sections.content):
-        yield Fault(key, what)
+        yield FileFault(key, what)
     for section in file.sections.of_features():
         yield from section.faults(file)
 
 
-def _name_faults(file: RegionFile) -> Iterator[Fault]:
+def _name_faults(file: RegionFile) -> Iterator[FileFault]:
     replica_ids = [each.id for each in file.replicas]
     gateway_ids = [file.gateway, *(each.gateway for each in file.peers)]
     for index, each in enumerate(replica_ids):
         if each in replica_ids[:index]:
-            yield Fault(f"replicas[{index}].id", f"{each!r} is used twice")
+            yield FileFault(f"replicas[{index}].id", f"{each!r} is used twice")
     for key, index, template in file.found():
         if template.id in replica_ids:
-            yield Fault(f"{key}[{index}].id", f"{template.id!r} is used twice")
+            yield FileFault(f"{key}[{index}].id", f"{template.id!r} is used twice")
         replica_ids.append(template.id)
     for index, peer in enumerate(file.peers):
         if peer.gateway in gateway_ids[: index + 1]:
-            yield Fault(f"peers[{index}].gateway", f"{peer.gateway!r} is used twice, or is this gateway")
+            yield FileFault(f"peers[{index}].gateway", f"{peer.gateway!r} is used twice, or is this gateway")
         if peer.address.port == 0:
-            yield Fault(f"peers[{index}].address", "needs a port")
+            yield FileFault(f"peers[{index}].address", "needs a port")
 
 
-def _certificate_name_faults(file: RegionFile) -> Iterator[Fault]:
+def _certificate_name_faults(file: RegionFile) -> Iterator[FileFault]:
     """Require names that fit host names in certificates; with other characters, two gateways could share one."""
     if file.sections.peering.tls is None:
         return
@@ -73,14 +73,14 @@ def _certificate_name_faults(file: RegionFile) -> Iterator[Fault]:
     ]
     for path, name in named:
         if CERTIFICATE_NAME_PATTERN.fullmatch(name) is None:
-            yield Fault(
+            yield FileFault(
                 path,
                 f"with peering.tls, {name!r} should be up to 63 small letters, digits and inner dashes,"
                 " to be part of a host name in certificates",
             )
 
 
-def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
+def _jurisdiction_faults(file: RegionFile) -> Iterator[FileFault]:
     """Require one jurisdiction per region throughout the file."""
     known = {file.region: file.jurisdiction}
     named = [
@@ -92,17 +92,17 @@ def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
         if region is None or jurisdiction is None:
             continue
         if known.setdefault(region, jurisdiction) != jurisdiction:
-            yield Fault(f"{path}.jurisdiction", f"region {region} is in {known[region]} elsewhere in this file")
+            yield FileFault(f"{path}.jurisdiction", f"region {region} is in {known[region]} elsewhere in this file")
 
 
-def _exposure_faults(file: RegionFile) -> Iterator[Fault]:
+def _exposure_faults(file: RegionFile) -> Iterator[FileFault]:
     """Require TLS for each address beyond this machine that the gateway listens on or dials. No other code checks
     this."""
     if file.insecure:
         return
     for path, address, has_tls, key in _exposed(file):
         if not has_tls and not address.is_loopback:
-            yield Fault(
+            yield FileFault(
                 path,
                 f"{address} is beyond this machine, without TLS ({key}); to allow that, write `insecure: true`",
             )
@@ -120,117 +120,119 @@ def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
         yield f"control.controllers[{index}]", address, has_mesh_tls, "peering.tls"
 
 
-def _identity_faults(file: RegionFile) -> Iterator[Fault]:
+def _identity_faults(file: RegionFile) -> Iterator[FileFault]:
     """Require credentials from clients and operators that connect from beyond this machine."""
     http, admin = file.sections.listen.http, file.sections.listen.admin
     if not file.insecure and file.keys is None and not file.sections.oidc.issuers and not http.is_loopback:
-        yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`")
+        yield FileFault(
+            "listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`"
+        )
     keeps_usage = file.keeps_state
     yield from oidc_faults(file.sections.oidc, insecure=file.insecure, keeps_usage=keeps_usage)
     if file.admin_token_file is None and not file.sections.operators.are_any and not admin.is_loopback:
-        yield Fault(
+        yield FileFault(
             "listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`, nor `operators`"
         )
     yield from operator_faults(file.sections.operators, insecure=file.insecure)
 
 
-def _control_faults(file: RegionFile) -> Iterator[Fault]:
+def _control_faults(file: RegionFile) -> Iterator[FileFault]:
     control = file.sections.control
     if (control.latitude is None) != (control.longitude is None):
-        yield Fault("control", "latitude and longitude are written together or not at all")
+        yield FileFault("control", "latitude and longitude are written together or not at all")
     if len(control.client_addresses) > CLIENT_ADDRESSES_MAX:
-        yield Fault("control.client_addresses", f"holds more than {CLIENT_ADDRESSES_MAX}")
+        yield FileFault("control.client_addresses", f"holds more than {CLIENT_ADDRESSES_MAX}")
     for index, address in enumerate(control.controllers):
         if address.port == 0 or address in control.controllers[:index]:
-            yield Fault(f"control.controllers[{index}]", "needs a port of its own")
+            yield FileFault(f"control.controllers[{index}]", "needs a port of its own")
     if control.controllers and not file.keeps_state:
-        yield Fault(
+        yield FileFault(
             "control.controllers",
             "needs `state.folder`, to keep what was last ordered for when no controller is there",
             beside="state.folder",
         )
     looks_apart_ns = control.adopted_max * _SECOND_NS // file.sections.probes.adopted_per_s
     if control.controllers and looks_apart_ns >= file.core.observation.replica_stale_ns:
-        yield Fault(
+        yield FileFault(
             "probes.adopted_per_s",
             "looks at each of control.adopted_max engines less often than observation.replica_stale",
             beside="observation.replica_stale",
         )
     if control.silence_max_ns <= control.report_interval_ns:
-        yield Fault("control.silence_max", "should be longer than control.report_interval")
+        yield FileFault("control.silence_max", "should be longer than control.report_interval")
 
 
-def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
+def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[FileFault]:
     """Faults between settings that decisions depend on, from a region file or from a snapshot."""
     attempt, observation = core.attempt, core.observation
     if observation.replica_stale_ns <= probes.interval_ns:
-        yield Fault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
+        yield FileFault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
     if attempt.breaker_open_max_ns < attempt.breaker_open_ns:
-        yield Fault("attempt.breaker_open_max", "is below attempt.breaker_open", beside="attempt.breaker_open")
+        yield FileFault("attempt.breaker_open_max", "is below attempt.breaker_open", beside="attempt.breaker_open")
     if observation.keep_alive_ns < observation.publish_interval_ns:
-        yield Fault(
+        yield FileFault(
             "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
         )
     for faults in CORE_CHECKS:
         yield from faults(core)
 
 
-def _dns_faults(file: RegionFile) -> Iterator[Fault]:
+def _dns_faults(file: RegionFile) -> Iterator[FileFault]:
     """Require numeric, distinct addresses: delegations name DNS servers by address, and resolvers ask them at one
     port."""
     listened = file.sections.dns.listen
     for index, address in enumerate(listened):
         if not address.is_numeric:
-            yield Fault(f"dns.listen[{index}]", f"{address} is not an address and a port such as 192.0.2.53:53")
+            yield FileFault(f"dns.listen[{index}]", f"{address} is not an address and a port such as 192.0.2.53:53")
         if address.port and address in listened[:index]:
-            yield Fault(f"dns.listen[{index}]", f"{address} is listed twice")
+            yield FileFault(f"dns.listen[{index}]", f"{address} is listed twice")
 
 
-def _pool_faults(file: RegionFile) -> Iterator[Fault]:
+def _pool_faults(file: RegionFile) -> Iterator[FileFault]:
     names = [each.name for each in file.pools]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield Fault(f"pools[{index}].name", f"{name!r} is used twice")
+            yield FileFault(f"pools[{index}].name", f"{name!r} is used twice")
     pools = file.pool_specs()
     named = [(f"replicas[{index}]", each) for index, each in enumerate(file.replicas)]
     members = [*named, *((f"{key}[{index}]", each) for key, index, each in file.found())]
     for path, each in members:
         if not isinstance(each.pool, str):
-            yield Fault(f"{path}.pool", "names a pool, which is described under `pools`")
+            yield FileFault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
     for spec in pools.values():
         if spec.connector is not None:
             for check in POOL_CHECKS:
                 if fault := check(file.core, spec.connector):
                     section, _, what = fault.partition(": ")
-                    yield Fault(section, what)
+                    yield FileFault(section, what)
 
 
-def _number_faults(file: RegionFile) -> Iterator[Fault]:
+def _number_faults(file: RegionFile) -> Iterator[FileFault]:
     sections = file.sections
     limits, peering, control = sections.limits, sections.peering, sections.control
     if limits.prompt_blocks_max > PROMPT_BLOCKS_MAX:
-        yield Fault("limits.prompt_blocks_max", f"should be at most {PROMPT_BLOCKS_MAX}: no forward carries more")
+        yield FileFault("limits.prompt_blocks_max", f"should be at most {PROMPT_BLOCKS_MAX}: no forward carries more")
     if peering.message_max_bytes <= limits.body_max_bytes:
-        yield Fault(
+        yield FileFault(
             "peering.message_max",
             "should exceed limits.body_max, or large requests could never be forwarded",
             beside="limits.body_max",
         )
     if peering.forwards_held_peer_max_bytes < peering.message_max_bytes:
-        yield Fault(
+        yield FileFault(
             "peering.forwards_held_peer_max",
             "is below peering.message_max, so that no forward could come in",
             beside="peering.message_max",
         )
     if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
-        yield Fault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
+        yield FileFault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
     longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # half the age: time for new forwards
     if peering.connection_grace_ns < max(longest_ns, peering.connection_age_ns):
         running = "is below limits.request_deadline and half of peering.connection_age, so running calls would be cut"
-        yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
+        yield FileFault("peering.connection_grace", running, beside="limits.request_deadline")
     if peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
-        yield Fault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")
+        yield FileFault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")
     yield from core_faults(file.core, sections.probes)
     for key, value_ns, least, least_ns in (
         ("peering.reconnect_max", peering.reconnect_max_ns, "peering.reconnect_min", peering.reconnect_min_ns),
@@ -251,4 +253,4 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
         ),
     ):
         if value_ns < least_ns:
-            yield Fault(key, f"is below {least}", beside=least)
+            yield FileFault(key, f"is below {least}", beside=least)

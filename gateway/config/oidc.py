@@ -15,7 +15,7 @@ from pydantic import Field
 from gateway.config.names import Model
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import ServiceClass
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.settings import Section
 from mesh.tokens.config import ClaimText, IssuerConfig, issuer_faults
 from mesh.values import Id
@@ -96,7 +96,7 @@ class OidcConfig(Struct, frozen=True):
     """Token holders of one tenant counted separately per day; further ones are counted together."""
 
 
-def oidc_faults(config: OidcConfig, *, insecure: bool, keeps_usage: bool) -> Iterator[Fault]:
+def oidc_faults(config: OidcConfig, *, insecure: bool, keeps_usage: bool) -> Iterator[FileFault]:
     """Faults between keys that are valid by themselves. `keeps_usage`: whether usage survives a restart."""
     yield from issuer_faults("oidc", config.issuers, insecure=insecure)
     for index, each in enumerate(config.issuers):
@@ -108,18 +108,18 @@ def oidc_faults(config: OidcConfig, *, insecure: bool, keeps_usage: bool) -> Ite
             yield from _choice_faults(f"{path}.plan", each.plan, "oidc.plans", config.plans)
     for name, plan in config.plans.items():
         if not keeps_usage and (plan.tokens_per_day is not None or plan.tokens_per_month is not None):
-            yield Fault(f"oidc.plans.{name}", "a budget has to survive restarts: it needs state.folder")
+            yield FileFault(f"oidc.plans.{name}", "a budget has to survive restarts: it needs state.folder")
 
 
 def _choice_faults(
     path: str, choice: ChoiceConfig, section: str = "", known: Mapping[str, object] | None = None
-) -> Iterator[Fault]:
+) -> Iterator[FileFault]:
     if (choice.value is None) == (choice.claim is None):
-        yield Fault(path, "takes a value or a claim, and not both")
+        yield FileFault(path, "takes a value or a claim, and not both")
     if choice.claim is None and (choice.map or choice.default is not None):
-        yield Fault(path, "has a map or a default, and no claim that they would be for")
+        yield FileFault(path, "has a map or a default, and no claim that they would be for")
     if known is None:
         return
     for name in (choice.value, choice.default, *choice.map.values()):
         if name is not None and name not in known:
-            yield Fault(path, f"{name!r} is none of {section}")
+            yield FileFault(path, f"{name!r} is none of {section}")

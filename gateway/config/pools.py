@@ -10,7 +10,7 @@ from pydantic import StrictBool, model_validator
 
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.settings import FileModel
 from mesh.values import Count, Duration, Id
 
@@ -50,15 +50,17 @@ class PoolFile(FileModel):
         is_disaggregated = self.kind is PoolKind.DISAGGREGATED
         for key in ("connector", "decode_batch_max"):
             if is_disaggregated and getattr(self, key) is None:
-                raise KeyFaults(Fault(key, "a disaggregated pool needs it"))
+                raise KeyFaults(FileFault(key, "a disaggregated pool needs it"))
         for key in ("connector", "decode_batch_max", "kv_tokens"):
             if not is_disaggregated and getattr(self, key) is not None:
-                raise KeyFaults(Fault(key, "belongs to a disaggregated pool"))
+                raise KeyFaults(FileFault(key, "belongs to a disaggregated pool"))
         context, threshold = self.context_tokens_max, self.threshold_tokens
         if threshold is not None and context is not None and threshold > context:
-            raise KeyFaults(Fault("threshold_tokens", f"is above context_tokens_max, {context}: nothing so long fits"))
+            raise KeyFaults(
+                FileFault("threshold_tokens", f"is above context_tokens_max, {context}: nothing so long fits")
+            )
         if not is_disaggregated and self.lease != _LEASE_NS:
-            raise KeyFaults(Fault("lease", "belongs to a disaggregated pool"))
+            raise KeyFaults(FileFault("lease", "belongs to a disaggregated pool"))
         return self
 
     def as_spec(self) -> PoolSpec:
@@ -88,7 +90,7 @@ class PoolMember(Struct, frozen=True):
     models: frozenset[str]
 
 
-def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember]) -> Iterator[Fault]:
+def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember]) -> Iterator[FileFault]:
     """Faults of described pools, and of the replicas that name them."""
     places: dict[PoolName, str] = {}
     models: dict[PoolName, frozenset[str]] = {}
@@ -100,27 +102,31 @@ def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember
         if spec.kind is not PoolKind.DISAGGREGATED:
             continue
         if places.setdefault(member.pool, member.region) != member.region:
-            yield Fault(f"{member.path}.region", f"the disaggregated pool {member.pool} stands in one region")
+            yield FileFault(f"{member.path}.region", f"the disaggregated pool {member.pool} stands in one region")
         if models.setdefault(member.pool, member.models) != member.models:
-            yield Fault(f"{member.path}.models", f"all of the disaggregated pool {member.pool} serve the same models")
+            yield FileFault(
+                f"{member.path}.models", f"all of the disaggregated pool {member.pool} serve the same models"
+            )
     for index, (name, spec) in enumerate(pools.items()):
         missing = {ReplicaRole.PREFILL, ReplicaRole.DECODE} - roles.get(name, set())
         if spec.kind is PoolKind.DISAGGREGATED and missing:
-            yield Fault(f"pools[{index}]", f"{name} has no {' and no '.join(sorted(missing))} worker")
+            yield FileFault(f"pools[{index}]", f"{name} has no {' and no '.join(sorted(missing))} worker")
 
 
-def _member_faults(member: PoolMember, spec: PoolSpec) -> Iterator[Fault]:
+def _member_faults(member: PoolMember, spec: PoolSpec) -> Iterator[FileFault]:
     if spec.kind is PoolKind.UNIFIED:
         if member.role is not ReplicaRole.UNIFIED:
-            yield Fault(f"{member.path}.role", f"{member.role} is for a disaggregated pool, and {spec.name} is not one")
+            yield FileFault(
+                f"{member.path}.role", f"{member.role} is for a disaggregated pool, and {spec.name} is not one"
+            )
         elif member.group is not None:
-            yield Fault(f"{member.path}.group", "belongs to a decode worker")
+            yield FileFault(f"{member.path}.group", "belongs to a decode worker")
         return
     if member.role is ReplicaRole.UNIFIED:
-        yield Fault(f"{member.path}.role", f"in the disaggregated pool {spec.name} it is prefill or decode")
+        yield FileFault(f"{member.path}.role", f"in the disaggregated pool {spec.name} it is prefill or decode")
     if member.group is not None and member.role is not ReplicaRole.DECODE:
-        yield Fault(f"{member.path}.group", "belongs to a decode worker")
+        yield FileFault(f"{member.path}.group", "belongs to a decode worker")
     assert spec.connector is not None, "checked with the pool"
     wanted = _DIALECTS.get(spec.connector, Dialect.VLLM)
     if member.dialect is not wanted:
-        yield Fault(f"{member.path}.dialect", f"the connector {spec.connector} of pool {spec.name} is {wanted}'s")
+        yield FileFault(f"{member.path}.dialect", f"the connector {spec.connector} of pool {spec.name} is {wanted}'s")

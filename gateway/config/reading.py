@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gateway.config.checks import faults_between
 from gateway.config.region_file import CoreFile, RegionFile
 from mesh.environment import PROCESS_ENVIRONMENT
-from mesh.faults import Fault, FileError
+from mesh.faults import FileError, FileFault
 from mesh.values import FileContext
 from mesh.yaml_file import YamlFile, faults_in, read_yaml
 
@@ -28,7 +28,7 @@ def read_named_files(file: RegionFile, environ: Mapping[str, str] = PROCESS_ENVI
 _OF_POLICY = ("policy", "policy_version", "policy_options")
 
 
-def _policy_faults(source: YamlFile) -> Iterator[Fault]:
+def _policy_faults(source: YamlFile) -> Iterator[FileFault]:
     """Faults of the placement policy, whose name is otherwise looked up only once all keys are valid."""
     section = source.mapping().get("placement")
     named = {key: section[key] for key in _OF_POLICY if key in section} if isinstance(section, dict) else {}

@@ -46,7 +46,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
 )
 from gateway.features.sections import CORE_CHECKS
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.settings import AnySections, FileModel, Section, SectionsFile
 from mesh.values import AddressText, FileContext, FilePath, Id, WebUrl, checked_secret, read_secret
 from mesh.yaml_file import YamlFile
@@ -371,7 +371,7 @@ class CoreFile(RegionSections[CoreConfig]):
     @model_validator(mode="after")
     def _check_placement(self) -> Self:
         core = self.take(CoreConfig)
-        faults = [Fault(f"placement.{key}", what) for key, what in placement_faults(core.placement)]
+        faults = [FileFault(f"placement.{key}", what) for key, what in placement_faults(core.placement)]
         if faults := [*faults, *(fault for check in CORE_CHECKS for fault in check(core))]:
             raise KeyFaults(*faults)
         return self
@@ -554,4 +554,4 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
 
 def _fault(key: str, message: str) -> KeyFaults:
-    return KeyFaults(Fault(key, message))
+    return KeyFaults(FileFault(key, message))

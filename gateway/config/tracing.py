@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.values import SECOND_NS, Address, WebUrl, checked_secret, read_secret
 
 EXTRA = "otel"
@@ -104,35 +104,35 @@ class TracingConfig(Struct, frozen=True):
         return Address(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
-def tracing_faults(config: TracingConfig) -> Iterator[Fault]:
+def tracing_faults(config: TracingConfig) -> Iterator[FileFault]:
     """Faults between tracing settings, and a missing OpenTelemetry installation."""
     if config.endpoint is None:
         return
     url = urlsplit(config.endpoint)
     if not url.hostname or url.username or url.query or url.fragment:
-        yield Fault("tracing.endpoint", "should name a host, and no user, query or fragment")
+        yield FileFault("tracing.endpoint", "should name a host, and no user, query or fragment")
     if config.protocol is Protocol.GRPC and url.path.strip("/"):
-        yield Fault("tracing.endpoint", "should have no path with protocol: grpc")
+        yield FileFault("tracing.endpoint", "should have no path with protocol: grpc")
     if config.protocol is Protocol.HTTP and not url.path.strip("/"):
-        yield Fault("tracing.endpoint", "should have its path with protocol: http, as a rule /v1/traces")
+        yield FileFault("tracing.endpoint", "should have its path with protocol: http, as a rule /v1/traces")
     is_encrypted = url.scheme == "https"
     if config.tls is not None:
         if not is_encrypted:
-            yield Fault("tracing.tls", "the collector is not reached by https")
+            yield FileFault("tracing.tls", "the collector is not reached by https")
         if (config.tls.certificate is None) != (config.tls.key is None):
-            yield Fault("tracing.tls", "certificate and key are written together or not at all")
+            yield FileFault("tracing.tls", "certificate and key are written together or not at all")
     if config.headers_file is not None and config.headers_env is not None:
-        yield Fault("tracing", "headers_file and headers_env exclude each other")
+        yield FileFault("tracing", "headers_file and headers_env exclude each other")
     has_headers = config.headers_file is not None or config.headers_env is not None
     collector = config.collector
     if has_headers and not is_encrypted and collector is not None and not collector.is_loopback:
-        yield Fault("tracing.endpoint", "keys would go beyond this machine in the clear: use https, or no headers")
+        yield FileFault("tracing.endpoint", "keys would go beyond this machine in the clear: use https, or no headers")
     if config.queue_max > _QUEUE_MAX:
-        yield Fault("tracing.queue_max", f"should be at most {_QUEUE_MAX}")
+        yield FileFault("tracing.queue_max", f"should be at most {_QUEUE_MAX}")
     if not config.batch_max <= min(config.queue_max, _BATCH_MAX):
-        yield Fault("tracing.batch_max", f"should be at most {_BATCH_MAX}, and tracing.queue_max")
+        yield FileFault("tracing.batch_max", f"should be at most {_BATCH_MAX}, and tracing.queue_max")
     if not is_installed(config.protocol):
-        yield Fault("tracing.endpoint", f"tracing is not installed: install nightside[{EXTRA}]")
+        yield FileFault("tracing.endpoint", f"tracing is not installed: install nightside[{EXTRA}]")
 
 
 def is_installed(protocol: Protocol) -> bool:
@@ -158,7 +158,9 @@ def collector_headers(config: TracingConfig, environ: Mapping[str, str]) -> dict
         return {}
     headers = _headers(key, written)
     if config.protocol is Protocol.GRPC and any(name.endswith("-bin") for name in headers):
-        raise KeyFaults(Fault(key, "names a header that ends in -bin, which over gRPC are for bytes and not for text"))
+        raise KeyFaults(
+            FileFault(key, "names a header that ends in -bin, which over gRPC are for bytes and not for text")
+        )
     return headers
 
 
@@ -166,5 +168,5 @@ def _headers(key: str, written: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in written.split(",") if pair.strip()]
     headers = {name.strip().lower(): text.strip() for name, _, text in pairs}
     if not all(map(_HEADER_NAME.fullmatch, headers)) or not all(headers.values()):
-        raise KeyFaults(Fault(key, "is not of the form NAME=VALUE,NAME=VALUE"))
+        raise KeyFaults(FileFault(key, "is not of the form NAME=VALUE,NAME=VALUE"))
     return headers

@@ -36,7 +36,7 @@ from gateway.door.route_not_found import route_hint
 from gateway.door.settings import HttpSettings
 from gateway.door.shapes import shape_of
 from gateway.door.uploads import TURN_BYTES, Uploads, check_announced
-from gateway.http1.server import Exchange, Fault
+from gateway.http1.server import Exchange, HttpFault
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.records.usage_book import UsageBook
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, TenantBudget
@@ -63,14 +63,14 @@ _JSON = {"content-type": "application/json; charset=utf-8"}
 _CALLS = {path.encode(): (path, shape_of(path, {})) for path in POSTED_PATHS}
 """Calls with a body, by the target of their request line as nearly all clients write it."""
 _MODELS = "/v1/models"
-_FAULTS: dict[Fault, ErrorKind] = {
-    Fault.INVALID_REQUEST: errors.INVALID_REQUEST,
-    Fault.INVALID_HEADER: errors.INVALID_HEADER,
-    Fault.INVALID_TRANSFER_ENCODING: errors.INVALID_TRANSFER_ENCODING,
-    Fault.VERSION_NOT_SUPPORTED: errors.VERSION_NOT_SUPPORTED,
-    Fault.HEADERS_TOO_LARGE: errors.HEADERS_TOO_LARGE,
-    Fault.HEADERS_INCOMPLETE: errors.HEADERS_INCOMPLETE,
-    Fault.TOO_MANY_CONNECTIONS: errors.TOO_MANY_CONNECTIONS,
+_FAULTS: dict[HttpFault, ErrorKind] = {
+    HttpFault.INVALID_REQUEST: errors.INVALID_REQUEST,
+    HttpFault.INVALID_HEADER: errors.INVALID_HEADER,
+    HttpFault.INVALID_TRANSFER_ENCODING: errors.INVALID_TRANSFER_ENCODING,
+    HttpFault.VERSION_NOT_SUPPORTED: errors.VERSION_NOT_SUPPORTED,
+    HttpFault.HEADERS_TOO_LARGE: errors.HEADERS_TOO_LARGE,
+    HttpFault.HEADERS_INCOMPLETE: errors.HEADERS_INCOMPLETE,
+    HttpFault.TOO_MANY_CONNECTIONS: errors.TOO_MANY_CONNECTIONS,
 }
 
 Serve = Callable[[ClientCall], None]
@@ -173,7 +173,7 @@ class ClientApi:
             exchange.on_left = call.left
             self._guarded(call, self._route)
 
-    def refuse(self, fault: Fault) -> bytes:
+    def refuse(self, fault: HttpFault) -> bytes:
         kind = _FAULTS[fault]
         self._on_refused(Refusal(kind.code, kind.status, kind.message))
         return raw_answer(kind, self._settings)

@@ -28,7 +28,7 @@ from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.origins import origin_of
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
 from gateway.http1.client import ClientExchange, ConnectionPool
-from gateway.request.body_edits import CACHE_SALT, Setting, set_members
+from gateway.request.body_edits import CACHE_SALT, BodySetting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.extras import ask_for
@@ -434,14 +434,14 @@ def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundReques
 def _body(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> tuple[LegBody, tuple[Extra, ...]]:
     """Body for the engine, in two parts so that a large one is not copied, and the extras asked for beyond the client's
     request."""
-    settings: list[Setting] = []
+    settings: list[BodySetting] = []
     extras: tuple[Extra, ...] = ()
     if order.extras and request.profile.stream:
         wanted = [extra for extra in order.extras if endpoint.dialect in _TOLD_BY[extra]]
         settings, extras = ask_for(wanted, request.path, request.body)
     salt = request.cache_salt
     if salt is not None and endpoint.takes_cache_salt:
-        settings.append(Setting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))
+        settings.append(BodySetting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))
     if not settings:
         return (b"", request.body), extras
     if len(settings) == 1:

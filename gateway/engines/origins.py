@@ -7,13 +7,13 @@ from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.engines.tls import EngineTls
-from gateway.http1.client import Origin
+from gateway.http1.client import HttpOrigin
 
 _SCHEMES = {"http": 80, "https": 443}
 
 
 @lru_cache(maxsize=4096)
-def origin_of(url: str, tls: EngineTls | None = None) -> tuple[Origin, str]:
+def origin_of(url: str, tls: EngineTls | None = None) -> tuple[HttpOrigin, str]:
     """Server of an engine's base URL, and the path prefix of all its routes: the same object for the same engine.
     Raises ValueError."""
     parts = urlsplit(url)
@@ -21,9 +21,9 @@ def origin_of(url: str, tls: EngineTls | None = None) -> tuple[Origin, str]:
         raise ValueError(f"{url} is no http or https URL with a host")
     prefix = parts.path.rstrip("/")
     if parts.scheme == "http":
-        return Origin(parts.hostname, _port_of(parts), None), prefix
+        return HttpOrigin(parts.hostname, _port_of(parts), None), prefix
     context = ssl.create_default_context() if tls is None else tls.context
-    return Origin(parts.hostname, _port_of(parts), context, None if tls is None else tls.server_name), prefix
+    return HttpOrigin(parts.hostname, _port_of(parts), context, None if tls is None else tls.server_name), prefix
 
 
 def _port_of(parts: SplitResult) -> int:

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.config.targets import Dialect
-from gateway.request.body_edits import Member
+from gateway.request.body_edits import BodyMember
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.legs import OutboundRequest
 
 _NOTHING = msgspec.Raw()
-_CONTENT = Member("content")
+_CONTENT = BodyMember("content")
 
 
 class TokenizerLacks(Exception):

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from gateway.core.vocabulary import PoolName, PoolSpec
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 
 class WrittenFile(Protocol):
@@ -30,7 +30,7 @@ class WrittenFile(Protocol):
 class FeatureSection(Struct, frozen=True):
     """Section of one feature. Every hook does nothing unless the section overrides it."""
 
-    def faults(self, file: WrittenFile) -> Iterator[Fault]:  # noqa: ARG002
+    def faults(self, file: WrittenFile) -> Iterator[FileFault]:  # noqa: ARG002
         """Faults between keys that are valid by themselves."""
         yield from ()
 

@@ -22,13 +22,13 @@ from gateway.features.prices.key import PricesPath
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
 from gateway.features.sharing.checks import sharing_faults
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 POLICIES: dict[str, type[Policy]] = {
     PlacementPolicy.PRICE: Price,
 }
 """Placement policies that come with a feature, by the name that the region file has for them."""
-CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[Fault]]] = [
+CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[FileFault]]] = [
     class_faults,
     decode_faults,
     length_faults,

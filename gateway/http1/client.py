@@ -37,7 +37,7 @@ another answer."""
 
 
 @dataclass(eq=False, slots=True)
-class Origin:
+class HttpOrigin:
     """Server whose connections are interchangeable: those of one object."""
 
     host: str
@@ -333,7 +333,7 @@ class ClientExchange:
     )
 
     def __init__(
-        self, pool: ConnectionPool, origin: Origin, head: bytes, body: bytes | memoryview, taker: AnswerTaker
+        self, pool: ConnectionPool, origin: HttpOrigin, head: bytes, body: bytes | memoryview, taker: AnswerTaker
     ) -> None:
         self.taker = taker
         self.take = taker.on_data
@@ -437,14 +437,14 @@ class ConnectionPool:
         self.on_turn = on_turn
         self._connect_s = connect_s
         self._idle_s = idle_s
-        self._idle: dict[Origin, deque[ClientConnection]] = {}
+        self._idle: dict[HttpOrigin, deque[ClientConnection]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def request(
         self,
         method: str,
-        origin: Origin,
+        origin: HttpOrigin,
         path: str,
         headers: Iterable[tuple[str, str]],
         body: bytes | memoryview,
@@ -459,7 +459,14 @@ class ConnectionPool:
         return exchange
 
     async def fetch(
-        self, method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, bytes_max: int
+        self,
+        method: str,
+        origin: HttpOrigin,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes,
+        *,
+        bytes_max: int,
     ) -> Fetched:
         """Send a request and wait for its whole answer. Raises OSError; one of them is EngineGone, for a body of more
         than `bytes_max` bytes, too."""
@@ -470,7 +477,7 @@ class ConnectionPool:
         finally:
             exchange.stop()
 
-    def take_back(self, origin: Origin, connection: ClientConnection) -> None:
+    def take_back(self, origin: HttpOrigin, connection: ClientConnection) -> None:
         if not connection.is_usable or self._is_closed:
             connection.abort()
             return
@@ -492,7 +499,7 @@ class ConnectionPool:
                 connection.abort()
         self._idle.clear()
 
-    async def connect(self, origin: Origin) -> ClientConnection:
+    async def connect(self, origin: HttpOrigin) -> ClientConnection:
         connection = ClientConnection(self.on_turn)
         protocol = cast(asyncio.Protocol, connection)  # structural: all methods, without the base class
         server_name = origin.server_name if origin.tls is not None else None
@@ -506,7 +513,7 @@ class ConnectionPool:
             raise
         return connection
 
-    def _take_idle(self, origin: Origin) -> ClientConnection | None:
+    def _take_idle(self, origin: HttpOrigin) -> ClientConnection | None:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
@@ -568,7 +575,7 @@ class _Fetching:
             self.answer.set_exception(error)
 
 
-def request_head(method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], length: int) -> bytes:
+def request_head(method: str, origin: HttpOrigin, path: str, headers: Iterable[tuple[str, str]], length: int) -> bytes:
     """Serialise a request's head. Header values are text as of `header_values.py`, so that the client's bytes are
     restored. Raises ValueError for a name or value that contains a line break."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host

@@ -47,7 +47,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _METHODS = {each: each.decode() for each in (b"GET", b"HEAD", b"POST", b"DELETE", b"OPTIONS", b"PUT", b"PATCH")}
 
 
-class Fault(StrEnum):
+class HttpFault(StrEnum):
     """Reason for refusing a connection or a request before its handler has seen it."""
 
     INVALID_REQUEST = "invalid_request"
@@ -102,7 +102,7 @@ class Handler(Protocol):
         """Serve a request whose headers are complete; of its body, some or all may have arrived. Never raises."""
         ...
 
-    def refuse(self, fault: Fault) -> bytes:
+    def refuse(self, fault: HttpFault) -> bytes:
         """Whole answer for a client that is refused without a handler, after which the connection is closed."""
         ...
 
@@ -361,7 +361,7 @@ class ServerConnection:
         self._lingering: Exchange | None = None
         """Request that was answered before all of its body had arrived."""
         self._closes_after_lingering = False
-        self._fault: Fault | None = None
+        self._fault: HttpFault | None = None
         self._is_refused = False
         """True once the reason for closing was sent."""
         self._since_s = 0.0
@@ -441,7 +441,7 @@ class ServerConnection:
         if exchange is not None and self._fault is None and not self._is_head_over:
             exchange.target += url
             if len(exchange.target) > self.server.limits.header_line_bytes_max:
-                self._fault = Fault.HEADERS_TOO_LARGE
+                self._fault = HttpFault.HEADERS_TOO_LARGE
 
     def on_header(self, name: bytes, value: bytes) -> None:
         exchange = self._parsing
@@ -451,7 +451,7 @@ class ServerConnection:
         size = len(name) + len(value)
         self._headers_bytes += size
         if size > limits.header_line_bytes_max or self._headers_bytes > limits.headers_bytes_max:
-            self._fault = Fault.HEADERS_TOO_LARGE
+            self._fault = HttpFault.HEADERS_TOO_LARGE
             return
         key = _NAMES.get(name) or _name_of(name)
         text = from_bytes(value)
@@ -461,7 +461,7 @@ class ServerConnection:
         else:
             is_too_many = headers.repeat(key, text) > limits.header_count_max
         if is_too_many:
-            self._fault = Fault.HEADERS_TOO_LARGE
+            self._fault = HttpFault.HEADERS_TOO_LARGE
 
     def on_headers_complete(self) -> None:
         parser, exchange = self._parser, self._parsing
@@ -561,7 +561,7 @@ class ServerConnection:
                 self.close()
         elif self._unfinished_bytes:
             if waited_s >= limits.headers_s:
-                self._refuse(Fault.HEADERS_INCOMPLETE)
+                self._refuse(HttpFault.HEADERS_INCOMPLETE)
         elif waited_s >= limits.idle_s:
             self.close()
 
@@ -580,7 +580,7 @@ class ServerConnection:
             self._since_s = self.server.time()
         self._unfinished_bytes += 1 if self._has_progressed else len(data)
         if self._unfinished_bytes > self.server.limits.headers_bytes_max:
-            self._fault = self._fault or Fault.HEADERS_TOO_LARGE
+            self._fault = self._fault or HttpFault.HEADERS_TOO_LARGE
 
     def _parse(self, parser: httptools.HttpRequestParser, data: bytes) -> bytes | None:
         """Feed the parser. Returns the bytes behind the head of a request for another protocol, which is not spoken
@@ -660,7 +660,7 @@ class ServerConnection:
             return False
         return True
 
-    def _refuse(self, fault: Fault) -> None:
+    def _refuse(self, fault: HttpFault) -> None:
         """Send the reason, let the client read it, and close."""
         transport = self.transport
         if transport is None or self._is_refused:
@@ -690,7 +690,7 @@ class _Goodbye:
             return
         self._server.goodbyes.add(self)
         self._timer = asyncio.get_running_loop().call_later(_GOODBYE_S, self.cut)
-        stream.write(self._server.handler.refuse(Fault.TOO_MANY_CONNECTIONS))
+        stream.write(self._server.handler.refuse(HttpFault.TOO_MANY_CONNECTIONS))
         if stream.can_write_eof():
             stream.write_eof()
         else:
@@ -814,28 +814,28 @@ def _framing_of(headers: Headers) -> bytes:
     return f"POST / HTTP/1.1\r\n{framing}\r\n".encode("latin-1")
 
 
-def _objection(version: str, headers: Headers) -> Fault | None:
+def _objection(version: str, headers: Headers) -> HttpFault | None:
     """Fault of a request's framing. A body that another server could take for a further request would allow request
     smuggling. A request line without an HTTP version is not HTTP, and would be answered without headers."""
     if version not in ("1.1", "1.0"):
-        return Fault.INVALID_REQUEST if version < "1.0" else Fault.VERSION_NOT_SUPPORTED
+        return HttpFault.INVALID_REQUEST if version < "1.0" else HttpFault.VERSION_NOT_SUPPORTED
     is_newest = version == "1.1"
     if "host" not in headers:
         if is_newest:
-            return Fault.INVALID_REQUEST
+            return HttpFault.INVALID_REQUEST
     elif headers.repeated is not None and "host" in headers.repeated:
-        return Fault.INVALID_REQUEST
+        return HttpFault.INVALID_REQUEST
     coding = headers.get("transfer-encoding")
     if coding is None:
         return None
     is_single = headers.repeated is None or "transfer-encoding" not in headers.repeated
     is_plain = is_newest and is_single and coding.strip().lower() == "chunked"
-    return None if is_plain else Fault.INVALID_TRANSFER_ENCODING
+    return None if is_plain else HttpFault.INVALID_TRANSFER_ENCODING
 
 
-def _fault_of(error: httptools.HttpParserError) -> Fault:
+def _fault_of(error: httptools.HttpParserError) -> HttpFault:
     """Kind of a parser's error. There is no exception for an invalid value alone, only a message."""
-    return Fault.INVALID_HEADER if "Invalid header value char" in str(error) else Fault.INVALID_REQUEST
+    return HttpFault.INVALID_HEADER if "Invalid header value char" in str(error) else HttpFault.INVALID_REQUEST
 
 
 @lru_cache(maxsize=1000)

@@ -37,7 +37,7 @@ from gateway.policy.file import (
 )
 from gateway.policy.flows import Region, one_of, others, region_of
 from gateway.policy.words import by_number, places_in_words, tenants_in_words
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 _NOTHING: Mapping[Path, ResidencyPolicy] = MappingProxyType({})
 
@@ -54,7 +54,7 @@ class PolicyFinding(Struct, frozen=True):
 
     severity: Severity
     path: Path
-    fault: Fault
+    fault: FileFault
 
 
 class Check(Struct, frozen=True):
@@ -130,13 +130,13 @@ def _narrowings_without_effect(regions: list[Region], limits: list[Region]) -> I
         place = places.get(limit.place.region)
         if place is None:
             message = "none of the given files is for this region, so nothing is narrowed by it"
-            yield PolicyFinding(Severity.WARNING, limit.path, Fault("region", message))
+            yield PolicyFinding(Severity.WARNING, limit.path, FileFault("region", message))
         elif place != limit.place:
             message = f"is for {in_words(limit.place)}, and the region is {in_words(place)}: it closes the region"
-            yield PolicyFinding(Severity.CONTRADICTION, limit.path, Fault("jurisdiction", message))
+            yield PolicyFinding(Severity.CONTRADICTION, limit.path, FileFault("jurisdiction", message))
 
 
-def _closed(path: Path, policy: ResidencyPolicy, fault: Fault) -> ResidencyPolicy:
+def _closed(path: Path, policy: ResidencyPolicy, fault: FileFault) -> ResidencyPolicy:
     return closed_policy(policy.place, str(PolicyContradiction(path, [fault])))
 
 
@@ -176,7 +176,7 @@ def _stated_twice(regions: list[Region]) -> Iterator[PolicyFinding]:
         other = first.setdefault(region.place.region, region)
         if other is not region:
             message = f"{other.path} is a policy for this region too, and states it as {in_words(other.place)}"
-            yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault("region", message))
+            yield PolicyFinding(Severity.CONTRADICTION, region.path, FileFault("region", message))
 
 
 def _spelled_twice(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -186,7 +186,7 @@ def _spelled_twice(regions: list[Region]) -> Iterator[PolicyFinding]:
             spelling, path = first.setdefault((kind, folded(kind, name)), (name, region.path))
             if spelling != name:
                 message = f"{kind} {name} is written {spelling} in {path}"
-                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(key, message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, FileFault(key, message))
 
 
 def _mistaken_kinds(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -196,7 +196,7 @@ def _mistaken_kinds(regions: list[Region]) -> Iterator[PolicyFinding]:
             known = kinds.get(name)
             if known is not None and kind is not NameKind.TENANT and kind not in known:
                 message = f"{name} stands here as a {kind}, but other files know it as a {min(known)}"
-                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(key, message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, FileFault(key, message))
 
 
 def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
@@ -217,7 +217,7 @@ def _tables_at_odds(regions: list[Region]) -> Iterator[PolicyFinding]:
             known, path = first.setdefault(place.region, (place, region.path))
             if place != known:
                 message = f"has {in_words(place)}, and {path} has {in_words(known)}"
-                yield PolicyFinding(Severity.CONTRADICTION, region.path, Fault(f"regions.{place.region}", message))
+                yield PolicyFinding(Severity.CONTRADICTION, region.path, FileFault(f"regions.{place.region}", message))
 
 
 def _named_and_not_in_table(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -228,7 +228,7 @@ def _named_and_not_in_table(regions: list[Region]) -> Iterator[PolicyFinding]:
         for key, rule in rules_of(region.policy):
             for name in sorted(rule.regions - table.regions.keys()):
                 message = f"names {name}, which is not in the table of regions, and so gets nothing"
-                yield PolicyFinding(Severity.WARNING, region.path, Fault(f"{key}.regions", message))
+                yield PolicyFinding(Severity.WARNING, region.path, FileFault(f"{key}.regions", message))
 
 
 def _sent_but_not_accepted(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -246,9 +246,9 @@ def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, acc
     name = target.place.region
     if name in rule.regions:
         message = f"names {name}, which takes in nothing from here: in {target.path}, {accepted.why}"
-        return PolicyFinding(Severity.CONTRADICTION, region.path, Fault(f"{key}.regions", message))
+        return PolicyFinding(Severity.CONTRADICTION, region.path, FileFault(f"{key}.regions", message))
     message = f"lets requests go to {in_words(target.place)}, which takes in nothing from here: {accepted.why}"
-    return PolicyFinding(Severity.NOTE, region.path, Fault(f"{key}.jurisdictions", message))
+    return PolicyFinding(Severity.NOTE, region.path, FileFault(f"{key}.jurisdictions", message))
 
 
 def _sending_rules(region: Region) -> Iterator[tuple[str, PlaceRule]]:
@@ -275,7 +275,7 @@ def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Policy
                 continue  # the table is of the whole mesh, and the given files need not be
             severity = Severity.WARNING if kind is NameKind.REGION else Severity.NOTE
             whose = "for region" if kind is NameKind.REGION else "for a region in jurisdiction"
-            yield PolicyFinding(severity, region.path, Fault(key, f"none of the given files is {whose} {name}"))
+            yield PolicyFinding(severity, region.path, FileFault(key, f"none of the given files is {whose} {name}"))
 
 
 def _denials_without_effect(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -287,7 +287,7 @@ def _denials_without_effect(regions: list[Region]) -> Iterator[PolicyFinding]:
             for place in (places[name] for name in sorted(denied & places.keys())):
                 if place.jurisdiction not in rule.jurisdictions:
                     message = f"denies {in_words(place)}, which nothing beside it would allow"
-                    yield PolicyFinding(Severity.NOTE, region.path, Fault(f"{key}.denied_regions", message))
+                    yield PolicyFinding(Severity.NOTE, region.path, FileFault(f"{key}.denied_regions", message))
 
 
 def _tenants_forgotten(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -299,7 +299,7 @@ def _tenants_forgotten(regions: list[Region]) -> Iterator[PolicyFinding]:
             message = (
                 f"{tenants_in_words(missing)} {have} in other files and none here, where the region's `process` applies"
             )
-            yield PolicyFinding(Severity.WARNING, region.path, Fault("tenants", message))
+            yield PolicyFinding(Severity.WARNING, region.path, FileFault("tenants", message))
 
 
 def _tenants_wider_than_region(regions: list[Region]) -> Iterator[PolicyFinding]:
@@ -312,7 +312,7 @@ def _tenants_wider_than_region(regions: list[Region]) -> Iterator[PolicyFinding]
             if wider:
                 who, where = tenants_in_words(tenants), places_in_words(wider)
                 message = f"{who} may go to {where}, where the region's own `process` does not"
-                yield PolicyFinding(Severity.NOTE, region.path, Fault(tenant_key(tenants[0]), message))
+                yield PolicyFinding(Severity.NOTE, region.path, FileFault(tenant_key(tenants[0]), message))
 
 
 def _is_wider(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> bool:

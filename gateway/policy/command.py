@@ -29,7 +29,7 @@ from gateway.policy.flows import Region, RegionFlow, flows_between
 from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
 from gateway.policy.samples import copy_samples, samples
 from gateway.policy.words import capitalised, region_sentences
-from mesh.faults import Fault, FileError
+from mesh.faults import FileError, FileFault
 from mesh.regions import is_table
 from mesh.yaml_file import YamlFile, read_yaml
 
@@ -170,11 +170,13 @@ def _is_table(path: Path) -> bool:
         return False
 
 
-def _want_of_table(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _want_of_table(policy: ResidencyPolicy) -> Iterator[FileFault]:
     home = policy.place
     for key, rule in rules_of(policy):
         if rule.jurisdictions - {home.jurisdiction} or rule.regions - {home.region}:
-            yield Fault("regions", f"is missing: {key} names further places, and without a table none of them is known")
+            yield FileFault(
+                "regions", f"is missing: {key} names further places, and without a table none of them is known"
+            )
             return
 
 

@@ -32,7 +32,7 @@ from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPo
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from mesh.descriptions import describe_keys
 from mesh.environment import PROCESS_ENVIRONMENT
-from mesh.faults import Fault, FileError
+from mesh.faults import FileError, FileFault
 from mesh.regions import Name, NamedRegions, RegionEntry, table_named_in, table_of
 from mesh.values import FileContext
 from mesh.yaml_file import YamlFile, read_yaml
@@ -244,7 +244,7 @@ def read_policy(path: Path) -> tuple[YamlFile, PolicyDocument]:
     try:
         file = _read_yaml(path)
         if file.content is None:
-            raise FileError(path, [Fault("", "is empty")])
+            raise FileError(path, [FileFault("", "is empty")])
         around = FileContext(path.parent, PROCESS_ENVIRONMENT)
         return file, file.read_as(PolicyDocument, context=around, words=_shape_words)
     except FileError as error:
@@ -296,7 +296,7 @@ def _suggestion(key: str) -> str:
 # Contradictions within one file.
 
 
-def contradictions_in(policy: ResidencyPolicy) -> list[Fault]:
+def contradictions_in(policy: ResidencyPolicy) -> list[FileFault]:
     """Contradictions within one policy, in the order of the file."""
     return [
         *_empty_rules(policy),
@@ -359,34 +359,34 @@ def folded(kind: NameKind, name: str) -> str:
             return _SAME_JURISDICTION.get(plain, plain)
 
 
-def _empty_rules(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _empty_rules(policy: ResidencyPolicy) -> Iterator[FileFault]:
     for key, rule in rules_of(policy):
         if key != "accept" and not rule.jurisdictions and not rule.regions:
-            yield Fault(key, "allows nowhere: it names neither a jurisdiction nor a region")
+            yield FileFault(key, "allows nowhere: it names neither a jurisdiction nor a region")
 
 
-def _home_faults(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _home_faults(policy: ResidencyPolicy) -> Iterator[FileFault]:
     home, rule = policy.place, policy.process
     if (rule.jurisdictions or rule.regions) and not rule.allows(home):
-        yield Fault("process", f"leaves out the region itself, {in_words(home)}; only a tenant's rule may do that")
+        yield FileFault("process", f"leaves out the region itself, {in_words(home)}; only a tenant's rule may do that")
     if home.region in policy.accept.denied_regions:
-        yield Fault("accept.denied_regions", f"denies the region itself, {in_words(home)}")
+        yield FileFault("accept.denied_regions", f"denies the region itself, {in_words(home)}")
 
 
-def _table_faults(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _table_faults(policy: ResidencyPolicy) -> Iterator[FileFault]:
     if policy.regions is not None and (fault := policy.regions.place_fault(policy.place)):
-        yield Fault("regions", f"this file is for {in_words(policy.place)}, and {fault}")
+        yield FileFault("regions", f"this file is for {in_words(policy.place)}, and {fault}")
 
 
-def _allowed_and_denied(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _allowed_and_denied(policy: ResidencyPolicy) -> Iterator[FileFault]:
     for key, rule in rules_of(policy):
         for region in sorted(rule.regions & rule.denied_regions):
-            yield Fault(f"{key}.regions", f"{region} is both allowed and denied")
+            yield FileFault(f"{key}.regions", f"{region} is both allowed and denied")
 
 
-def _spelled_twice(policy: ResidencyPolicy) -> Iterator[Fault]:
+def _spelled_twice(policy: ResidencyPolicy) -> Iterator[FileFault]:
     first_spelling: dict[tuple[NameKind, str], str] = {}
     for kind, name, key in names_of(policy):
         first = first_spelling.setdefault((kind, folded(kind, name)), name)
         if name != first:
-            yield Fault(key, f"{kind} {name} is written {first} elsewhere in this file")
+            yield FileFault(key, f"{kind} {name} is written {first} elsewhere in this file")

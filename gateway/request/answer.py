@@ -34,7 +34,7 @@ class AnswerSettings:
     """Largest number of prefix hashes over prompt and answer, for the target that resumes a broken answer."""
 
 
-class Answer:
+class ClientAnswer:
     """Client's side of one request: where its answer goes, and how much of it has been sent."""
 
     __slots__ = (

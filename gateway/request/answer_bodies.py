@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Extra, LegResult, LegRole, TargetKind
 from gateway.request.answer_events import TokenUsage
-from gateway.request.answers import USAGE_WITHIN_BYTES, Fault, first_id_of, inspect_answer, usage_at_end, with_opening
+from gateway.request.answers import (
+    USAGE_WITHIN_BYTES,
+    AnswerFault,
+    first_id_of,
+    inspect_answer,
+    usage_at_end,
+    with_opening,
+)
 from gateway.request.continuation import Rewrites
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
@@ -91,7 +98,7 @@ def answer_client_error(leg: LegAnswer, head: LegHead, body: bytes) -> LegEnded:
     return replace(leg_ended(order, LegResult.CLIENT_ERROR, f"status {head.status}"), too_long=too_long)
 
 
-def answer_fault(leg: LegAnswer, head: LegHead, fault: Fault) -> LegEnded:
+def answer_fault(leg: LegAnswer, head: LegHead, fault: AnswerFault) -> LegEnded:
     """Fail so that the core may retry elsewhere, or send the client its own error. Nothing has been sent yet.
 
     An event stream that begins with a 4xx error is answered with that status, which clients handle better.
@@ -174,7 +181,7 @@ class WholeBody(AnswerBody):
         if not self._leg.answer.sink.write(data):
             self._leg.pause()
 
-    def _inspect(self, body: bytes) -> Fault | None:
+    def _inspect(self, body: bytes) -> AnswerFault | None:
         """Inspect a whole answer. Binary answers are not inspected, and a status inside a stored response is not a
         fault of this call."""
         if self._kind.startswith(_OPAQUE_BYTES):
@@ -410,7 +417,7 @@ class EventBody(AnswerBody):
     def _usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None:
         return usage if self._rewriter is None else self._rewriter.usage_of_all(usage)
 
-    def _break_off(self, fault: Fault) -> None:
+    def _break_off(self, fault: AnswerFault) -> None:
         """End a stream at an event that is at fault."""
         self._put_before_fault(self._close())
         self._raise(fault)
@@ -421,7 +428,7 @@ class EventBody(AnswerBody):
         if rest:
             self._put(rest)
 
-    def _raise(self, fault: Fault) -> None:
+    def _raise(self, fault: AnswerFault) -> None:
         """Raise the failure for a fault in the middle of an answer. An answer that an engine gave up to make room is
         retried elsewhere and does not count as a failure."""
         result = result_of(fault.code or 500)

@@ -69,7 +69,7 @@ class Delta(msgspec.Struct):
 NO_DELTA = Delta()
 
 
-class Choice(msgspec.Struct):
+class AnswerChoice(msgspec.Struct):
     index: int = 0
     delta: Delta | None = None
     text: str | None = None
@@ -87,7 +87,7 @@ class Chunk(msgspec.Struct):
     id: str = ""
     created: int | float = 0
     model: str = ""
-    choices: list[Choice] = []
+    choices: list[AnswerChoice] = []
     usage: Counts | None = None
     prompt_token_ids: list[int] | None = None
 

@@ -49,7 +49,7 @@ _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
 @value
-class Fault:
+class AnswerFault:
     """Reason why an answer must not reach the client as it is."""
 
     detail: str
@@ -61,24 +61,24 @@ class Fault:
 
 
 @value
-class Answer:
+class AnswerFacts:
     """Facts that a whole answer states about itself."""
 
-    fault: Fault | None
+    fault: AnswerFault | None
     usage: TokenUsage | None = None
     response_id: str | None = None
     """Id under which a responses API may keep the answer."""
 
 
-def inspect_answer(body: bytes, *, may_give_up: bool = False) -> Answer:
+def inspect_answer(body: bytes, *, may_give_up: bool = False) -> AnswerFacts:
     """Inspect a whole JSON answer: validity, abort, usage, and the id of a stored response. `may_give_up`: it comes
     from a decode worker."""
     document = decode(body)
     if not isinstance(document, dict):
-        return Answer(Fault("the answer is not a JSON object"))
+        return AnswerFacts(AnswerFault("the answer is not a JSON object"))
     response_id = response_id_of(document) if document.get("object") == "response" else None
     fault = fault_of(document, body, is_error=False) or (given_up(document) if may_give_up else None)
-    return Answer(fault, usage_of(document), response_id)
+    return AnswerFacts(fault, usage_of(document), response_id)
 
 
 def first_id_of(beginning: bytes) -> str | None:
@@ -147,25 +147,25 @@ def usage_at_end(tail: bytes) -> TokenUsage | None:
     return None if found is None else usage_of({"usage": decode(found[1])})
 
 
-def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
+def fault_of(document: Any, payload: bytes, *, is_error: bool) -> AnswerFault | None:
     if not isinstance(document, dict):
-        return Fault("an error event", None, payload) if is_error else None
+        return AnswerFault("an error event", None, payload) if is_error else None
     error = document.get("error")
     kind = type_of(document)
     if error or is_error or kind in ("error", "response.failed") or document.get("object") == "error":
         code = status_in(document)
-        return Fault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
+        return AnswerFault(f"the engine reported an error{'' if code is None else f' ({code})'}", code, payload)
     if not _has_sound_choices(document):
-        return Fault("its choices are none")
+        return AnswerFault("its choices are none")
     if _was_aborted(document, kind):
-        return Fault("the engine aborted the request")
+        return AnswerFault("the engine aborted the request")
     return None
 
 
-def given_up(document: Any) -> Fault | None:
+def given_up(document: Any) -> AnswerFault | None:
     """Fault if a decode worker gave the answer up to make room; an error like any other unless it is resumed."""
     if isinstance(document, dict) and any(each.get("stop_reason") == "recomputed" for each in _choices(document)):
-        return Fault("the engine gave the request up to make room", _NO_ROOM)
+        return AnswerFault("the engine gave the request up to make room", _NO_ROOM)
     return None
 
 

@@ -34,7 +34,7 @@ class Unassembled(Exception):
     """Error for a stream that cannot be assembled, with the obstacle. It never quotes the answer."""
 
 
-class TooLong(Unassembled):
+class AnswerTooLong(Unassembled):
     """Error for an answer that is too long; other answers of the same engine need not be."""
 
 
@@ -158,7 +158,7 @@ class Assembler:
             if payload is not None and not payload.startswith(b"[DONE]"):
                 self._take(decode(payload))
         if sum(part.held for part in self._parts) > self._bytes_max:
-            raise TooLong(f"the answer is more than {self._bytes_max} bytes")
+            raise AnswerTooLong(f"the answer is more than {self._bytes_max} bytes")
 
     def finish(self) -> bytes:
         """Return the whole answer. Raises Unassembled if the stream lacked its usage or finish reason."""

@@ -40,7 +40,7 @@ class Anything(msgspec.Struct):
 _ANYTHING = msgspec.json.Decoder(Anything)
 
 
-class Member:
+class BodyMember:
     """Member of the body's outermost object that gateways set, whether or not clients use it."""
 
     def __init__(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Member:
         """Set one member, like `set_members`."""
         if not is_named:  # nearly always
             return _in_front(body, self.named(value))
-        return set_members(body, (Setting(self, value, is_named),))
+        return set_members(body, (BodySetting(self, value, is_named),))
 
     def named(self, text: bytes) -> bytes:
         """Return this member with the value `text`, a JSON text."""
@@ -73,17 +73,17 @@ class Member:
         return [match.span() for match in islice(pattern.finditer(body), _LOOKS_MAX + 1)]
 
 
-class Setting(Struct, frozen=True):
+class BodySetting(Struct, frozen=True):
     """Value that a member is to get."""
 
-    member: Member
+    member: BodyMember
     text: bytes
     """Value as a JSON text."""
     is_named: bool
     """True if the body was found to have a member of this name."""
 
 
-def set_members(body: bytes, settings: Iterable[Setting]) -> tuple[bytes, bytes | memoryview]:
+def set_members(body: bytes, settings: Iterable[BodySetting]) -> tuple[bytes, bytes | memoryview]:
     """Return the body in two parts, with these members and values, each at its present place, else in front.
 
     A named member that cannot be located, because the body is too large or has the name too often or in odd ways, is
@@ -140,14 +140,14 @@ class _Search:
         self._bytes_left = _LOOKED_BYTES_MAX
         self._brackets_left = _ALL_BRACKETS_MAX
 
-    def spans_of(self, members: Sequence[Member]) -> dict[Member, list[tuple[int, int]]]:
+    def spans_of(self, members: Sequence[BodyMember]) -> dict[BodyMember, list[tuple[int, int]]]:
         """Value spans of these members, each of which the outermost object has; members that take too long to find are
         left out."""
         body = self._body
         if not members or len(body) > _SEARCHED_BYTES_MAX:
             return {}
         named = {member: self._named(member) for member in members}
-        spans: dict[Member, list[tuple[int, int]]] = {
+        spans: dict[BodyMember, list[tuple[int, int]]] = {
             member: [] for member, names in named.items() if 0 < len(names) <= _LOOKS_MAX
         }
         self._outer = body.index(b"{") + 1
@@ -168,7 +168,7 @@ class _Search:
                 spans[member].append((end, stop))
         return spans
 
-    def _named(self, member: Member) -> list[tuple[int, int]]:
+    def _named(self, member: BodyMember) -> list[tuple[int, int]]:
         """Positions of a member's name; none if the search would take too long. Escaped names are slower to find, and
         hardly any client writes them except to do harm."""
         may_be_escaped = member.may_be_escaped_in(self._body)
@@ -206,6 +206,6 @@ class _Search:
         return None
 
 
-CACHE_SALT = Member("cache_salt")
+CACHE_SALT = BodyMember("cache_salt")
 """Member of vLLM and SGLang that keeps one client's cache apart from others'."""
-MODEL = Member("model")
+MODEL = BodyMember("model")

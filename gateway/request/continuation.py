@@ -10,7 +10,7 @@ from typing import Protocol
 from gateway.core.kernel.effects import StartLeg
 from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegHead, OutboundRequest
-from gateway.request.resuming import Rest, rest_of
+from gateway.request.resuming import ResumeRequest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for
 from gateway.request.transcript import Hold, Transcript, Unsound
 
@@ -67,7 +67,7 @@ class Continuation:
         self._outbound = outbound
         self._hold = hold
         self._prefix_blocks_max = prefix_blocks_max
-        self._rest: Rest | None = None
+        self._rest: ResumeRequest | None = None
         """Request for the missing rest, since the answer broke."""
         self._has_no_room = False
         """True if there was no room for the rest's body."""
@@ -84,7 +84,7 @@ class Continuation:
         self._rest = rest
         return rest.outbound
 
-    def _make_room_for(self, rest: Rest) -> None:
+    def _make_room_for(self, rest: ResumeRequest) -> None:
         """Reserve room for the rest's own body beside the client's. Raises Unsound."""
         before = 0 if self._rest is None else len(self._rest.outbound.body)
         if not self._hold(len(rest.outbound.body) - before):

@@ -14,7 +14,7 @@ from gateway.core.kernel.effects import Effect, EndRequest, PublishLoad, RecordS
 from gateway.core.kernel.events import ForwardArrived, LegEnded, ProgressSampled, RequestArrived, TimePassed
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LoadReport, Outcome, RequestId
-from gateway.request.port import OpenRequest, Timer
+from gateway.request.port import OpenRequest, PortTimer
 from gateway.request.progress import ProgressBoard
 from mesh.clock import Clock
 from mesh.pump import TAIL_STEPS_DEFAULT, Pump
@@ -104,7 +104,7 @@ class Driver(Pump[Event, Effect]):
         if self.requests.get(record.request_id) is record:
             del self.requests[record.request_id]
 
-    def after(self, delay_s: float, act: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, act: Callable[[], None]) -> PortTimer:
         return asyncio.get_running_loop().call_later(delay_s, self._act, act)
 
     def _act(self, act: Callable[[], None]) -> None:

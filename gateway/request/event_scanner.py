@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.request import answers
 from gateway.request.answer_events import TokenUsage
-from gateway.request.answers import Fault
+from gateway.request.answers import AnswerFault
 from gateway.request.engine_errors import decode
 from gateway.request.sse import EventFramer, events, fields
 
@@ -47,7 +47,7 @@ class EventScanner:
         self.saw_token = False
         self.done = False
         """True once `[DONE]`, or the event that takes its place, has passed."""
-        self.fault: Fault | None = None
+        self.fault: AnswerFault | None = None
         """Fault that makes the rest of the stream useless; the returned bytes end right before the event at fault."""
         self.data_events = 0
         self._events_before_token = 0
@@ -207,9 +207,9 @@ class EventScanner:
         """Handle an event of a shape that no API has: a fault before the first token, ignored after it unless it is cut
         off."""
         if is_broken:
-            self.fault = Fault("the stream broke off inside an event")
+            self.fault = AnswerFault("the stream broke off inside an event")
         elif not self.saw_token:
-            self.fault = Fault("an event is not a JSON object")
+            self.fault = AnswerFault("an event is not a JSON object")
 
     def _note(self, document: dict[str, Any]) -> None:
         """Note facts of this event about the stream as a whole."""
@@ -230,7 +230,7 @@ class EventScanner:
         elif kind == "message_delta":
             self._has_stop_reason = self._has_stop_reason or answers.stop_reason_of(document.get("delta")) is not None
         elif kind == "message_stop" and not self._has_stop_reason:
-            self.fault = Fault("the engine aborted the request")
+            self.fault = AnswerFault("the engine aborted the request")
 
     def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
         """Payloads of the last blocks that contain a marker, newest first."""

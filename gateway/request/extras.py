@@ -19,14 +19,14 @@ import msgspec
 from gateway.core.vocabulary import Extra
 from gateway.request import engine_api
 from gateway.request.bodies import is_set
-from gateway.request.body_edits import Member, Setting
+from gateway.request.body_edits import BodyMember, BodySetting
 from gateway.request.sse import events, fields
 
 _PATHS = frozenset({engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH})
 """Calls that extras apply to; the others have usage in every stream and token ids in none."""
 _ABSENT = msgspec.Raw()
-_STREAM_OPTIONS = Member("stream_options")
-_TOKEN_IDS = Member("return_token_ids")
+_STREAM_OPTIONS = BodyMember("stream_options")
+_TOKEN_IDS = BodyMember("return_token_ids")
 _NAMES = (b'"stream_options"', b'"return_token_ids"', b'"n"', b"\\u00")
 """Members that matter here, and the start of an escape in a name. A body without any of them need not be read again."""
 _FINISHES = re.compile(rb'"finish_reason": ?"')
@@ -65,7 +65,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _OPTIONS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def ask_for(wanted: Iterable[Extra], path: str, body: bytes) -> tuple[list[Setting], tuple[Extra, ...]]:
+def ask_for(wanted: Iterable[Extra], path: str, body: bytes) -> tuple[list[BodySetting], tuple[Extra, ...]]:
     """Return the settings of a stream's body that request the extras, and which of them: without those that the client
     asked for itself, or that this call does not have."""
     if path not in _PATHS:
@@ -76,10 +76,10 @@ def ask_for(wanted: Iterable[Extra], path: str, body: bytes) -> tuple[list[Setti
     return [setting for setting, _ in found], tuple(extra for _, extra in found)
 
 
-def _setting(extra: Extra, asked: _Asked) -> Setting | None:
+def _setting(extra: Extra, asked: _Asked) -> BodySetting | None:
     if extra is Extra.TOKEN_IDS:
         is_named = asked.return_token_ids is not _ABSENT
-        return None if is_set(asked.return_token_ids) else Setting(_TOKEN_IDS, b"true", is_named)
+        return None if is_set(asked.return_token_ids) else BodySetting(_TOKEN_IDS, b"true", is_named)
     is_named = asked.stream_options is not _ABSENT
     options = _options(asked.stream_options) if is_named else {}
     if options is None or _has_several_choices(asked):
@@ -88,7 +88,7 @@ def _setting(extra: Extra, asked: _Asked) -> Setting | None:
         return None
     options.pop("continuous_usage_stats", None)  # meaningless without `include_usage`
     told = b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(raw)) for name, raw in options.items())
-    return Setting(_STREAM_OPTIONS, b'{"include_usage":true%b}' % told, is_named)
+    return BodySetting(_STREAM_OPTIONS, b'{"include_usage":true%b}' % told, is_named)
 
 
 def _has_several_choices(asked: _Asked) -> bool:

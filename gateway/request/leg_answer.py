@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
-from gateway.request.answer import Answer
+from gateway.request.answer import ClientAnswer
 from gateway.request.answer_events import TokenUsage
 from gateway.request.legs import LegFailure, LegHandle, LegHead, LegOpener, OutboundRequest
-from gateway.request.port import Timer
+from gateway.request.port import PortTimer
 from gateway.request.transcript import Unsound
 
 _NEVER_RESUMED = (LegResult.INTERNAL, LegResult.CANCELLED)
@@ -46,7 +46,7 @@ BodyOf = Callable[["LegAnswer", LegHead], AnswerBody]
 
 
 class LegAnswer:
-    """Answer of one leg; the client's share of it goes to the request's `Answer`."""
+    """Answer of one leg; the client's share of it goes to the request's `ClientAnswer`."""
 
     __slots__ = (
         "_body",
@@ -69,7 +69,7 @@ class LegAnswer:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: ClientAnswer,
         order: StartLeg,
         body_of: BodyOf,
         *,
@@ -85,7 +85,7 @@ class LegAnswer:
         self._report_fault = report_fault
         self._body: AnswerBody | None = None
         self._handle: LegHandle | None = None
-        self._timer: Timer | None = None
+        self._timer: PortTimer | None = None
         self._pieces = 0
         self._pieces_seen = 0
         self._is_paused = False

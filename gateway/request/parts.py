@@ -12,7 +12,7 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken, LegEnded
 from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import LegResult, LegRole, PoolName, Target
-from gateway.request.answer import Answer
+from gateway.request.answer import ClientAnswer
 from gateway.request.answer_bodies import (
     EVENT_STREAM,
     JSON_HEADERS,
@@ -26,7 +26,7 @@ from gateway.request.answer_bodies import (
 )
 from gateway.request.answer_events import TokenUsage
 from gateway.request.answers import inspect_answer
-from gateway.request.assembling import Assembler, TooLong, Unassembled, can_be_assembled
+from gateway.request.assembling import AnswerTooLong, Assembler, Unassembled, can_be_assembled
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in
 from gateway.request.leg_answer import AnswerBody, LegAnswer, leg_ended
@@ -48,7 +48,7 @@ class Parts:
     __slots__ = ("_answer", "_assembler", "_assembles", "_compare", "_handed_over", "_nonce", "_on_stray")
 
     def __init__(
-        self, answer: Answer, draw: Callable[[int], bytes], compare: Compare | None, on_stray: OnStray
+        self, answer: ClientAnswer, draw: Callable[[int], bytes], compare: Compare | None, on_stray: OnStray
     ) -> None:
         """Set up the state. `draw` draws random bytes."""
         self._answer = answer
@@ -237,5 +237,5 @@ class AssembledBody(AnswerBody):
         return leg.result
 
     def _left_whole(self, reason: Unassembled) -> LegFailure:
-        self._parts.leave_whole(self._leg.order, is_lasting=not isinstance(reason, TooLong))
+        self._parts.leave_whole(self._leg.order, is_lasting=not isinstance(reason, AnswerTooLong))
         return LegFailure(LegResult.INTERNAL, f"its stream cannot be put together: {reason}")

@@ -19,7 +19,7 @@ Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
 """Effect of the core that concerns one request."""
 
 
-class Timer(Protocol):
+class PortTimer(Protocol):
     def cancel(self) -> None: ...
 
 
@@ -45,7 +45,7 @@ class Port(Protocol):
 
     def now_ns(self) -> int: ...
 
-    def after(self, delay_s: float, act: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, act: Callable[[], None]) -> PortTimer:
         """Call `act` once, in so many seconds, unless the timer is cancelled."""
         ...
 

@@ -18,7 +18,7 @@ from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
-from gateway.request.answer import Answer, AnswerSettings
+from gateway.request.answer import AnswerSettings, ClientAnswer
 from gateway.request.answer_bodies import body_of
 from gateway.request.continuation import BeginContinuation, Continuation
 from gateway.request.engine_api import UNGENERATING_PATHS
@@ -103,7 +103,7 @@ class ProxiedRequest:
         if context.begin_trace is not None:
             self.summary.trace = context.begin_trace(outbound)
         self._arrived_ns = context.port.now_ns()
-        self._answer = Answer(
+        self._answer = ClientAnswer(
             context.port,
             context.settings,
             sink,

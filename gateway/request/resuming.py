@@ -87,7 +87,7 @@ class _RawTurn(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw()
 
 
-class Rest(Struct, frozen=True):
+class ResumeRequest(Struct, frozen=True):
     """Request for the missing rest of a broken answer."""
 
     outbound: OutboundRequest
@@ -99,7 +99,7 @@ class Rest(Struct, frozen=True):
     is dropped."""
 
 
-def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> Rest:
+def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> ResumeRequest:
     """Return the rest of `request`, which is as the client sent it. Raises Unsound."""
     try:
         members: Members = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
@@ -126,7 +126,7 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
     profile = _profile_of_rest(request.profile, body, said, prefix_blocks_max=prefix_blocks_max)
     outbound = replace(request, profile=profile, path=path, body=msgspec.json.encode(rest), stores_response=False)
     most = request.profile.output_tokens_max
-    return Rest(outbound, said, wants_usage, is_full=most is not None and said.tokens >= most)
+    return ResumeRequest(outbound, said, wants_usage, is_full=most is not None and said.tokens >= most)
 
 
 def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_blocks_max: int) -> RequestProfile:

@@ -16,7 +16,7 @@ import msgspec
 from gateway.request import engine_api
 from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_errors import decode
-from gateway.request.resuming import Rest
+from gateway.request.resuming import ResumeRequest
 from gateway.request.sse import events, fields
 
 _DONE = b"data: [DONE]\n\n"
@@ -34,7 +34,7 @@ def _named(kind: str, document: dict[str, Any]) -> bytes:
 class Rewriter:
     """Rewriter of one leg that writes a rest. Comments and other events that are not JSON objects are dropped."""
 
-    def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
+    def __init__(self, rest: ResumeRequest, *, remark: bytes = b"") -> None:
         """Set up the rewriter. `remark`: an event for debugging that is sent right before the end."""
         self._said = rest.said
         self._is_full = rest.is_full
@@ -129,7 +129,7 @@ def _said_nothing(choice: dict[str, Any]) -> dict[str, Any]:
 class _ChoicesRewriter(Rewriter):
     """Rewriter for chat and completions, which have the engine's own shape."""
 
-    def __init__(self, rest: Rest, *, remark: bytes = b"", is_chat: bool = False) -> None:
+    def __init__(self, rest: ResumeRequest, *, remark: bytes = b"", is_chat: bool = False) -> None:
         super().__init__(rest, remark=remark)
         self._wants_usage = rest.wants_usage
         self._is_chat = is_chat
@@ -198,7 +198,7 @@ class _MessagesRewriter(Rewriter):
 
 
 class _ResponsesRewriter(Rewriter):
-    def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
+    def __init__(self, rest: ResumeRequest, *, remark: bytes = b"") -> None:
         super().__init__(rest, remark=remark)
         self._pieces: list[str] = []
         """Text of this leg, repeated by the closing events."""
@@ -266,7 +266,7 @@ _REWRITERS: dict[str, Callable[..., Rewriter]] = {
 }
 
 
-def rewriter_for(path: str, rest: Rest, *, remark: bytes = b"") -> Rewriter:
+def rewriter_for(path: str, rest: ResumeRequest, *, remark: bytes = b"") -> Rewriter:
     """Return the rewriter for the call that the client made, by its path."""
     return _REWRITERS[path](rest, remark=remark)
 

@@ -19,7 +19,7 @@ from gateway.request.answer_events import (
     MESSAGE_EVENTS,
     NO_DELTA,
     RESPONSE_EVENTS,
-    Choice,
+    AnswerChoice,
     Chunk,
     ContentBlock,
     MessageEvent,
@@ -136,7 +136,7 @@ class _ChoicesReader(_Reader):
         if chunk.usage is not None and chunk.usage.completion_tokens:
             said.tokens = max(0, chunk.usage.completion_tokens - self._unsaid)
 
-    def _take_choice(self, choice: Choice) -> None:
+    def _take_choice(self, choice: AnswerChoice) -> None:
         delta = choice.delta or NO_DELTA
         if choice.index:
             raise Unsound("n: one of several answers")

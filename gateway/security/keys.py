@@ -30,7 +30,7 @@ from gateway.config.names import Model
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.settings import FileModel
 from mesh.values import ID_PATTERN, Id
 from mesh.yaml_file import read_yaml
@@ -191,7 +191,7 @@ class KeysFile(FileModel):
             seen: set[str] = set()
             for index, entry in enumerate(entries):
                 if entry.id in seen:
-                    raise KeyFaults(Fault(f"{name}[{index}].id", f"{entry.id!r} is used twice"))
+                    raise KeyFaults(FileFault(f"{name}[{index}].id", f"{entry.id!r} is used twice"))
                 seen.add(entry.id)
         return self
 
@@ -204,12 +204,12 @@ class KeysFile(FileModel):
         document = {"version": 1, "keys": list(map(_written, self.keys))}
         return {**document, "tenants": list(map(_written, self.tenants))} if self.tenants else document
 
-    def budget_faults(self) -> Iterator[Fault]:
+    def budget_faults(self) -> Iterator[FileFault]:
         """Yield a fault for each budget, for a gateway that keeps no usage over a restart."""
         for name, entries in self._entries():
             for index, entry in enumerate(entries):
                 if entry.tokens_per_day is not None or entry.tokens_per_month is not None:
-                    yield Fault(
+                    yield FileFault(
                         f"{name}[{index}]", "a budget has to survive restarts: the region file needs state.folder"
                     )
 

@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from gateway.security.keys import KeyEntry, KeysFile, mint, parse_time, read_keys_file
-from mesh.faults import ConfigError, Fault, FileError
+from mesh.faults import ConfigError, FileError, FileFault
 from mesh.yaml_file import faults_in
 
 KEEP_MAX_NS = 366 * 86_400 * 1_000_000_000
@@ -67,7 +67,7 @@ def rotate_key(path: Path, key_id: str, keep_ns: int, now_ns: int) -> Minted:
     rotation is not. Raises ConfigError."""
     if not 0 <= keep_ns <= KEEP_MAX_NS:
         raise FileError(
-            path, [Fault("old_until", f"a secret is kept for at most {KEEP_MAX_NS // 86_400 // _SECOND_NS} days")]
+            path, [FileFault("old_until", f"a secret is kept for at most {KEEP_MAX_NS // 86_400 // _SECOND_NS} days")]
         )
     key, kept = mint(key_id)
     until = datetime.fromtimestamp((now_ns + keep_ns) // _SECOND_NS, UTC) if keep_ns else None
@@ -105,17 +105,17 @@ def _check_options(path: Path, options: Mapping[str, Any], now_ns: int) -> None:
     """Refuse options that only these functions set, and an expiry in the past, which would make a key that no request
     can use."""
     if ours := sorted(_OURS & options.keys()):
-        raise FileError(path, [Fault(ours[0], "cannot be set")])
+        raise FileError(path, [FileFault(ours[0], "cannot be set")])
     if options.get("expires") is None:
         return
     try:
         expires = parse_time(options["expires"])
     except ValueError as error:
-        raise FileError(path, [Fault("expires", str(error))]) from error
+        raise FileError(path, [FileFault("expires", str(error))]) from error
     assert isinstance(expires, datetime), "parsed"
     if expires.timestamp() * _SECOND_NS <= now_ns:
         raise FileError(
-            path, [Fault("expires", f"{options['expires']} is in the past: no request could ever use the key")]
+            path, [FileFault("expires", f"{options['expires']} is in the past: no request could ever use the key")]
         )
 
 

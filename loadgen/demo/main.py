@@ -51,7 +51,7 @@ from loadgen.demo.story import (
 )
 from loadgen.demo.watch import Watch
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
-from loadgen.live_client import Dialect
+from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import ClosedLoop, LiveClientGroup, LiveRunner, LoadPlan
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
@@ -190,7 +190,7 @@ class Demo:
         scenario = self._scenario
         workload = MultiTurnWorkload(scenario.workload, seed=scenario.seed)
         groups = tuple(_clients(region, mesh, workload) for region in scenario.regions)
-        return LoadPlan(groups, Dialect(scenario.model), load_s, scenario.drain_s)
+        return LoadPlan(groups, EndpointDialect(scenario.model), load_s, scenario.drain_s)
 
 
 def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) -> LiveClientGroup:

@@ -17,7 +17,7 @@ from rich.table import Table
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, figures_on, flows, hit_rate, share
 from loadgen.pages.markdown import NOTHING
-from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestReport
 from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
@@ -31,7 +31,7 @@ class RunResult:
     regions: tuple[RegionName, ...]
     load_s: float
     """Time for which load was sent, up to the end of the load or the interruption."""
-    records: tuple[RequestRecord, ...]
+    records: tuple[RequestReport, ...]
     prefix_tokens: dict[RegionName, PrefixTokens]
     machine: MachineUse | None = None
     is_partial: bool = False
@@ -66,7 +66,7 @@ def _region_figures(run: RunResult, region: RegionName) -> Figures:
     return _figures(records, run.load_s, own_engines)
 
 
-def _figures(records: Sequence[RequestRecord], load_s: float, engines: Iterable[PrefixTokens]) -> Figures:
+def _figures(records: Sequence[RequestReport], load_s: float, engines: Iterable[PrefixTokens]) -> Figures:
     """Figures of the records, with tokens counted at their arrival."""
     answered = [each for each in records if each.served_by is not None]
     local = sum(each.served_by == each.client_region for each in answered)

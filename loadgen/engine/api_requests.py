@@ -18,7 +18,7 @@ from loadgen.engine.fields import (
     served_model,
     text_of_content,
 )
-from loadgen.engine.tokens import TOKEN_ID_MAX, Message, chat_prompt, text_of, token_count
+from loadgen.engine.tokens import TOKEN_ID_MAX, PromptMessage, chat_prompt, text_of, token_count
 from loadgen.engine.tools import Tool, chosen_tool
 from loadgen.engine.vocabulary import Endpoint
 
@@ -192,10 +192,10 @@ def _continued(fields: Fields) -> bytes:
     return last.content.encode("utf-8", "surrogatepass")
 
 
-def messages_of(fields: Fields) -> list[Message]:
+def messages_of(fields: Fields) -> list[PromptMessage]:
     if fields.value("messages") is None:
         raise invalid("messages", "missing", "Field required", fields.members)
-    return [Message(each.text("role"), text_of_content(each.members)) for each in fields.objects("messages")]
+    return [PromptMessage(each.text("role"), text_of_content(each.members)) for each in fields.objects("messages")]
 
 
 def _tool_to_call(fields: Fields) -> Tool | None:

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from loadgen.engine.envelope import Envelope
 from loadgen.engine.experts import ExpertLoad, Packed
-from loadgen.engine.model import Finished, FirstToken
+from loadgen.engine.model import Finished, FirstTokenMade
 from loadgen.engine.vocabulary import FinishReason, Rejection
 
 
@@ -80,7 +80,7 @@ class Pulled:
     at_ns: int
 
 
-DecodeOutput = Pulled | FirstToken | Finished
+DecodeOutput = Pulled | FirstTokenMade | Finished
 
 
 class _Request:
@@ -372,7 +372,7 @@ class DecodeGroup:
             self._count(envelope, envelope.steps)
         self._begin_ns = self._now_ns = at_ns
         entered, self._entered = self._entered, []
-        self._outputs += [FirstToken(each.request_id, at_ns) for each in entered if each.is_alive]
+        self._outputs += [FirstTokenMade(each.request_id, at_ns) for each in entered if each.is_alive]
         self._take_in_what_came()
         self._end_answers()
         if self._is_due:

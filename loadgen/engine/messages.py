@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.engine.api_answers import AnyAnswer, encode
 from loadgen.engine.api_requests import GenerationRequest, check_sampling, messages_of, schema_of
 from loadgen.engine.fields import Fields, cache_salt_of, invalid, json_body, served_model, text_of_content
-from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt, token_count
+from loadgen.engine.tokens import TOKEN_BYTES, PromptMessage, chat_prompt, token_count
 from loadgen.engine.tools import Tool, call_id, chosen_tool
 from loadgen.engine.vocabulary import Endpoint, FinishReason
 
@@ -44,7 +44,7 @@ def count_tokens(content_type: str, body: bytes, served: tuple[str, ...]) -> dic
 
 def _prompt(fields: Fields) -> bytes:
     system = text_of_content({"content": fields.value("system")})
-    return chat_prompt([*([Message("system", system)] if system else []), *messages_of(fields)])
+    return chat_prompt([*([PromptMessage("system", system)] if system else []), *messages_of(fields)])
 
 
 def _tool_to_call(fields: Fields) -> Tool | None:

@@ -66,7 +66,7 @@ class Admitted(_Progress):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken(_Progress):
+class FirstTokenMade(_Progress):
     """Prefill is done and the first output token exists."""
 
 
@@ -103,7 +103,7 @@ class Expired(_Progress):
     """The lease ended before a decode worker fetched the KV cache kept for this request."""
 
 
-EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished | Fetching | Expired
+EngineOutput = Admitted | FirstTokenMade | TokensGenerated | Preempted | Finished | Fetching | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,7 +645,7 @@ class EngineModel:
         request = sequence.request
         if sequence.generated == 0:
             self._prompt_tokens += request.prompt_tokens
-            self._outputs.append(FirstToken(request.request_id, at_ns))
+            self._outputs.append(FirstTokenMade(request.request_id, at_ns))
         elif self._config.report_tokens:
             self._outputs.append(TokensGenerated(request.request_id, at_ns, count))
         sequence.generated += count

@@ -23,7 +23,7 @@ from loadgen.engine.fields import (
     text_of_content,
     text_of_part,
 )
-from loadgen.engine.tokens import TOKEN_BYTES, Message, chat_prompt
+from loadgen.engine.tokens import TOKEN_BYTES, PromptMessage, chat_prompt
 from loadgen.engine.tools import Tool, call_id, chosen_tool
 from loadgen.engine.vocabulary import Endpoint, FinishReason
 
@@ -45,7 +45,7 @@ _ECHOED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest(GenerationRequest):
-    messages: tuple[Message, ...] = ()
+    messages: tuple[PromptMessage, ...] = ()
     """Conversation before the answer."""
     echo: dict[str, Any] = field(default_factory=dict)
     store: bool = True
@@ -53,7 +53,7 @@ class ResponsesRequest(GenerationRequest):
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     """Conversation including the answer."""
     body: dict[str, Any]
 
@@ -109,30 +109,30 @@ def parse_responses(content_type: str, body: bytes, served: tuple[str, ...], sto
     )
 
 
-def _messages_of(fields: Fields, store: ResponseStore) -> list[Message]:
+def _messages_of(fields: Fields, store: ResponseStore) -> list[PromptMessage]:
     """Messages of the conversation: the instructions, then those stored with the previous response, then the input."""
-    system = [] if fields.value("instructions") is None else [Message("system", fields.text("instructions"))]
-    before: tuple[Message, ...] = ()
+    system = [] if fields.value("instructions") is None else [PromptMessage("system", fields.text("instructions"))]
+    before: tuple[PromptMessage, ...] = ()
     if fields.value("previous_response_id") is not None:
         before = store.get(fields.text("previous_response_id")).messages
     said = fields.value("input")
     if isinstance(said, str):
-        return [*system, *before, Message("user", said)]
+        return [*system, *before, PromptMessage("user", said)]
     if said is None:
         raise invalid("input", "missing", "Field required", fields.members)
     return [*system, *before, *map(_message_of_item, fields.objects("input"))]
 
 
-def _message_of_item(item: Fields) -> Message:
+def _message_of_item(item: Fields) -> PromptMessage:
     if "role" in item.members:
-        return Message(item.text("role"), text_of_content(item.members))
+        return PromptMessage(item.text("role"), text_of_content(item.members))
     match item.value("type"):
         case "function_call":
-            return Message("assistant", text_of_part(item.value("arguments")))
+            return PromptMessage("assistant", text_of_part(item.value("arguments")))
         case "function_call_output":
-            return Message("tool", text_of_part(item.value("output")))
+            return PromptMessage("tool", text_of_part(item.value("output")))
         case _:
-            return Message("user", text_of_part(item.members))
+            return PromptMessage("user", text_of_part(item.members))
 
 
 def _tool_to_call(fields: Fields) -> Tool | None:
@@ -185,7 +185,7 @@ class ResponsesAnswer(AnyAnswer):
         }
 
     def stored(self, tokens: int, reason: FinishReason) -> StoredResponse:
-        said = Message("assistant", self._text(tokens))
+        said = PromptMessage("assistant", self._text(tokens))
         return StoredResponse((*self.request.messages, said), self.body(tokens, reason))
 
     def _opening(self) -> list[tuple[str, dict[str, Any]]]:

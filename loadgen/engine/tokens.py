@@ -21,7 +21,7 @@ assert len(_WORDS) == 256
 assert all(len(word) == TOKEN_BYTES for word in _WORDS)
 
 
-class Message(NamedTuple):
+class PromptMessage(NamedTuple):
     role: str
     content: str
 
@@ -37,7 +37,7 @@ def chat_turn(role: str, content: str) -> bytes:
     return _whole_tokens(f"<|{role}|>\n") + _whole_tokens(f"{content}<|end|>\n")
 
 
-def chat_prompt(messages: Iterable[Message]) -> bytes:
+def chat_prompt(messages: Iterable[PromptMessage]) -> bytes:
     """Text of a conversation, ending where the assistant's next answer begins.
 
     Every piece fills whole tokens, and an earlier answer stands exactly where it was generated, so that a conversation

@@ -19,14 +19,14 @@ from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.demo.mesh import Mesh
-from loadgen.engine.model import EngineConfig, EngineModel, FirstToken
+from loadgen.engine.model import EngineConfig, EngineModel, FirstTokenMade
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
-from loadgen.live_client import Answer, Dialect, exchange
+from loadgen.live_client import EndpointDialect, PartialAnswer, exchange
 from loadgen.live_runner import LiveRunner
 from loadgen.load.local_mesh import local_mesh, urls_of
 from loadgen.load.outcome import LiveRun, live_figures
-from loadgen.load.plan import Keys, Limits, plan_of
+from loadgen.load.plan import Keys, LiveLimits, plan_of
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.simulator.results import figures_of
@@ -113,8 +113,10 @@ class Agreement:
 
     async def _send(self, mesh: Mesh, name: str, tasks: asyncio.TaskGroup) -> Figures:
         scenario = self._scenario
-        dialect = Dialect(ModelName(scenario.model))
-        runner = LiveRunner(plan_of(scenario, urls_of(mesh), Keys(), dialect, Limits(_IN_FLIGHT_MAX)), clock=Clock())
+        dialect = EndpointDialect(ModelName(scenario.model))
+        runner = LiveRunner(
+            plan_of(scenario, urls_of(mesh), Keys(), dialect, LiveLimits(_IN_FLIGHT_MAX)), clock=Clock()
+        )
         cpu = CpuSampler((os.getpid(), *mesh.pids))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
         try:
@@ -148,7 +150,7 @@ async def measured_overhead(scenario: Scenario, mesh: Mesh) -> Overhead:
     the first word on, so that no prefix cache has a hit."""
     region = next(iter(mesh.gateways))
     gateway, engine = mesh.gateways[region], mesh.engines[region][0]
-    dialect = Dialect(ModelName(scenario.model))
+    dialect = EndpointDialect(ModelName(scenario.model))
     prompt_tokens: list[int] = []
     times: dict[str, list[int]] = {gateway: [], engine: []}
     async with aiohttp.ClientSession() as session:
@@ -163,8 +165,10 @@ async def measured_overhead(scenario: Scenario, mesh: Mesh) -> Overhead:
     return Overhead(modelled_ns, round(median(times[engine])), tuple(map(round, quantiles(times[gateway], n=10))))
 
 
-async def _probe(session: aiohttp.ClientSession, url: str, dialect: Dialect, words: str) -> tuple[Answer, int]:
-    answer, clock = Answer(), Clock()
+async def _probe(
+    session: aiohttp.ClientSession, url: str, dialect: EndpointDialect, words: str
+) -> tuple[PartialAnswer, int]:
+    answer, clock = PartialAnswer(), Clock()
     heard: list[int] = []
     sent_ns = clock.now_ns()
     body = dialect.body([Message(role="user", content=f"{words:<64}")], 2)
@@ -180,7 +184,7 @@ def first_token_ns(config: EngineConfig, prompt_tokens: int) -> int:
     model = EngineModel(config)
     model.submit(EngineRequest("probe", prompt_tokens, 2), 0)
     while (at_ns := model.next_change_ns()) is not None:
-        if any(isinstance(output, FirstToken) for output in model.advance(at_ns)):
+        if any(isinstance(output, FirstTokenMade) for output in model.advance(at_ns)):
             return at_ns
     raise AssertionError("the model gave no token")
 

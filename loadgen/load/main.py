@@ -17,11 +17,11 @@ from rich.console import Console
 from gateway.core.vocabulary import ModelName
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
-from loadgen.live_client import Dialect
+from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import LiveRunner, LoadPlan
 from loadgen.load.agreement import BUSY_SHARE
 from loadgen.load.outcome import LiveRun, live_document, live_figures
-from loadgen.load.plan import Limits, only_simulated, plan_of, read_keys, urls_by_region, without_a_fleet
+from loadgen.load.plan import LiveLimits, only_simulated, plan_of, read_keys, urls_by_region, without_a_fleet
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.results import summary_table, write_results
@@ -125,8 +125,8 @@ def load(
     changes |= {key: value for key, value in (("duration", duration), ("seed", seed)) if value is not None}
     try:
         loaded = load_scenario(scenario, changes, without_a_fleet)
-        dialect = Dialect(ModelName(model or loaded.model), ApiKind(api), not no_usage, ignore_eos)
-        limits = Limits(connections_max, _tls(ca_file))
+        dialect = EndpointDialect(ModelName(model or loaded.model), ApiKind(api), not no_usage, ignore_eos)
+        limits = LiveLimits(connections_max, _tls(ca_file))
         plan = plan_of(loaded, urls_by_region(urls, loaded), read_keys(keys, key_file, loaded), dialect, limits)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error

@@ -20,7 +20,7 @@ from loadgen.figures import (
     flows,
 )
 from loadgen.live_runner import TallySample
-from loadgen.report import MachineUse, RequestRecord
+from loadgen.report import MachineUse, RequestReport
 from loadgen.simulator.origins import origins_of
 from loadgen.simulator.scenario import Scenario
 from loadgen.vocabulary import RequestEnd
@@ -45,7 +45,7 @@ class LiveRun:
     """Results of one live run."""
 
     name: str
-    records: Sequence[RequestRecord]
+    records: Sequence[RequestReport]
     samples: Mapping[RegionName, Sequence[TallySample]]
     load_ns: int
     """Time for which load was sent, up to the end of the load or the interruption."""
@@ -104,7 +104,7 @@ def _window(scenario: Scenario, run: LiveRun) -> Window:
     return start_ns, max(run.load_ns, start_ns + 1)
 
 
-def _how(record: RequestRecord) -> str:
+def _how(record: RequestReport) -> str:
     return record.detail if record.end is RequestEnd.FAILED else str(record.end)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.core.vocabulary import RegionName
-from loadgen.live_client import Dialect
+from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import ClosedLoop, LiveClientGroup, LoadPlan, OpenLoop
 from loadgen.simulator.scenario import ArrivalsSection, ClientsSection, Scenario
 from loadgen.workload import Program, Recorded, Workload, arrivals
@@ -42,7 +42,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LiveLimits:
     """Settings of a live run that a simulated one does not have."""
 
     in_flight_max: int
@@ -101,7 +101,7 @@ def read_keys(given: Sequence[str], file: Path | None, scenario: Scenario) -> Ke
     return Keys(by_owner)
 
 
-def plan_of(scenario: Scenario, urls: Urls, keys: Keys, dialect: Dialect, limits: Limits) -> LoadPlan:
+def plan_of(scenario: Scenario, urls: Urls, keys: Keys, dialect: EndpointDialect, limits: LiveLimits) -> LoadPlan:
     """Plan of the run. Raises ConfigError if the users of a closed loop alone exceed the limit of requests in
     flight."""
     users = sum(clients.clients or 0 for clients in scenario.clients)

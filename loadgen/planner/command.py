@@ -24,8 +24,8 @@ from loadgen.figures import Figures
 from loadgen.pages.plan import SEATS, facts, fleet_table, plan_page, price_table, region_table
 from loadgen.pages.tables import Table as Shown
 from loadgen.planner.cited import CITED
-from loadgen.planner.fleet import Seats, thresholds_below
-from loadgen.planner.planning import Ask, NothingFits, plan
+from loadgen.planner.fleet import SeatCounting, thresholds_below
+from loadgen.planner.planning import NothingFits, PlanInputs, plan
 from loadgen.planner.profile_file import read_profiles
 from loadgen.planner.profiles import GpuPrice, Profile
 from loadgen.planner.regions import RegionLoad, region_load, together_per_s
@@ -109,7 +109,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--threshold", "thresholds", multiple=True, type=click.IntRange(16, 2**24),
               help="Try this threshold, in tokens, instead of powers of two; repeatable.")  # fmt: skip
-@click.option("--seats", type=click.Choice([str(each) for each in Seats]), multiple=True,
+@click.option("--seats", type=click.Choice([str(each) for each in SeatCounting]), multiple=True,
               help="Count slots this way only; repeatable.")  # fmt: skip
 @click.option("--formula", is_flag=True, help="Use formulas only, without simulation.")
 @click.option("--requests", type=click.IntRange(100, 1_000_000), default=1_500, show_default=True,
@@ -185,7 +185,7 @@ def _source(trace: Path | None, given: dict[str, Any]) -> Source:
         raise click.ClickException(str(error)) from error
 
 
-def _ask(profile: Profile, source: Source, rate: float | None, given: dict[str, Any]) -> Ask:
+def _ask(profile: Profile, source: Source, rate: float | None, given: dict[str, Any]) -> PlanInputs:
     regions = _regions(given["regions"], given["day"])
     rate = rate or together_per_s(regions) or source.rate_per_s
     if not rate:
@@ -197,8 +197,8 @@ def _ask(profile: Profile, source: Source, rate: float | None, given: dict[str, 
         raise click.UsageError(f"--threshold {beyond[0]}: should be below the window of {profile.context_tokens_max:,}")
     requests = given["requests"]
     trial = None if given["formula"] else Trial(given["seed"], requests_min=requests, requests_max=max(6_000, requests))
-    seats = tuple(Seats(each) for each in given["seats"]) or tuple(Seats)
-    return Ask(
+    seats = tuple(SeatCounting(each) for each in given["seats"]) or tuple(SeatCounting)
+    return PlanInputs(
         rate, thresholds, seats, Slo(given["ttft"], given["tpot"]), trial, regions, _prices(given["prices"], regions)
     )
 
@@ -231,7 +231,7 @@ def _curve(day: Path) -> Points:
         raise click.ClickException(f"{day.name}: {error}") from error
 
 
-def _planned(profile: Profile, source: Source, ask: Ask, processes: int) -> Figures:
+def _planned(profile: Profile, source: Source, ask: PlanInputs, processes: int) -> Figures:
     columns = (TextColumn("playing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("pools", total=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loadgen.planner.lengths import Lengths, Shape
+from loadgen.planner.lengths import RequestShape, WeightedShapes
 from loadgen.planner.profiles import Profile
 
 HEADROOM = {"all": 1.08, "short": 1.05, "long": 1.02}
@@ -22,7 +22,7 @@ DEVIATIONS = 3.0
 _SECOND_NS = 1e9
 
 
-class Seats(StrEnum):
+class SeatCounting(StrEnum):
     """Method of counting the sequences that an instance runs at once."""
 
     RESERVED = "reserved"
@@ -44,8 +44,8 @@ class PlannedWork:
     held_deviation: float
 
 
-def work_of(lengths: Lengths, chunk_tokens: int) -> PlannedWork:
-    def iterations(shape: Shape) -> float:
+def work_of(lengths: WeightedShapes, chunk_tokens: int) -> PlannedWork:
+    def iterations(shape: RequestShape) -> float:
         return -(-shape.prompt_tokens // chunk_tokens) + shape.output_tokens
 
     mean_iterations = lengths.mean(iterations)
@@ -56,20 +56,20 @@ def work_of(lengths: Lengths, chunk_tokens: int) -> PlannedWork:
     )
 
 
-def _held(shape: Shape) -> float:
+def _held(shape: RequestShape) -> float:
     return shape.prompt_tokens + shape.output_tokens / 2
 
 
-def _held_square(shape: Shape) -> float:
+def _held_square(shape: RequestShape) -> float:
     """Mean square of the tokens held, which grow evenly from the prompt to the total."""
     low, high = shape.prompt_tokens, shape.total_tokens
     return (low * low + low * high + high * high) / 3
 
 
-def slots_of(profile: Profile, context_tokens: int, work: PlannedWork, seats: Seats) -> int:
+def slots_of(profile: Profile, context_tokens: int, work: PlannedWork, seats: SeatCounting) -> int:
     """Slots of an instance; 0 where not even one window fits."""
     reserved = profile.slots_at(context_tokens)
-    if seats is Seats.RESERVED or reserved == 0:
+    if seats is SeatCounting.RESERVED or reserved == 0:
         return reserved
     room = profile.kv_tokens
     spread, held = DEVIATIONS * work.held_deviation, work.held_tokens
@@ -138,9 +138,9 @@ class Sizing:
     """A load on a profile, and the method of counting its instances' slots."""
 
     profile: Profile
-    lengths: Lengths
+    lengths: WeightedShapes
     rate_per_s: float
-    seats: Seats
+    seats: SeatCounting
 
     def homogeneous(self) -> PoolSize:
         return self._pool("all", self.profile.context_tokens_max, self.lengths, 1.0)
@@ -155,7 +155,7 @@ class Sizing:
         gain = short.throughput_per_s / everybody if everybody and short.throughput_per_s else None
         return SplitSize(threshold_tokens, short, long, gain)
 
-    def _pool(self, name: str, context_tokens: int, lengths: Lengths | None, share: float) -> PoolSize:
+    def _pool(self, name: str, context_tokens: int, lengths: WeightedShapes | None, share: float) -> PoolSize:
         """Size of the pool for these lengths; `lengths` is None for a pool without requests."""
         if lengths is None:
             return PoolSize(name, context_tokens, self.profile.slots_at(context_tokens), 0.0, 0.0, 0.0, 0)

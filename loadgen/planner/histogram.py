@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.planner.lengths import Lengths, Shape, lengths_of
+from loadgen.planner.lengths import RequestShape, WeightedShapes, lengths_of
 
 PROMPTS = "nightside_request_prompt_tokens"
 TOTALS = "nightside_request_total_tokens"
@@ -27,7 +27,7 @@ class HistogramError(ValueError):
 @dataclass(frozen=True, slots=True)
 class CountedLengths:
     model: str
-    lengths: Lengths
+    lengths: WeightedShapes
     requests: int
     notes: tuple[str, ...]
 
@@ -86,14 +86,14 @@ def _take(page: str, found: dict[tuple[str, str], _Histogram]) -> None:
                 histogram.total += sample.value
 
 
-def _joined(prompts: _Histogram, totals: _Histogram) -> Lengths:
+def _joined(prompts: _Histogram, totals: _Histogram) -> WeightedShapes:
     pairs = zip(_quantiles(totals, _DRAWS), _quantiles(prompts, _DRAWS), strict=True)
     return lengths_of((_shape(round(total), round(prompt)), 1.0) for total, prompt in pairs)
 
 
-def _shape(total: int, prompt: int) -> Shape:
+def _shape(total: int, prompt: int) -> RequestShape:
     prompt = max(1, min(prompt, total - 1))
-    return Shape(prompt, max(1, total - prompt))
+    return RequestShape(prompt, max(1, total - prompt))
 
 
 def _quantiles(histogram: _Histogram, draws: int) -> list[float]:

@@ -16,7 +16,7 @@ SHAPES_MAX = 20_000
 """Maximum number of shapes; a larger recorded load is sampled at equal steps."""
 
 
-class Shape(NamedTuple):
+class RequestShape(NamedTuple):
     """Tokens that one request asks of an engine."""
 
     prompt_tokens: int
@@ -28,10 +28,10 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class WeightedShapes:
     """Shapes in order of total tokens, each with a weight that need not be a whole number."""
 
-    shapes: Sequence[Shape]
+    shapes: Sequence[RequestShape]
     weights: Sequence[float]
 
     def __post_init__(self) -> None:
@@ -61,15 +61,15 @@ class Lengths:
         count = bisect_right(self._totals, total_tokens)
         return self._up_to[count - 1] / self.weight if count else 0.0
 
-    def cut(self, total_tokens: int) -> tuple[Lengths | None, Lengths | None]:
+    def cut(self, total_tokens: int) -> tuple[WeightedShapes | None, WeightedShapes | None]:
         """Requests up to `total_tokens`, and those above; None for an empty part."""
         count = bisect_right(self._totals, total_tokens)
         return self._part(0, count), self._part(count, len(self.shapes))
 
-    def _part(self, start: int, end: int) -> Lengths | None:
-        return Lengths(self.shapes[start:end], self.weights[start:end]) if start < end else None
+    def _part(self, start: int, end: int) -> WeightedShapes | None:
+        return WeightedShapes(self.shapes[start:end], self.weights[start:end]) if start < end else None
 
-    def mean(self, of: Callable[[Shape], float]) -> float:
+    def mean(self, of: Callable[[RequestShape], float]) -> float:
         return sum(of(shape) * weight for shape, weight in zip(self.shapes, self.weights, strict=True)) / self.weight
 
     def quantile(self, share: float) -> int:
@@ -77,38 +77,40 @@ class Lengths:
         place = bisect_right(self._up_to, share * self.weight)
         return self._totals[min(place, len(self._totals) - 1)]
 
-    def draw(self, rng: random.Random) -> Shape:
+    def draw(self, rng: random.Random) -> RequestShape:
         place = bisect_right(self._up_to, rng.random() * self.weight)
         return self.shapes[min(place, len(self.shapes) - 1)]
 
 
-def lengths_of(weighted: Iterable[tuple[Shape, float]]) -> Lengths:
+def lengths_of(weighted: Iterable[tuple[RequestShape, float]]) -> WeightedShapes:
     """Lengths from weighted shapes in any order; equal shapes are merged. Raises ValueError without a usable shape."""
-    together: dict[Shape, float] = {}
+    together: dict[RequestShape, float] = {}
     for shape, weight in weighted:
         if shape.prompt_tokens > 0 and shape.output_tokens > 0 and weight > 0:
             together[shape] = together.get(shape, 0.0) + weight
     if not together:
         raise ValueError("no request has a prompt and an answer")
     ordered = sorted(together.items(), key=lambda each: (each[0].total_tokens, each[0]))
-    return Lengths([shape for shape, _ in ordered], [weight for _, weight in ordered])
+    return WeightedShapes([shape for shape, _ in ordered], [weight for _, weight in ordered])
 
 
-def recorded(shapes: Sequence[Shape]) -> Lengths:
+def recorded(shapes: Sequence[RequestShape]) -> WeightedShapes:
     """Lengths of recorded requests, each once; very many are sampled evenly. Raises ValueError where none can be
     used."""
     step = -(-len(shapes) // SHAPES_MAX) or 1
     return lengths_of((shape, 1.0) for shape in shapes[::step])
 
 
-class Step(NamedTuple):
+class LengthStep(NamedTuple):
     """Share of all requests whose total lies above the step before and up to `tokens`."""
 
     tokens: float
     share: float
 
 
-def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed: int, draws: int) -> Lengths:
+def from_steps(
+    steps: Sequence[LengthStep], output_share: tuple[float, float], *, seed: int, draws: int
+) -> WeightedShapes:
     """Totals uniform within each step from the one before (the first from 1), and for each an answer whose share is
     drawn from a normal distribution (mean, deviation) and kept within 2 and 95 %: token-budget paper, Appendix A.
 
@@ -116,7 +118,7 @@ def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed
     """
     rng = random.Random(f"{seed}/lengths")
     answer_shares = NormalDist(*output_share)
-    found: list[tuple[Shape, float]] = []
+    found: list[tuple[RequestShape, float]] = []
     low = 1.0
     for high, share in steps:
         count = max(1, round(draws * share))
@@ -126,19 +128,21 @@ def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed
             total = max(2, round(low + (high - low) * (number + 0.5) / count))
             answer_share = min(0.95, max(0.02, answer_shares.inv_cdf(place)))
             answer = min(total - 1, max(1, round(total * answer_share)))
-            found.append((Shape(total - answer, answer), share / count))
+            found.append((RequestShape(total - answer, answer), share / count))
         low = high
     return lengths_of(found)
 
 
-def paired(prompts: Callable[[float], float], answers: Callable[[float], float], *, seed: int, draws: int) -> Lengths:
+def paired(
+    prompts: Callable[[float], float], answers: Callable[[float], float], *, seed: int, draws: int
+) -> WeightedShapes:
     """Lengths from two quantile functions, drawn independently, for sources that have only the marginals."""
     rng = random.Random(f"{seed}/paired")
     places = [(number + 0.5) / draws for number in range(draws)]
     others = places[:]
     rng.shuffle(others)
     return lengths_of(
-        (Shape(max(1, round(prompts(one))), max(1, round(answers(other)))), 1.0)
+        (RequestShape(max(1, round(prompts(one))), max(1, round(answers(other)))), 1.0)
         for one, other in zip(places, others, strict=True)
     )
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from gateway.core.features.prices.price_list import PriceList
 from loadgen.figures import Figures
-from loadgen.planner.fleet import PoolSize, Seats, Sizing, fewest, savings
-from loadgen.planner.lengths import Lengths
+from loadgen.planner.fleet import PoolSize, SeatCounting, Sizing, fewest, savings
+from loadgen.planner.lengths import WeightedShapes
 from loadgen.planner.priced import priced_regions
 from loadgen.planner.profiles import Profile
 from loadgen.planner.regions import PoolNeed, RegionLoad, region_fleets
@@ -23,12 +23,12 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlanInputs:
     """Inputs of a plan."""
 
     rate_per_s: float
     thresholds: tuple[int, ...]
-    seats: tuple[Seats, ...] = (Seats.RESERVED, Seats.PAGED)
+    seats: tuple[SeatCounting, ...] = (SeatCounting.RESERVED, SeatCounting.PAGED)
     slo: Slo = field(default_factory=Slo)
     trial: Trial | None = field(default_factory=Trial)
     """Extent of the simulation; None for formulas alone."""
@@ -40,7 +40,7 @@ class Ask:
 class PlannedPool(NamedTuple):
     """One pool to be simulated, of one threshold or of none."""
 
-    seats: Seats
+    seats: SeatCounting
     threshold: int | None
     name: str
 
@@ -55,7 +55,7 @@ class NothingFits(ValueError):
 def plan(
     profile: Profile,
     source: Source,
-    ask: Ask,
+    ask: PlanInputs,
     *,
     processes: int = 1,
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
@@ -86,7 +86,7 @@ def plan(
 
 
 def _verified(
-    profile: Profile, lengths: Lengths, ask: Ask, processes: int, on_progress: Callable[[int, int], None]
+    profile: Profile, lengths: WeightedShapes, ask: PlanInputs, processes: int, on_progress: Callable[[int, int], None]
 ) -> Verified:
     if ask.trial is None:
         return {}
@@ -104,12 +104,12 @@ class _Job:
     pool: PlannedPool
     profile: Profile
     size: PoolSize
-    lengths: Lengths
+    lengths: WeightedShapes
     slo: Slo
     trial: Trial
 
 
-def _jobs(profile: Profile, lengths: Lengths, ask: Ask) -> Iterator[_Job]:
+def _jobs(profile: Profile, lengths: WeightedShapes, ask: PlanInputs) -> Iterator[_Job]:
     assert ask.trial is not None, "formulas alone play nothing"
     for seats in ask.seats:
         sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
@@ -131,7 +131,9 @@ def _play(job: _Job) -> Carried:
 # Document
 
 
-def _fleet(profile: Profile, lengths: Lengths, ask: Ask, seats: Seats, verified: Verified) -> Figures:
+def _fleet(
+    profile: Profile, lengths: WeightedShapes, ask: PlanInputs, seats: SeatCounting, verified: Verified
+) -> Figures:
     sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
     everybody = _pool_figures(sizing.homogeneous(), verified.get(PlannedPool(seats, None, "all")))
     whole = _whole(profile, [everybody])
@@ -217,7 +219,7 @@ def _sum(pools: Sequence[Figures], key: str) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _region_figures(ask: Ask, everybody: Figures, chosen: Figures | None) -> Figures | None:
+def _region_figures(ask: PlanInputs, everybody: Figures, chosen: Figures | None) -> Figures | None:
     """Fleets by region, from simulated rates where available, else by formula."""
     if not ask.regions:
         return None
@@ -251,7 +253,7 @@ def _need(pool: Figures) -> PoolNeed | None:
     return PoolNeed(pool["name"], pool["share"], carried_per_s) if carried_per_s else None
 
 
-def _profile_figures(profile: Profile, ask: Ask) -> Figures:
+def _profile_figures(profile: Profile, ask: PlanInputs) -> Figures:
     price = profile.gpu.price
     return {
         "name": profile.name,
@@ -268,7 +270,7 @@ def _profile_figures(profile: Profile, ask: Ask) -> Figures:
     }
 
 
-def _load_figures(source: Source, ask: Ask, served_share: float) -> Figures:
+def _load_figures(source: Source, ask: PlanInputs, served_share: float) -> Figures:
     lengths = source.lengths
     return {
         "source": source.name,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.planner.histogram import HistogramError, lengths_from_pages
-from loadgen.planner.lengths import Lengths, Shape, paired, quantiles_of, recorded
+from loadgen.planner.lengths import RequestShape, WeightedShapes, paired, quantiles_of, recorded
 from loadgen.traces.files import Draw, TraceError, opened, read_trace
 
 DRAWS = 6_000
@@ -32,7 +32,7 @@ class Source:
     """Requests to plan for, and notes on their origin."""
 
     name: str
-    lengths: Lengths
+    lengths: WeightedShapes
     requests: int
     """Number recorded or counted; 0 for curves."""
     rate_per_s: float | None = None
@@ -49,7 +49,7 @@ def from_trace(path: Path, draw: Draw | None = None) -> Source:
         trace = read_trace(path, draw=draw)
     except TraceError as error:
         raise SourceError(str(error)) from error
-    shapes = [Shape(row.passage.tokens, row.output_tokens) for row in trace.rows]
+    shapes = [RequestShape(row.passage.tokens, row.output_tokens) for row in trace.rows]
     usable = sum(each.prompt_tokens > 0 and each.output_tokens > 0 for each in shapes)
     span_s = max(row.at_s for row in trace.rows) - min(row.at_s for row in trace.rows)
     try:

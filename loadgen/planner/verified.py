@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
+from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstTokenMade, Preempted
 from loadgen.engine.sequences import EngineRequest
-from loadgen.planner.lengths import Lengths, Shape
+from loadgen.planner.lengths import RequestShape, WeightedShapes
 
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
@@ -103,7 +103,7 @@ class Carried:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     at_ns: int
-    shape: Shape
+    shape: RequestShape
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class _Instance:
     def run_until(self, now_ns: int) -> None:
         for output in self._model.advance(now_ns):
             match output:
-                case FirstToken():
+                case FirstTokenMade():
                     self._first_token(self._asked[output.request_id], output.at_ns)
                 case Finished():
                     self._finished(self._asked.pop(output.request_id), output.at_ns)
@@ -187,7 +187,7 @@ class _Instance:
             self._tally.tpot_ns.append((at_ns - asked.first_ns) / (asked.output_tokens - 1))
 
 
-def poisson(lengths: Lengths, rate_per_s: float, requests: int, seed: int) -> Iterator[Arrival]:
+def poisson(lengths: WeightedShapes, rate_per_s: float, requests: int, seed: int) -> Iterator[Arrival]:
     """Poisson arrivals. A seed gives the same requests at every rate, only closer together."""
     rng = random.Random(f"{seed}/planner")
     at_s = 0.0
@@ -248,7 +248,7 @@ def _ranked(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def carried(config: EngineConfig, lengths: Lengths, highest_per_s: float, slo: Slo, trial: Trial) -> Carried:
+def carried(config: EngineConfig, lengths: WeightedShapes, highest_per_s: float, slo: Slo, trial: Trial) -> Carried:
     """Highest rate that meets the objectives, between a hundredth of the formula's rate and all of it; found by
     bisection, so within some percent."""
     requests = trial.requests(config.sequences_max)

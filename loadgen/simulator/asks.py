@@ -49,7 +49,7 @@ class Upstream(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class ClientRequest:
     """One request as its client knows it. Times are the client's."""
 
     profile: RequestProfile

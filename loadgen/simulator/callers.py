@@ -14,7 +14,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
-from loadgen.simulator.asks import TRY_MARK, Ask, SimRanAt
+from loadgen.simulator.asks import TRY_MARK, ClientRequest, SimRanAt
 from loadgen.simulator.clients import LEFT, ClientWorld, finish
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.naming import DnsAnswer, Names
@@ -80,8 +80,8 @@ class SimCaller:
         town: ClientWorld,
         names: Names,
         gateways: Mapping[GatewayId, SimGateway],
-        ask: Ask,
-        on_end: Callable[[Ask], None],
+        ask: ClientRequest,
+        on_end: Callable[[ClientRequest], None],
     ) -> None:
         self._town = town
         self._names = names
@@ -153,7 +153,7 @@ class SimCaller:
         self._sent += 1
         self._try = _Try(self, self._town, self._gateways[gateway_id], sent, others)
 
-    def _again(self, ask: Ask) -> Ask:
+    def _again(self, ask: ClientRequest) -> ClientRequest:
         request_id = RequestId(f"{ask.request_id}{TRY_MARK}{self._sent}")
         return dataclasses.replace(ask, profile=replace(ask.profile, request_id=request_id))
 
@@ -184,7 +184,7 @@ class _Try:
     """One connection to one gateway: the near end of a line."""
 
     def __init__(
-        self, caller: SimCaller, town: ClientWorld, gateway: SimGateway, ask: Ask, others: list[GatewayId]
+        self, caller: SimCaller, town: ClientWorld, gateway: SimGateway, ask: ClientRequest, others: list[GatewayId]
     ) -> None:
         self._caller = caller
         self._gateway = gateway

@@ -52,7 +52,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from loadgen.engine.tokens import TOKEN_BYTES
-from loadgen.simulator.asks import Ask
+from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
 
@@ -297,12 +297,12 @@ class InvariantWatch:
 
     # Answers to clients
 
-    def client_heard(self, ask: Ask, now_ns: int) -> None:
+    def client_heard(self, ask: ClientRequest, now_ns: int) -> None:
         self._now_ns = now_ns
         self._expect("nothing is answered twice", ask.first_token_ns is None, f"{ask.request_id} began twice")
         self._expect("nothing is answered after its end", ask.ended_ns is None, ask.request_id)
 
-    def client_ended(self, ask: Ask, outcome: Outcome | None, now_ns: int) -> None:
+    def client_ended(self, ask: ClientRequest, outcome: Outcome | None, now_ns: int) -> None:
         self._now_ns = now_ns
         self._expect("every request ends exactly once", ask.ended_ns is None, f"{ask.request_id} ended twice")
         is_whole = outcome is not Outcome.COMPLETED or ask.first_token_ns is not None
@@ -356,7 +356,9 @@ class InvariantWatch:
         home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
-    def expect_quiet(self, engines: Iterable[SimReplica], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
+    def expect_quiet(
+        self, engines: Iterable[SimReplica], open_asks: Iterable[ClientRequest], owned: int, now_ns: int
+    ) -> None:
         """Check that nothing is left anywhere, after everything has healed and clients send nothing. Raises Broken."""
         self._now_ns = now_ns
         left = [ask.request_id for ask in open_asks]
@@ -383,7 +385,7 @@ class InvariantWatch:
                 counts = figures.pooled, figures.dispatched, figures.running, pool.in_prefill
                 self._expect("counts come back to zero", not any(counts), f"{pool.spec.name}: {counts}")
 
-    def _check_answer_after_healing(self, ask: Ask, outcome: Outcome | None) -> None:
+    def _check_answer_after_healing(self, ask: ClientRequest, outcome: Outcome | None) -> None:
         self._expect("somebody is served after healing", ask.gateway_id is not None, "no gateway is up")
         assert ask.gateway_id is not None
         view = self._views[ask.gateway_id]

@@ -27,9 +27,9 @@ from gateway.core.vocabulary import (
 )
 from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
 from loadgen.figures import tokens_by
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, SimRanAt
+from loadgen.simulator.asks import ClientRequest, SimRanAt
 from loadgen.simulator.checkers import InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.gateways import SimGateway
@@ -72,10 +72,10 @@ class ClientWorld:
     pause_after_failure_ns: int
     has_disaggregated: bool = False
     """True if some pool is disaggregated: requests whose responses are stored must then run on one engine."""
-    records: list[RequestRecord] = field(default_factory=list)
-    open_asks: dict[RequestId, Ask] = field(default_factory=dict)
+    records: list[RequestReport] = field(default_factory=list)
+    open_asks: dict[RequestId, ClientRequest] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
-    call_by_name: Callable[[Ask, Callable[[Ask], None]], Call] | None = None
+    call_by_name: Callable[[ClientRequest, Callable[[ClientRequest], None]], Call] | None = None
     """Sender of requests for clients that know only the mesh's name; if None, clients know at once which gateway is
     up."""
 
@@ -173,7 +173,7 @@ class _Errand:
         del self.to_go_on[number]
         return self.said.pop(number)
 
-    def _answered(self, number: int, ask: Ask) -> None:
+    def _answered(self, number: int, ask: ClientRequest) -> None:
         is_whole = ask.outcome is Outcome.COMPLETED
         self.failed |= not is_whole
         self._step_done(number, ask.whole if is_whole else None)
@@ -200,7 +200,9 @@ class _Call:
 
     __slots__ = ("_ask", "_line", "_on_end", "_town")
 
-    def __init__(self, town: ClientWorld, ask: Ask, gateway: SimGateway, on_end: Callable[[Ask], None]) -> None:
+    def __init__(
+        self, town: ClientWorld, ask: ClientRequest, gateway: SimGateway, on_end: Callable[[ClientRequest], None]
+    ) -> None:
         self._town = town
         self._ask = ask
         self._on_end = on_end
@@ -244,7 +246,7 @@ class _Call:
         self._on_end(ask)
 
 
-def finish(town: ClientWorld, ask: Ask) -> None:
+def finish(town: ClientWorld, ask: ClientRequest) -> None:
     """Record how a request ended."""
     del town.open_asks[ask.request_id]
     how = str(ask.outcome or ask.detail)
@@ -254,13 +256,13 @@ def finish(town: ClientWorld, ask: Ask) -> None:
         town.records.append(record_of(ask, town))
 
 
-def record_of(ask: Ask, town: ClientWorld) -> RequestRecord:
+def record_of(ask: ClientRequest, town: ClientWorld) -> RequestReport:
     end = RequestEnd.COMPLETED if ask.outcome is Outcome.COMPLETED else RequestEnd.FAILED
     if ask.ended_ns is None:
         end = RequestEnd.UNFINISHED
     ended_ns = town.agenda.now_ns if ask.ended_ns is None else ask.ended_ns
     tokens = ask.output_tokens if end is RequestEnd.COMPLETED else 0
-    return RequestRecord(
+    return RequestReport(
         client_region=ask.region,
         end=end,
         sent_ns=ask.sent_ns,
@@ -323,7 +325,7 @@ class ClientGroup:
         prompt: Prompt,
         output_tokens: int,
         *,
-        on_end: Callable[[Ask], None],
+        on_end: Callable[[ClientRequest], None],
         follows: str = "",
     ) -> None:
         """Send a request, of the group's own tenant if no other is named."""
@@ -331,7 +333,7 @@ class ClientGroup:
         ask, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(ask, gateway, on_end)
 
-    def check_service(self, on_end: Callable[[Ask], None]) -> None:
+    def check_service(self, on_end: Callable[[ClientRequest], None]) -> None:
         """Send one small interactive request, which must be answered: others may be refused where nothing is idle."""
         request_id = RequestId(f"{self.number}:last-check")
         prompt = self.empty("").followed_by(b"are you there?")
@@ -380,7 +382,7 @@ class ClientGroup:
         output_tokens: int,
         *,
         follows: str = "",
-    ) -> tuple[Ask, SimGateway | None]:
+    ) -> tuple[ClientRequest, SimGateway | None]:
         town = self.town
         gateway = None if town.call_by_name is not None else town.ingress_of(self._region)
         profile = RequestProfile(
@@ -399,7 +401,7 @@ class ClientGroup:
         )
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None
-        ask = Ask(
+        ask = ClientRequest(
             profile,
             prompt.tokens,
             whole,
@@ -412,7 +414,9 @@ class ClientGroup:
         )
         return ask, gateway
 
-    def _dispatch(self, ask: Ask, gateway: SimGateway | None, on_end: Callable[[Ask], None]) -> None:
+    def _dispatch(
+        self, ask: ClientRequest, gateway: SimGateway | None, on_end: Callable[[ClientRequest], None]
+    ) -> None:
         town = self.town
         assert ask.request_id not in town.open_asks, "request ids are used once"
         town.open_asks[ask.request_id] = ask

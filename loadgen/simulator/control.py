@@ -13,7 +13,7 @@ from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
 from loadgen.figures import Figures
-from loadgen.simulator.asks import Ask
+from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.attachments import ASK_TIMEOUT_NS, AttachmentEnvironment, ControlTimes, SimAttachment
 from loadgen.simulator.callers import SimCaller
 from loadgen.simulator.chronicle import Chronicle
@@ -187,7 +187,7 @@ class Control:
             controller.start()
 
     def give_clients_the_name(self, town: ClientWorld) -> None:
-        def call_by_name(ask: Ask, on_end: Callable[[Ask], None]) -> Call:
+        def call_by_name(ask: ClientRequest, on_end: Callable[[ClientRequest], None]) -> Call:
             return SimCaller(town, self.names, self._around.gateways, ask, on_end)
 
         town.call_by_name = call_by_name

@@ -17,7 +17,7 @@ from gateway.core.kernel import effects as ordered
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import Candidate, Decision, GatewayId, RequestProfile
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.simulator.observers import GatewaySpec
 
 _LINES_HASHED_AT_ONCE = 512
@@ -43,7 +43,7 @@ class DecisionDigest:
             if told := order_line(effect):
                 self._tell(f"{now_ns} {gateway_id} {told}")
 
-    def digest(self, records: Iterable[RequestRecord] = ()) -> str:
+    def digest(self, records: Iterable[RequestReport] = ()) -> str:
         """Hexadecimal digest of all lines, and of what clients recorded. Called once, at the end of a run."""
         for record in records:
             self._tell(f"record {record_line(record)}")
@@ -114,7 +114,7 @@ def order_line(effect: Effect) -> str:
             return ""
 
 
-def record_line(record: RequestRecord) -> str:
+def record_line(record: RequestReport) -> str:
     """Outcome of one request as its client recorded it."""
     when = f"{record.sent_ns} {record.first_token_ns} {record.ended_ns}"
     tokens = f"{record.output_tokens} {record.prompt_tokens} {record.cached_tokens}"

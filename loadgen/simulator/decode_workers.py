@@ -11,7 +11,7 @@ from typing import assert_never
 
 from gateway.core.vocabulary import ReplicaObservation, ReplicaSpec
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, DecodeOutput, Pulled
-from loadgen.engine.model import EngineConfig, Finished, FirstToken
+from loadgen.engine.model import EngineConfig, Finished, FirstTokenMade
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.engines import EngineRun, SimReplica
 
@@ -195,7 +195,7 @@ class SimDecodeWorker(SimReplica):
                 if not self._let_go(run.run_id):
                     self._group.model.abort(run.run_id, self._group.own_ns())
                     self._lose(run, "500: what it was fetching is gone")
-            case FirstToken():
+            case FirstTokenMade():
                 run.on_first_token(run)
             case Finished():
                 del self._runs[run.run_id]

@@ -20,7 +20,7 @@ from loadgen.engine.model import (
     Expired,
     Fetching,
     Finished,
-    FirstToken,
+    FirstTokenMade,
     Preempted,
     TokensGenerated,
 )
@@ -330,7 +330,7 @@ class SimEngine(SimReplica):
                 run = self._runs[output.request_id]
                 if run.cached_tokens is None:
                     run.cached_tokens = output.cached_tokens
-            case FirstToken():
+            case FirstTokenMade():
                 run = self._runs[output.request_id]
                 run.on_first_token(run)
             case Finished():

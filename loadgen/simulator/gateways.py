@@ -55,7 +55,7 @@ from gateway.request.transcript import Hold
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask, SimRanAt, Upstream
+from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
 from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
 from loadgen.simulator.network import Network, NetworkLine
@@ -486,7 +486,7 @@ class SimGateway:
 
     # Requests
 
-    def request_arrives(self, ask: Ask, line: NetworkLine, upstream: Upstream) -> None:
+    def request_arrives(self, ask: ClientRequest, line: NetworkLine, upstream: Upstream) -> None:
         if self.core is None:
             self._refuse(line)
             return
@@ -525,7 +525,9 @@ class SimGateway:
         else:
             line.close_far("connection refused")
 
-    def forward_arrives(self, leg: SimPeerLeg, ask: Ask, hops: Hops, stamp: ResidencyStamp, left_ns: int) -> None:
+    def forward_arrives(
+        self, leg: SimPeerLeg, ask: ClientRequest, hops: Hops, stamp: ResidencyStamp, left_ns: int
+    ) -> None:
         line = leg.line
         assert line is not None
         if self.core is None:

@@ -15,7 +15,7 @@ from gateway.core.features.prices.price_list import PriceList
 from gateway.core.features.prices.price_table import MICROS, Prices, PriceTable, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from loadgen.figures import Figures
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 
 _SECOND_NS = 1_000_000_000
 _HOUR_S = 3600
@@ -115,7 +115,7 @@ class Meter:
         spent.replica_micros += paid * hours * price.hour_micros
         spent.milligrams += hours * (paid * price.idle_milligrams + busy * price.busy_milligrams)
 
-    def figures(self, now_ns: int, records: Iterable[RequestRecord]) -> Figures:
+    def figures(self, now_ns: int, records: Iterable[RequestReport]) -> Figures:
         """Costs of the run until `now_ns`."""
         self._add(now_ns)
         self._seen_ns = now_ns
@@ -145,7 +145,7 @@ class Meter:
             "tenants": tenants,
         }
 
-    def _egress_micros(self, answered: Iterable[RequestRecord]) -> dict[RegionName, float]:
+    def _egress_micros(self, answered: Iterable[RequestReport]) -> dict[RegionName, float]:
         """Egress costs by the region that was left: the client's for the prompt, and the serving region's for the
         answer."""
         left: dict[RegionName, float] = defaultdict(float)
@@ -160,7 +160,7 @@ class Meter:
             left[away] += table.egress_micros(away, home, answer_bytes)
         return left
 
-    def _tenants(self, answered: Sequence[RequestRecord]) -> Figures:
+    def _tenants(self, answered: Sequence[RequestReport]) -> Figures:
         """Costs by tenant: each region's replicas are divided by the time that requests spent there, from sending to
         end."""
         seconds: Counter[tuple[str, RegionName]] = Counter()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.report import RequestRecord, quantile
+from loadgen.report import RequestReport, quantile
 from loadgen.simulator.checkers import Broken
 from loadgen.vocabulary import RequestEnd
 
@@ -48,9 +48,9 @@ class Neighbour:
 def neighbours_of(
     flooder: str,
     *,
-    quiet: Sequence[RequestRecord],
-    fair: Sequence[RequestRecord],
-    first_come: Sequence[RequestRecord],
+    quiet: Sequence[RequestReport],
+    fair: Sequence[RequestReport],
+    first_come: Sequence[RequestReport],
     from_ns: int = 0,
 ) -> list[Neighbour]:
     """Every tenant but the flooding one, over requests sent at or after `from_ns`."""
@@ -78,14 +78,14 @@ def check_neighbours(found: Iterable[Neighbour], *, at_most: float = MOVED_MAX_S
             raise Broken(at_ns, what, told)
 
 
-def _of(tenant: str, records: Iterable[RequestRecord], from_ns: int) -> list[RequestRecord]:
+def _of(tenant: str, records: Iterable[RequestReport], from_ns: int) -> list[RequestReport]:
     return [each for each in records if each.tenant == tenant and each.sent_ns >= from_ns]
 
 
-def _failed(records: Iterable[RequestRecord]) -> int:
+def _failed(records: Iterable[RequestReport]) -> int:
     return sum(each.end is not RequestEnd.COMPLETED for each in records)
 
 
-def _p99_s(records: Iterable[RequestRecord]) -> float:
+def _p99_s(records: Iterable[RequestReport]) -> float:
     waits = sorted(each.first_token_ns - each.sent_ns for each in records if each.first_token_ns is not None)
     return quantile(waits, P99) / _SECOND_NS if waits else 0.0

@@ -38,7 +38,7 @@ from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
 from gateway.request.transcript import Unsound
 from loadgen.engine.vocabulary import Rejection
-from loadgen.simulator.asks import Ask, SimRanAt, Upstream
+from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimReplica
 from loadgen.simulator.network import NetworkLine
 
@@ -90,7 +90,7 @@ class SimSink:
         "upstream",
     )
 
-    def __init__(self, home: Home, ask: Ask, line: NetworkLine, upstream: Upstream, said: int = 0) -> None:
+    def __init__(self, home: Home, ask: ClientRequest, line: NetworkLine, upstream: Upstream, said: int = 0) -> None:
         self.home = home
         self.ask = ask
         self.line = line

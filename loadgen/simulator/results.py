@@ -22,7 +22,7 @@ from loadgen.figures import (
     hit_rate,
     share,
 )
-from loadgen.report import RequestRecord, quantile
+from loadgen.report import RequestReport, quantile
 from loadgen.simulator.callers import FailedBy
 from loadgen.simulator.faults import SimFault
 from loadgen.simulator.origins import origins_of
@@ -98,7 +98,7 @@ def _sharing(story: Story, window: Window) -> Figures:
     return found
 
 
-def goodput_of(records: Sequence[RequestRecord], first_token_max_ns: int | None) -> Figures:
+def goodput_of(records: Sequence[RequestReport], first_token_max_ns: int | None) -> Figures:
     """Figures of one class: requests with a complete answer, and those of them with the first token in time."""
     whole = [each for each in records if each.end is RequestEnd.COMPLETED]
     kept = [each for each in whole if is_in_time(each, first_token_max_ns)]
@@ -113,7 +113,7 @@ def goodput_of(records: Sequence[RequestRecord], first_token_max_ns: int | None)
     }
 
 
-def is_in_time(record: RequestRecord, first_token_max_ns: int | None) -> bool:
+def is_in_time(record: RequestReport, first_token_max_ns: int | None) -> bool:
     first_ns = record.ended_ns if record.first_token_ns is None else record.first_token_ns
     return first_token_max_ns is None or first_ns - record.sent_ns <= first_token_max_ns
 

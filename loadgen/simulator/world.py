@@ -28,9 +28,9 @@ from gateway.core.vocabulary import (
 )
 from loadgen.engine.model import EngineConfig
 from loadgen.figures import Figures
-from loadgen.report import PrefixTokens, RequestRecord
+from loadgen.report import PrefixTokens, RequestReport
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask
+from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.checkers import CheckCounts, InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, ClientWorld, record_of
@@ -99,7 +99,7 @@ class Story:
     """Results of one run."""
 
     run: RunSection
-    records: tuple[RequestRecord, ...]
+    records: tuple[RequestReport, ...]
     counts: CheckCounts
     outcomes: dict[str, int]
     samples: dict[RegionName, list[RegionSample]]
@@ -225,7 +225,7 @@ class World:
         if self.control is not None:
             self._await_homecoming(self.control)
         for group in self._groups:
-            answers: list[Ask] = []
+            answers: list[ClientRequest] = []
             group.check_service(answers.append)
             limit_ns = self.now_ns + _SERVICE_NS
             while not answers and self.now_ns < limit_ns:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from pydantic import AfterValidator, Field, Strict
 
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.values import SECOND_NS, Address, Id, WebUrl
 
 ISSUERS_MAX = 16
@@ -87,27 +87,27 @@ class IssuerConfig(Struct, frozen=True, kw_only=True):
     """Time limit of one fetch of the issuer's keys."""
 
 
-def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) -> Iterator[Fault]:
+def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) -> Iterator[FileFault]:
     """Yield faults between keys that are each well formed. `key` is the section."""
     names: list[str] = []
     urls: list[str] = []
     for index, each in enumerate(issuers):
         path = f"{key}.issuers[{index}]"
         if index == ISSUERS_MAX:
-            yield Fault(f"{key}.issuers", f"holds more than {ISSUERS_MAX}")
+            yield FileFault(f"{key}.issuers", f"holds more than {ISSUERS_MAX}")
         if each.name in names:
-            yield Fault(f"{path}.name", f"{each.name!r} is used twice")
+            yield FileFault(f"{path}.name", f"{each.name!r} is used twice")
         if each.issuer in urls:
-            yield Fault(f"{path}.issuer", f"{each.issuer} is listed twice")
+            yield FileFault(f"{path}.issuer", f"{each.issuer} is listed twice")
         names.append(each.name)
         urls.append(each.issuer)
         for name, url in (("issuer", each.issuer), ("jwks_url", each.jwks_url)):
             if url is not None and not (insecure or is_protected(url)):
-                yield Fault(f"{path}.{name}", f"{url} is beyond this machine, without TLS")
+                yield FileFault(f"{path}.{name}", f"{url} is beyond this machine, without TLS")
         if each.leeway_ns > _LEEWAY_MAX_NS:
-            yield Fault(f"{path}.leeway", "is over 10m, in which a token that has expired would be taken")
+            yield FileFault(f"{path}.leeway", "is over 10m, in which a token that has expired would be taken")
         if each.stale_after_ns < each.refresh_interval_ns:
-            yield Fault(f"{path}.stale_after", f"is below {key}.issuers[{index}].refresh_interval")
+            yield FileFault(f"{path}.stale_after", f"is below {key}.issuers[{index}].refresh_interval")
 
 
 def is_protected(url: str) -> bool:

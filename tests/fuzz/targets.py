@@ -29,11 +29,11 @@ from gateway.http1.client import (
     ClientExchange,
     ConnectionPool,
     Headers,
-    Origin,
+    HttpOrigin,
     request_head,
 )
 from gateway.http1.errors import EngineGone
-from gateway.http1.server import Exchange, Fault, HttpServer, ServerLimits
+from gateway.http1.server import Exchange, HttpFault, HttpServer, ServerLimits
 from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS
@@ -59,7 +59,7 @@ SEEDS = Path(__file__).parent / "seeds"
 _SEED_BYTES_MAX = 1 << 16
 _SETTINGS = HttpSettings(GatewayId("us-1"), US, trust_tenant_header=True)
 _CALLER = Caller(RequestId("r-1"), TenantName("default"), ("", ""))
-_ORIGIN = Origin("engine", 80, None)
+_ORIGIN = HttpOrigin("engine", 80, None)
 _EVENT_BYTES_MAX = 4096
 _LIMITS = ServerLimits(
     connections_max=10,
@@ -105,8 +105,8 @@ class _Heads:
         self.answers += 1
         exchange.respond(200, {}, b"")
 
-    def refuse(self, fault: Fault) -> bytes:
-        assert fault in Fault
+    def refuse(self, fault: HttpFault) -> bytes:
+        assert fault in HttpFault
         self.refusals += 1
         return b"refused"
 
@@ -148,7 +148,7 @@ class _LinePool(ConnectionPool):
         super().__init__(connect_s=1.0, idle_s=1.0)
         self.line = Line(peername=("192.0.2.7", 80))
 
-    async def connect(self, origin: Origin) -> ClientConnection:
+    async def connect(self, origin: HttpOrigin) -> ClientConnection:
         del origin
         connection = ClientConnection(self.on_turn)
         self.line.connect(cast(asyncio.Protocol, connection))

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.kernel.events import DrainRequested
 from loadgen.engine.faults import EngineFault, FaultMode
-from loadgen.engine.tokens import Message, chat_prompt, token_count
+from loadgen.engine.tokens import PromptMessage, chat_prompt, token_count
 from tests.support.core import EU, MODEL, US
 from tests.support.served import HELLO, HELLO_ANSWERED, Ports, Served, expected, in_thread, served
 
@@ -119,7 +119,7 @@ class TestMessages:
     async def test_tokens_are_counted_before_asking(self, up: Served) -> None:
         async with client_of(up) as client:
             counted = await client.messages.count_tokens(model=MODEL, messages=HELLO)
-        assert counted.input_tokens == token_count(chat_prompt([Message("user", "hello")]))
+        assert counted.input_tokens == token_count(chat_prompt([PromptMessage("user", "hello")]))
 
 
 async def test_models(up: Served) -> None:

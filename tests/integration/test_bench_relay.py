@@ -16,7 +16,7 @@ from rich.console import Console
 
 from loadgen.bench.relay import main, page, wire
 from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
-from loadgen.bench.relay.figures import Figure, by_round
+from loadgen.bench.relay.figures import RelayFigure, by_round
 from loadgen.bench.relay.machine import usable_cores
 from loadgen.bench.relay.main import RelayPlan, RelayRun, missing_relays, story_of
 from loadgen.bench.relay.measures import Effort, MeasureName
@@ -66,8 +66,12 @@ async def test_our_gateway_is_measured_in_every_way(tmp_path: Path) -> None:
     assert run.faults == {}
     story = story_of(run, {}, "nightside bench relay", "2026-11-21")
     figures = {each.figure for each in story.readings if each.relay == NIGHTSIDE.name}
-    assert figures == set(Figure)
-    for figure in set(Figure) - {Figure.ADDED_TTFT_P50, Figure.ADDED_TTFT_P99, Figure.MEMORY_PER_STREAM}:
+    assert figures == set(RelayFigure)
+    for figure in set(RelayFigure) - {
+        RelayFigure.ADDED_TTFT_P50,
+        RelayFigure.ADDED_TTFT_P99,
+        RelayFigure.MEMORY_PER_STREAM,
+    }:
         (value,) = by_round(story.readings, NIGHTSIDE.name, figure).values()
         assert value > 0
 
@@ -77,8 +81,8 @@ async def test_a_forward_is_measured_at_both_ends_and_siblings_share_a_port(tmp_
     run = await measured(tmp_path, FORWARD, SIBLINGS, measures=[MeasureName.REQUESTS, MeasureName.SATURATION])
     assert run.faults == {}
     for part in ("near", "far"):
-        assert by_round(run.readings, FORWARD.name, Figure.CPU_PER_REQUEST, part)[1] > 0
-    assert by_round(run.readings, SIBLINGS.name, Figure.REQUESTS_PER_S)[1] > 0
+        assert by_round(run.readings, FORWARD.name, RelayFigure.CPU_PER_REQUEST, part)[1] > 0
+    assert by_round(run.readings, SIBLINGS.name, RelayFigure.REQUESTS_PER_S)[1] > 0
 
 
 @pytest.mark.nightly
@@ -113,7 +117,7 @@ async def test_one_whose_controller_does_not_answer_is_not_measured_as_attached(
 async def test_a_relay_that_cannot_start_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     run = await measured(tmp_path, ENVOY, NIGHTSIDE, measures=[MeasureName.REQUESTS])
     assert "make relays" in run.faults[ENVOY.name]
-    assert by_round(run.readings, NIGHTSIDE.name, Figure.CPU_PER_REQUEST)
+    assert by_round(run.readings, NIGHTSIDE.name, RelayFigure.CPU_PER_REQUEST)
     assert "make relays" in missing_relays(run.plan)[ENVOY.name]
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.features.disaggregated.feature import decode_pools_of
-from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape
 from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import Connector, PoolName, ReplicaRole
 from gateway.features.expert_locality.files import eldr_file
@@ -25,7 +25,7 @@ from loadgen.engine.expert_counts import ExpertShape, counts_of
 from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
-from loadgen.engine.tokens import Message, chat_prompt
+from loadgen.engine.tokens import PromptMessage, chat_prompt
 from tests.support.core import US
 from tests.support.gateways import free_replicas, region_document, serving_file, until
 from tests.support.metrics_pages import sums_by_name
@@ -45,12 +45,12 @@ WRITER = replace(READER, handoff=HandoffConfig(Connector.NIXL, ReplicaRole.DECOD
 
 def artifact(*texts: str) -> EldrArtifact:
     """Artifact with one centroid per text: the direction of a prompt of that text alone."""
-    prompts = [chat_prompt([Message("user", text)]) for text in texts]
+    prompts = [chat_prompt([PromptMessage("user", text)]) for text in texts]
     rows = np.stack([counts_of(prompt, SHAPE).astype(np.float32).ravel() for prompt in prompts])
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     ones = np.ones((SHAPE.layers, SHAPE.experts), "<f4").tobytes()
     return EldrArtifact(
-        Shape(SHAPE.layers, SHAPE.experts, MODEL), (0, 1, 2), ones, len(texts), rows.astype("<f4").tobytes()
+        MoeShape(SHAPE.layers, SHAPE.experts, MODEL), (0, 1, 2), ones, len(texts), rows.astype("<f4").tobytes()
     )
 
 

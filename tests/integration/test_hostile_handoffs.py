@@ -20,7 +20,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.features.disaggregated.feature import decode_pools_of
-from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape
 from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.features.expert_locality.files import eldr_file
@@ -54,7 +54,7 @@ class Pool:
 @asynccontextmanager
 async def pool(folder: Path, **prefill: Any) -> AsyncIterator[Pool]:
     ones, centroids = np.ones((2, 2), "<f4").tobytes(), np.eye(2, 4, dtype="<f4").tobytes()
-    eldr_file(folder / "eldr.json").write(EldrArtifact(Shape(2, 2, "m"), (0, 1), ones, 2, centroids))
+    eldr_file(folder / "eldr.json").write(EldrArtifact(MoeShape(2, 2, "m"), (0, 1), ones, 2, centroids))
     async with AsyncExitStack() as stack:
         reader, writer = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(2)]
         engine = {"models": ["llama"], "pool": "chat"}

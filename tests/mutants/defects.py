@@ -31,7 +31,7 @@ from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
 from gateway.core.kernel.waiting_requests import WaitingRequests
-from gateway.core.placement.cost import Cost
+from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
@@ -223,8 +223,8 @@ def held_for_ever(original: Original, placing: Placing, now_ns: int) -> None:
     placing._core.replicas.changed = 0
 
 
-@mutant("a request is held for a replica that has nothing to do", "placement.cost:Cost._waits_better_here")
-def held_for_the_idle(original: Original, policy: Cost, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+@mutant("a request is held for a replica that has nothing to do", "placement.cost:CostPolicy._waits_better_here")
+def held_for_the_idle(original: Original, policy: CostPolicy, offer: Offer, slot: int, uncached_bytes: int) -> bool:
     return True
 
 
@@ -248,21 +248,21 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
 
 @mutant(
     "what follows stored responses goes past all who are held",
-    "placement.cost:Cost.hold_pinned",
+    "placement.cost:CostPolicy.hold_pinned",
     hunter=f"{_CORE_TESTS}/features/stored_responses/test_feature.py",
 )
 def follows_past_everybody(
-    original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int
+    original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, slot: int
 ) -> Hold | None:
     return None
 
 
 @mutant(
     "what follows stored responses in the same words counts as read already",
-    "placement.cost:Cost._bytes_to_read",
+    "placement.cost:CostPolicy._bytes_to_read",
     hunter=f"{_CORE_TESTS}/placement/test_cost.py::TestFollowingAStoredResponse",
 )
-def reads_the_same_words_once(original: Original, policy: Cost, profile: RequestProfile, slot: int) -> int:
+def reads_the_same_words_once(original: Original, policy: CostPolicy, profile: RequestProfile, slot: int) -> int:
     return policy._caches.uncached_bytes(profile, slot)
 
 
@@ -280,9 +280,11 @@ def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: Req
 
 @mutant(
     "for the sake of a cache a request is held for as long as others come back",
-    "placement.cost:Cost._pushes_out_too_much",
+    "placement.cost:CostPolicy._pushes_out_too_much",
 )
-def guards_for_ever(original: Original, policy: Cost, profile: RequestProfile, offer: Offer, *chosen: int) -> bool:
+def guards_for_ever(
+    original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, *chosen: int
+) -> bool:
     arrived_ns, offer.arrived_ns = offer.arrived_ns, policy._now_ns
     is_cold = bool(original(policy, profile, offer, *chosen))
     offer.arrived_ns = arrived_ns
@@ -473,10 +475,10 @@ def learns_from_reading(original: Original, slots: EngineSlots, running: int, wa
 
 @mutant(
     "a session that leaves takes the way once",
-    "placement.cost:Cost._distance_ns",
+    "placement.cost:CostPolicy._distance_ns",
     hunter=f"{_CORE_TESTS}/placement/test_cost.py",
 )
-def goes_and_comes_once(original: Original, cost: Cost, slot: int, load: float) -> float:
+def goes_and_comes_once(original: Original, cost: CostPolicy, slot: int, load: float) -> float:
     return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
 
 

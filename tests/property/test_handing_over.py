@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.engine.blocks import packed
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineConfig, EngineModel, EngineOutput, Expired, Fetching, Finished, FirstToken
+from loadgen.engine.model import EngineConfig, EngineModel, EngineOutput, Expired, Fetching, Finished, FirstTokenMade
 from loadgen.engine.sequences import EngineRequest
 
 CONFIG = EngineConfig(
@@ -105,7 +105,7 @@ def test_a_remote_prompt_has_its_room_and_is_deferred_until_it_has_come() -> Non
 
     model.deliver("a", 7_000, has_come=True)
     outputs = drain(model)
-    assert FirstToken("a", 7_000 + 1_110) in outputs
+    assert FirstTokenMade("a", 7_000 + 1_110) in outputs
     load = model.load()
     assert (load.deferred, load.external_tokens, load.prefix_hit_tokens, load.blocks_held) == (0, 32, 0, 0)
     assert (load.finished, load.generation_tokens) == (1, 3)
@@ -117,7 +117,7 @@ def test_what_never_comes_is_read_here() -> None:
     model.advance(0)
     model.deliver("a", 7_000, has_come=False)
 
-    assert FirstToken("a", 7_000 + 1_100 + 320) in drain(model)
+    assert FirstTokenMade("a", 7_000 + 1_100 + 320) in drain(model)
     assert model.load().external_tokens == 0
 
 
@@ -140,7 +140,7 @@ def test_others_run_while_a_prompt_is_on_its_way() -> None:
     model.deliver("a", 20_500, has_come=True)
     outputs = drain(model)
 
-    first_ns = next(each.at_ns for each in outputs if isinstance(each, FirstToken) and each.request_id == "a")
+    first_ns = next(each.at_ns for each in outputs if isinstance(each, FirstTokenMade) and each.request_id == "a")
     assert first_ns < next(each.at_ns for each in outputs if isinstance(each, Finished) and each.request_id == "b")
 
 

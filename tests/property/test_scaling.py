@@ -16,8 +16,8 @@ from gateway.core.features.scaling.vocabulary import (
     Heard,
     PoolKey,
     PoolSettings,
-    Reason,
     Sample,
+    ScalingReason,
     ScalingSettings,
     Want,
     Way,
@@ -124,7 +124,7 @@ def test_it_stays_within_its_bounds_and_comes_to_rest(regions: list[Region]) -> 
         counts = [want.wanted for want in told[each.name]]
         assert all(each.pool.replicas_min <= count <= each.pool.replicas_max for count in counts)
         assert counts[-1] == counts[-8]
-        assert told[each.name][-1].reason not in (Reason.WAITS, Reason.COOLS)
+        assert told[each.name][-1].reason not in (ScalingReason.WAITS, ScalingReason.COOLS)
 
 
 @settings(max_examples=20)

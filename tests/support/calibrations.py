@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.core.features.expert_locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import MoeShape
 from gateway.features.expert_locality.fit.eldr_calibration import Calibration
 
 
@@ -31,7 +31,7 @@ def calibration(
     chances[:, told_by:] = 1.0 / experts  # the prompt's experts in these layers predict nothing about the answer's
     decode = (rng.poisson(chances * 200) / 200).astype(np.float32)
     return Calibration(
-        Shape(layers, experts, "m"),
+        MoeShape(layers, experts, "m"),
         tuple(f"r{number}" for number in range(requests)),
         tuple(f"text {number // 2}" for number in range(requests)),
         tuple(f"domain {number}" for number in home),

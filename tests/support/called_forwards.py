@@ -30,7 +30,7 @@ from gateway.peers.forward_memory import ForwardMemory
 from gateway.peers.forward_receiver import Reception
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegHead, LegListener, OutboundRequest, RanAt
-from gateway.request.port import OpenRequest, Timer
+from gateway.request.port import OpenRequest, PortTimer
 from gateway.request.progress import ProgressBoard
 from gateway.request.proxied import RequestContext
 from mesh.config import LoggingConfig
@@ -121,7 +121,7 @@ class Core:
     def now_ns(self) -> int:
         return round(self.loop.now_s * 10**9)
 
-    def after(self, delay_s: float, act: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, act: Callable[[], None]) -> PortTimer:
         return self.loop.call_later(delay_s, act)
 
     def is_open(self, request_id: RequestId) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.admissions import DecodeAdmission
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
@@ -27,9 +27,9 @@ class Bench:
 
     tier: DecodeTier
     now_ns: int = 0
-    admitted: dict[str, Admission] = field(default_factory=dict)
+    admitted: dict[str, DecodeAdmission] = field(default_factory=dict)
 
-    def add(self, key: str, tokens: int = 100, lease_ns: int = 30 * SECOND) -> Admission | None:
+    def add(self, key: str, tokens: int = 100, lease_ns: int = 30 * SECOND) -> DecodeAdmission | None:
         return self.tier.add(Facts(RequestId(key), tokens), self.now_ns, self.now_ns + lease_ns)
 
     def tick(self, after_ns: int = 10 * MS) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape
 from gateway.core.features.expert_locality.signature import pack
 from gateway.core.nearness import Nearness, SignatureState
 
@@ -30,7 +30,7 @@ def artifact_of(
     experts = rows.shape[1] // len(mask)
     weights = np.ones((layers, experts), np.float32) if idf is None else np.array(idf, np.float32)
     return EldrArtifact(
-        Shape(layers, experts, model), mask, weights.astype("<f4").tobytes(), len(rows), rows.astype("<f4").tobytes()
+        MoeShape(layers, experts, model), mask, weights.astype("<f4").tobytes(), len(rows), rows.astype("<f4").tobytes()
     )
 
 

@@ -16,7 +16,7 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
-from loadgen.engine.tokens import Message, chat_prompt, continuation
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation
 from tests.support.core import EU, MODEL, US, unresumed
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
 
@@ -85,7 +85,7 @@ async def served(
 
 def expected(*said: tuple[str, str], tokens: int = 6) -> str:
     """Answer of an emulated engine to this conversation."""
-    return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
+    return continuation(MODEL, chat_prompt(PromptMessage(*each) for each in said), tokens).decode()
 
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

@@ -20,21 +20,21 @@ from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
-from loadgen.planner.planning import Ask, plan
+from loadgen.planner.planning import PlanInputs, plan
 from loadgen.planner.sources import Source
 from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.studies.balanceroute import page as balanceroute_page
 from loadgen.studies.balanceroute import plan as balanceroute_plan
 from loadgen.studies.balanceroute.loads import LOADS
-from loadgen.studies.balanceroute.tables import Reader as BalanceRouteReader
+from loadgen.studies.balanceroute.tables import ResultReader as BalanceRouteReader
 from loadgen.studies.cells import Results as Played
 from loadgen.studies.eldr import command as eldr_command
 from loadgen.studies.eldr import page as eldr_page
-from loadgen.studies.eldr.plan import BALANCERS, BANDS, FORMS, POLICIES, Results, jobs_of
+from loadgen.studies.eldr.plan import BALANCERS, BANDS, FORMS, POLICIES, EldrResults, jobs_of
 from loadgen.studies.eldr.workloads import FULL, QUICK, made_up
 from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.failover import page as failover_page
-from loadgen.studies.failover.cases import Outcome as Failover
+from loadgen.studies.failover.cases import CaseOutcome as Failover
 from loadgen.studies.numbers import Middle
 from loadgen.studies.placement import page as placement_page
 from loadgen.studies.placement import trial
@@ -43,27 +43,27 @@ from loadgen.studies.placement.plan import evaluation as placement_evaluation
 from loadgen.studies.predictors.refresh import sweep_markdown
 from loadgen.studies.predictors.table import REALIZATIONS, as_markdown
 from loadgen.studies.prompts import page as prompts_page
-from loadgen.studies.prompts.accuracy import Seen as Classified
+from loadgen.studies.prompts.accuracy import ClassifiedDocuments as Classified
 from loadgen.studies.prompts.convergence import Found
 from loadgen.studies.prompts.texts import Document
 from loadgen.studies.resume import page as resume_page
-from loadgen.studies.resume.costs import Cost
-from loadgen.studies.resume.playing import Outcome as Resumed
-from loadgen.studies.resume.playing import Seen
-from loadgen.studies.resume.real_engines import Exactness, Killed, Measured
+from loadgen.studies.resume.costs import ResumeCost
+from loadgen.studies.resume.playing import ObservedStream
+from loadgen.studies.resume.playing import ResumeOutcome as Resumed
+from loadgen.studies.resume.real_engines import EngineFigures, Exactness, Killed
 from loadgen.studies.sharing import class_goodput, day_price, fairness, limits, noisy_neighbour, scaling
 from loadgen.studies.sharing.page import page_of as sharing_page
 from loadgen.studies.skywalker import page as skywalker_page
 from loadgen.studies.skywalker.plan import evaluation as skywalker_evaluation
 from loadgen.studies.skywalker.plan import find_traces
 from loadgen.studies.succession.page import page_of as succession_page
-from loadgen.studies.succession.playing import Change, Succession
+from loadgen.studies.succession.playing import LeaderChange, Succession
 from loadgen.studies.token_budget import page as token_budget_page
 from loadgen.studies.token_budget import paper
 from loadgen.studies.token_budget.live import DESIGNS
-from loadgen.studies.token_budget.live import Seen as Waited
+from loadgen.studies.token_budget.live import FirstTokens as Waited
 from loadgen.studies.token_budget.live_command import section as live_section
-from loadgen.studies.token_budget.plan import Setting as TokenBudgetSetting
+from loadgen.studies.token_budget.plan import BudgetCell as TokenBudgetSetting
 from loadgen.studies.token_budget.plan import cells as token_budget_cells
 from loadgen.studies.token_budget.workloads import WORKLOADS
 from tests.support.traces import published
@@ -232,9 +232,11 @@ def failover(folder: Path) -> Pages:
 
 
 def resume(folder: Path) -> Pages:
-    def seen(*names: object) -> Seen:
+    def seen(*names: object) -> ObservedStream:
         is_broken, went_on = made(*names, 1) < 0.2, made(*names, 2) < 0.5
-        return Seen(not is_broken, is_broken, went_on, made(*names, 3), None if is_broken else made(*names, 4))
+        return ObservedStream(
+            not is_broken, is_broken, went_on, made(*names, 3), None if is_broken else made(*names, 4)
+        )
 
     outcomes = [
         Resumed(case, is_resumed, 3, [seen(case, is_resumed, number) for number in range(20)], 17.0, 5)
@@ -242,17 +244,20 @@ def resume(folder: Path) -> Pages:
         for case in ("an engine", "a region")
     ]
     middle = Middle(1.01, 1.004, 1.02)
-    measured = Measured(
+    measured = EngineFigures(
         {"one": Exactness("llama.cpp", "/v1/completions", "text", breaks=12, equal=9, reread=2)},
         {"two": Killed("vLLM", 8, 3, 7, 1, 3, [0.1, 0.3], [0.2, 0.2])},
     )
-    costs = {"text": middle, "token ids": middle}, [Cost("off", middle, middle), Cost("text", middle, middle)]
+    costs = (
+        {"text": middle, "token ids": middle},
+        [ResumeCost("off", middle, middle), ResumeCost("text", middle, middle)],
+    )
     return {"resume.md": resume_page.page_of(outcomes, costs, measured, {**MACHINE, "busy": "half of it"})}
 
 
 def succession(folder: Path) -> Pages:
-    changes = tuple(Change(made(number, low=5, high=8), made(number, low=8, high=9.5)) for number in range(5))
-    late = Succession("dynamodb", 10.0, 3.0, 1.0, (*changes, Change(11.0, 12.0)))
+    changes = tuple(LeaderChange(made(number, low=5, high=8), made(number, low=8, high=9.5)) for number in range(5))
+    late = Succession("dynamodb", 10.0, 3.0, 1.0, (*changes, LeaderChange(11.0, 12.0)))
     machine = {**MACHINE, "busy": "half of it"}
     return {"succession.md": succession_page([Succession("postgres", 6.0, 2.0, 0.5, changes), late], machine)}
 
@@ -388,7 +393,9 @@ def _token_budget_figures(cell: TokenBudgetSetting) -> Figures:
         case "sized":
             grid = paper.GRID if cell.load != "mooncake" else paper.GRID[:4]
             lengths = paper.AZURE.lengths(draws=200)
-            formula = plan(LLAMA_3_70B_A100, Source(cell.load, lengths, 0), Ask(1000.0, grid, trial=None))["fleets"]
+            formula = plan(LLAMA_3_70B_A100, Source(cell.load, lengths, 0), PlanInputs(1000.0, grid, trial=None))[
+                "fleets"
+            ]
             return {"fleets": [{"formula": each, "played": _fleet(f"{names} {each['seats']}")} for each in formula]}
         case "tuned":
             moves = {"up": int(made(names, high=9)), "down": 2}
@@ -473,7 +480,7 @@ def cells(folder: Path) -> Pages:
     return {f"{name}.json": json.dumps(each).replace(str(folder), "") for name, each in told.items()}
 
 
-def _eldr_results() -> Results:
+def _eldr_results() -> EldrResults:
     def figures(*names: object) -> Figures:
         return Made(*names, experts=made(*names, "experts", low=20, high=60),
                     tokens_per_s=made(*names, high=9999), experts_by_part=[30.5, 20.5, 25.5])  # fmt: skip
@@ -482,7 +489,7 @@ def _eldr_results() -> Results:
         return {("published", title): figures(section, title) for title in titles}
 
     workloads = made_up(QUICK)
-    results = Results(QUICK, list(workloads))
+    results = EldrResults(QUICK, list(workloads))
     for each in workloads:
         results.main[each.name] = {(policy, rate): figures(each.name, policy, rate) for policy in POLICIES for rate in
                                    (40.0, 60.0)}  # fmt: skip

@@ -7,7 +7,7 @@ from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
-from gateway.core.features.limits.feature import Limits
+from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.resume.feature import Resume
@@ -23,7 +23,7 @@ def features_of(core: Kernel) -> list[Feature]:
     return [
         PoolsByLength(core),
         Resume(core),
-        Limits(core),
+        TenantLimits(core),
         Sharing(core),
         Shadow(core),
         Disaggregated(core),

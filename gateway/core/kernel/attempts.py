@@ -97,7 +97,7 @@ class Breaker:
         self._window.clear()
 
 
-class Rest:
+class TargetPause:
     """Rest of a target that refuses legs as full although it looks free, so that refusing fast never looks like being
     idle.
 

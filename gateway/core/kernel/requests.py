@@ -194,7 +194,7 @@ class Rejected:
         """Time after which the request would be admitted; 0: not known."""
 
 
-class Part:
+class LegPart:
     """Part of a request that one leg runs in a disaggregated pool."""
 
     __slots__ = ("connector", "pool", "prefill")
@@ -225,7 +225,7 @@ class LegPlanner:
     """Plans the legs of an attempt in place of the core, which would open one leg that runs the whole request. An
     optional feature is one."""
 
-    def part_of(self, attempt: AttemptState, leg: LegState, /) -> Part:
+    def part_of(self, attempt: AttemptState, leg: LegState, /) -> LegPart:
         """Part of the request that this leg runs, and what its engine needs for that."""
         raise NotImplementedError
 
@@ -286,7 +286,7 @@ class AttemptState:
         """The attempt is alive without a leg: its planner will open the next one."""
 
 
-class Origin:
+class ForwardOrigin:
     """Gateway that forwarded a request here, as the forward states it."""
 
     __slots__ = ("gateway_id", "hops", "stamp")
@@ -338,10 +338,10 @@ class RequestRecord:
         self.arrived_ns = now_ns
         self.policy = policy
         """Policy of this gateway when the request arrived."""
-        self.origin: Origin | None = None
+        self.origin: ForwardOrigin | None = None
         """Unset for a client's request."""
         if isinstance(event, ForwardArrived):
-            self.origin = Origin(event.origin_gateway_id, event.hops, event.stamp)
+            self.origin = ForwardOrigin(event.origin_gateway_id, event.hops, event.stamp)
         self.legs: list[LegState] = []
         """Legs of all attempts in the order of their start."""
         self.first_leg: LegState | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, Rest
+from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, TargetPause
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
@@ -93,7 +93,7 @@ class TargetState(Generic[_SpecOf_co]):
         """Time at which a leg failed or was refused: the target is unavailable until a later observation clears it."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
-        self.rest = Rest(config.attempt)
+        self.rest = TargetPause(config.attempt)
         self.standing_when_lost = standing_when_lost
         self.standing = standing_when_lost
         """Standing as of the last change or deadline of this target."""

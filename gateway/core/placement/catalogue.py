@@ -6,7 +6,7 @@ from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.affinity_load import AffinityLoad
 from gateway.core.placement.cache_aware import CacheAware
 from gateway.core.placement.consistent_hash import ConsistentHash
-from gateway.core.placement.cost import Cost
+from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.least_load import LeastLoad
 from gateway.core.placement.lmetric import LMetric
 from gateway.core.placement.nearest_region import NearestRegion
@@ -18,7 +18,7 @@ from gateway.core.placement.round_robin import RoundRobin
 from gateway.core.placement.session_sticky import SessionSticky
 
 BUILT_IN: dict[str, type[Policy]] = {
-    PlacementPolicy.COST: Cost,
+    PlacementPolicy.COST: CostPolicy,
     PlacementPolicy.PREFIX: Prefix,
     PlacementPolicy.CONSISTENT_HASH: ConsistentHash,
     PlacementPolicy.ROUND_ROBIN: RoundRobin,

@@ -98,7 +98,7 @@ class _Books:
         return float(stood_still_ns) if stood_still_ns >= _STANDS_STILL_NS else 0.0
 
 
-class Cost(Policy):
+class CostPolicy(Policy):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._books: dict[int, _Books] = {}

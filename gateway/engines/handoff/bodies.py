@@ -17,7 +17,7 @@ from gateway.core.vocabulary import Connector
 from gateway.engines.handoff.attempt_ids import AttemptIds
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.request import engine_api
-from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
+from gateway.request.body_edits import CACHE_SALT, BodyMember, BodySetting, set_members
 from gateway.request.legs import CacheSalt
 
 LegBody = tuple[bytes, bytes | memoryview]
@@ -52,7 +52,7 @@ class _Named(msgspec.Struct):
 
 
 _NAMED = msgspec.json.Decoder(_Named)
-_MEMBERS = {name: Member(name) for name in _Named.__struct_fields__}
+_MEMBERS = {name: BodyMember(name) for name in _Named.__struct_fields__}
 
 _CAP = {
     engine_api.CHAT_PATH: "max_tokens",
@@ -183,11 +183,11 @@ def _room(met: AttemptIds, bootstrap: Bootstrap | None) -> dict[str, bytes]:
 
 
 def _spliced(body: bytes, named: _Named, settings: dict[str, bytes], salt: CacheSalt | None) -> LegBody:
-    wanted = [Setting(_MEMBERS[name], text, _is_named(named, name)) for name, text in settings.items()]
+    wanted = [BodySetting(_MEMBERS[name], text, _is_named(named, name)) for name, text in settings.items()]
     if "kv_transfer_params" not in settings and _is_named(named, "kv_transfer_params"):
-        wanted.append(Setting(_MEMBERS["kv_transfer_params"], b"null", is_named=True))
+        wanted.append(BodySetting(_MEMBERS["kv_transfer_params"], b"null", is_named=True))
     if salt is not None:
-        wanted.append(Setting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))
+        wanted.append(BodySetting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))
     return set_members(body, wanted)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import ModelName, ServiceClass
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 _MODELS_MAX = 1000
 
 
-def class_faults(core: CoreConfig) -> Iterator[Fault]:
+def class_faults(core: CoreConfig) -> Iterator[FileFault]:
     """Faults between settings that decisions depend on."""
-    yield from (Fault(key, what) for key, what in _class_faults(core))
+    yield from (FileFault(key, what) for key, what in _class_faults(core))
 
 
 def _class_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from gateway.core.features.disaggregated.config import check_decode, out_of_boun
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
 from gateway.core.vocabulary import Connector
 from gateway.features.section import FeatureSection, WrittenFile
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.values import SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
@@ -39,17 +39,17 @@ class PredictionConfig(FeatureSection, frozen=True):
     stale_after_ns: int = 24 * 60 * _MINUTE_NS
     """Age above which a fit is not used."""
 
-    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+    def faults(self, file: WrittenFile) -> Iterator[FileFault]:
         try:
             check_prediction(self, has_folder=file.keeps_state)
         except ValueError as error:
             key, _, what = str(error).partition(": ")
-            yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
+            yield FileFault(f"prediction.{key}", what) if what else FileFault("prediction", key)
 
 
-def decode_faults(core: CoreConfig) -> Iterator[Fault]:
+def decode_faults(core: CoreConfig) -> Iterator[FileFault]:
     """Faults of the settings that the decode tier decides by."""
-    yield from (Fault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
+    yield from (FileFault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
 
 
 def why_unfit(core: CoreConfig, connector: Connector) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.core.vocabulary import PoolName
 from gateway.features.section import FeatureSection, WrittenFile
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from mesh.settings import Section
 from mesh.values import SECOND_NS
 
@@ -39,16 +39,16 @@ class ExpertLocalityConfig(FeatureSection, frozen=True):
     refit_timeout_ns: int = 300 * SECOND_NS
     """Time limit of fitting an artifact, which runs in a process of its own."""
 
-    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+    def faults(self, file: WrittenFile) -> Iterator[FileFault]:
         try:
             check_locality(self)
         except ValueError as error:
             key, _, what = str(error).partition(": ")
-            yield Fault(f"locality.{key}", what)
+            yield FileFault(f"locality.{key}", what)
         pools = file.pool_specs()
         for index, told in enumerate(self.pools):
             if told.pool not in pools or pools[told.pool].connector is None:
-                yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
+                yield FileFault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
 
 
 def check_locality(config: ExpertLocalityConfig) -> None:

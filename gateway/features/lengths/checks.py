@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.core.config import CoreConfig
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 
-def length_faults(core: CoreConfig) -> Iterator[Fault]:
+def length_faults(core: CoreConfig) -> Iterator[FileFault]:
     """Faults of settings that decisions depend on."""
     budget, threshold = core.token_budget, core.threshold
     bounds: tuple[tuple[str, float, float, float], ...] = (
@@ -27,4 +27,4 @@ def length_faults(core: CoreConfig) -> Iterator[Fault]:
     )
     for key, number, least, most in bounds:
         if not least <= number <= most:
-            yield Fault(key, f"{number}: it is {least:,} to {most:,}")
+            yield FileFault(key, f"{number}: it is {least:,} to {most:,}")

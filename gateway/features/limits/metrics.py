@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.features.limits.feature import Limits
+from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.vocabulary import TenantName
 from gateway.records.tenant_labels import OTHER
 
@@ -16,7 +16,7 @@ class LimitLevels(Collector):
     """Collector that reads the core at each scrape. A tenant that logs may not name, or that shares its label with
     others, has no series of its own."""
 
-    def __init__(self, limits: Limits, tenant_label: Callable[[TenantName], str]) -> None:
+    def __init__(self, limits: TenantLimits, tenant_label: Callable[[TenantName], str]) -> None:
         self._limits = limits
         self._tenant_label = tenant_label
 

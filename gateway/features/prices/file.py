@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, St
 from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
 from gateway.core.features.prices.price_table import MICROS, EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
-from mesh.faults import ConfigError, Fault, FileError, KeyFaults
+from mesh.faults import ConfigError, FileError, FileFault, KeyFaults
 from mesh.settings import FileModel
 from mesh.values import Count, Id
 from mesh.yaml_file import faults_in, read_yaml
@@ -99,7 +99,7 @@ class HoursFile(FileModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.from_ >= self.until:
-            raise KeyFaults(Fault("until", "should be later than from; what goes past midnight is two entries"))
+            raise KeyFaults(FileFault("until", "should be later than from; what goes past midnight is two entries"))
         if self.replica_hour is None and self.carbon_g_per_kwh is None:
             raise ValueError("says neither replica_hour nor carbon_g_per_kwh")
         return self
@@ -130,7 +130,9 @@ class _RatesFile(FileModel):
         told = [each.as_hours() for each in self.hours or ()]
         for index, each in enumerate(told):
             if any(each.overlaps(other) for other in told[:index]):
-                raise KeyFaults(Fault(f"hours[{index}]", "says something else of a time that an entry before it names"))
+                raise KeyFaults(
+                    FileFault(f"hours[{index}]", "says something else of a time that an entry before it names")
+                )
         return self
 
 
@@ -174,20 +176,22 @@ class RegionRatesFile(_RatesFile):
         )
 
 
-def _missing(pool: str, rates: RegionRatesFile) -> Iterator[Fault]:
+def _missing(pool: str, rates: RegionRatesFile) -> Iterator[FileFault]:
     """Keys that are missing although other keys need them."""
     at = f"pools.{pool}." if pool else ""
     if rates.requests_per_replica is None and (rates.billing is Billing.PER_USE or rates.kilowatts):
         why = "kilowatts" if rates.kilowatts else "billing: per_use"
-        yield Fault(f"{at}requests_per_replica", f"is missing beside {why}: how many share a replica that is well used")
+        yield FileFault(
+            f"{at}requests_per_replica", f"is missing beside {why}: how many share a replica that is well used"
+        )
     has_carbon = rates.carbon_g_per_kwh is not None or any(
         each.carbon_g_per_kwh is not None for each in rates.hours or ()
     )
     if (rates.kilowatts is None) == has_carbon:
         key, other = ("kilowatts", "carbon_g_per_kwh") if has_carbon else ("carbon_g_per_kwh", "kilowatts")
-        yield Fault(f"{at}{key}", f"is missing beside {other}")
+        yield FileFault(f"{at}{key}", f"is missing beside {other}")
     if (rates.kilowatts_idle or 0) > (rates.kilowatts or 0):
-        yield Fault(f"{at}kilowatts_idle", "is above kilowatts, what a replica draws that works")
+        yield FileFault(f"{at}kilowatts_idle", "is above kilowatts, what a replica draws that works")
 
 
 _Destinations = Annotated[dict[Id, _Money], Field(max_length=_REGIONS_MAX)]
@@ -208,15 +212,17 @@ class PricesFile(FileModel):
 
     @model_validator(mode="after")
     def _check_egress(self) -> Self:
-        faults = [Fault(f"egress.{name}", _NO_REGION) for name in self.egress if name not in self.regions]
+        faults = [FileFault(f"egress.{name}", _NO_REGION) for name in self.egress if name not in self.regions]
         for origin, destinations in self.egress.items():
             for name in destinations:
                 if name == origin:
-                    faults.append(Fault(f"egress.{origin}.{name}", "what stays in a region is no egress"))
+                    faults.append(FileFault(f"egress.{origin}.{name}", "what stays in a region is no egress"))
                 elif name != ANYWHERE and name not in self.regions:
-                    faults.append(Fault(f"egress.{origin}.{name}", _NO_REGION))
+                    faults.append(FileFault(f"egress.{origin}.{name}", _NO_REGION))
         if ANYWHERE in self.regions:
-            faults.append(Fault(f"regions.{ANYWHERE}", "is no name for a region here: egress means all others by it"))
+            faults.append(
+                FileFault(f"regions.{ANYWHERE}", "is no name for a region here: egress means all others by it")
+            )
         if faults:
             raise KeyFaults(*faults)
         return self
@@ -250,7 +256,7 @@ def read_prices_file(path: Path) -> PricesFile:
     """Read the file. Raises FileError, with one line per fault."""
     file = read_yaml(path, bytes_max=PRICES_BYTES_MAX, is_plain=True)
     if file.content is None:
-        raise FileError(path, [Fault("", "is empty")])
+        raise FileError(path, [FileFault("", "is empty")])
     file.mapping()
     return file.read_as(PricesFile)
 

@@ -13,7 +13,7 @@ from gateway.config.names import Model
 from gateway.core.features.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName
 from gateway.features.section import FeatureSection, WrittenFile
-from mesh.faults import Fault, KeyFaults
+from mesh.faults import FileFault, KeyFaults
 from mesh.settings import Section
 from mesh.values import SECOND_NS, Id, WebUrl, is_this_machine_s, read_secret
 
@@ -93,9 +93,9 @@ class ScalingConfig(ScalingSettings, FeatureSection, frozen=True):
     webhook: WebhookConfig | None = None
     """Webhook for changes of the wanted number of replicas. None: changes are only exported as a metric."""
 
-    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+    def faults(self, file: WrittenFile) -> Iterator[FileFault]:
         for key, what in scaling_faults(self, file.served_whole(), insecure=file.insecure):
-            yield Fault(key, what)
+            yield FileFault(key, what)
 
     def secret_files(self) -> Iterator[Path]:
         if self.webhook is not None:

@@ -16,7 +16,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.features.scaling.demand import would_have_run
 from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.features.scaling.scaler import Scaler
-from gateway.core.features.scaling.vocabulary import WHOLE, Heard, PoolKey, Reason, ScalingReport, Want
+from gateway.core.features.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReason, ScalingReport, Want
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import RequestRecord
@@ -44,7 +44,7 @@ class ScalingExtension(Extension):
 
     name = "scaling"
     labels: ClassVar = {
-        ("nightside_replicas_wanted_changes_total", "reason"): Label("Cause of the change.", tuple(Reason)),
+        ("nightside_replicas_wanted_changes_total", "reason"): Label("Cause of the change.", tuple(ScalingReason)),
         ("nightside_scaling_messages_total", "result"): Label("Result of the call to the webhook.", tuple(Result)),
     }
 

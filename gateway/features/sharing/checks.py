@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gateway.core.config import CoreConfig
 from gateway.core.tenant_config import PRIORITY_MAX
-from mesh.faults import Fault
+from mesh.faults import FileFault
 
 TENANTS_MAX = 10_000
 
 
-def sharing_faults(core: CoreConfig) -> Iterator[Fault]:
+def sharing_faults(core: CoreConfig) -> Iterator[FileFault]:
     """Faults between settings that decisions depend on."""
-    yield from (Fault(key, what) for key, what in _tenant_faults(core))
+    yield from (FileFault(key, what) for key, what in _tenant_faults(core))
 
 
 def _tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.admissions import DecodeAdmission
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
 from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
@@ -103,7 +103,7 @@ class Backlog:
         took = dict(zip(STAGES, spent[:-1], strict=False))
         return took | {"tick": (marks[-1] - marks[0]) / 1e6, "admitted": float(len(round_.admissions))}
 
-    def _note(self, admissions: list[Admission]) -> None:
+    def _note(self, admissions: list[DecodeAdmission]) -> None:
         for admission in admissions:
             self._ages[admission.key] = 0
             self._order.append(admission.key)

@@ -12,7 +12,7 @@ DIRECT = "direct"
 """Name for measurements without a relay: the cost of clients and engines alone."""
 
 
-class Figure(StrEnum):
+class RelayFigure(StrEnum):
     """Measured figure, the unit last."""
 
     CPU_PER_REQUEST = "cpu_per_request_us"
@@ -31,7 +31,7 @@ class Figure(StrEnum):
     IDLE_CPU = "idle_cpu_percent"
 
 
-_ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_TTFT_P99}
+_ADDED = {RelayFigure.TTFT_P50: RelayFigure.ADDED_TTFT_P50, RelayFigure.TTFT_P99: RelayFigure.ADDED_TTFT_P99}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class RelayReading:
 
     round_number: int
     relay: str
-    figure: Figure
+    figure: RelayFigure
     value: float
     part: str = ""
 
 
-def by_round(readings: Iterable[RelayReading], relay: str, figure: Figure, part: str = "") -> dict[int, float]:
+def by_round(readings: Iterable[RelayReading], relay: str, figure: RelayFigure, part: str = "") -> dict[int, float]:
     return {
         each.round_number: each.value
         for each in readings
@@ -63,7 +63,7 @@ def with_added(readings: Sequence[RelayReading]) -> list[RelayReading]:
     return [*readings, *added]
 
 
-def ratio(readings: Sequence[RelayReading], figure: Figure, relay: str, base: str) -> Middle | None:
+def ratio(readings: Sequence[RelayReading], figure: RelayFigure, relay: str, base: str) -> Middle | None:
     """Ratio of a relay's figure to that of `base`, round by round; None without a round in which both were measured."""
     bases = by_round(readings, base, figure)
     values = by_round(readings, relay, figure)

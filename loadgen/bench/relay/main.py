@@ -27,7 +27,7 @@ from rich.table import Table
 
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
-from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading, as_document, with_added
+from loadgen.bench.relay.figures import DIRECT, RelayFigure, RelayReading, as_document, with_added
 from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
@@ -73,14 +73,14 @@ from mesh.clock import Clock
 _LEVEL = 1.03
 """Ratio that counts as equal cost, given the spread of rounds on one machine."""
 AIMS = (
-    Aim(Figure.CPU_PER_CHUNK, 1.2, ENVOY.name),
-    Aim(Figure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
-    Aim(Figure.CPU_PER_REQUEST, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
-    Aim(Figure.CPU_PER_CHUNK, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
-    Aim(Figure.CPU_PER_REQUEST, 3.0, NIGHTSIDE.name, FORWARD.name),
-    Aim(Figure.CPU_PER_CHUNK, 2.4, NIGHTSIDE.name, FORWARD.name),
-    Aim(Figure.ADDED_TTFT_P50, 1.0),
-    Aim(Figure.ADDED_TTFT_P99, 5.0),
+    Aim(RelayFigure.CPU_PER_CHUNK, 1.2, ENVOY.name),
+    Aim(RelayFigure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
+    Aim(RelayFigure.CPU_PER_REQUEST, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
+    Aim(RelayFigure.CPU_PER_CHUNK, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
+    Aim(RelayFigure.CPU_PER_REQUEST, 3.0, NIGHTSIDE.name, FORWARD.name),
+    Aim(RelayFigure.CPU_PER_CHUNK, 2.4, NIGHTSIDE.name, FORWARD.name),
+    Aim(RelayFigure.ADDED_TTFT_P50, 1.0),
+    Aim(RelayFigure.ADDED_TTFT_P99, 5.0),
 )
 ALL_RELAYS = (*RELAYS, SIBLINGS, *SET_OTHERWISE)
 _ENGINES = 8

@@ -12,7 +12,7 @@ from enum import StrEnum
 from loadgen.bench.relay import client, machine, wire
 from loadgen.bench.relay.client import HeldStreams, RelayTally, arrivals, closed_loop, now_s, open_streams
 from loadgen.bench.relay.engine import PACE_PATH
-from loadgen.bench.relay.figures import Figure
+from loadgen.bench.relay.figures import RelayFigure
 from loadgen.bench.relay.relays import HOST
 from loadgen.report import quantile
 
@@ -66,7 +66,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    figure: Figure
+    figure: RelayFigure
     value: float
     part: str = ""
 
@@ -106,7 +106,7 @@ class _Meter:
     def _now_ns(self) -> dict[str, int]:
         return {name: machine.cpu_ns(pids) for name, pids in self._trees.items()}
 
-    def values(self, figure: Figure, *, per: float, scale: float) -> list[Value]:
+    def values(self, figure: RelayFigure, *, per: float, scale: float) -> list[Value]:
         """CPU time of all processes per unit of `per`, and of each process where there are several."""
         used_ns = {name: now - self._started_ns[name] for name, now in self._now_ns().items()}
         if not used_ns or not per:
@@ -143,8 +143,8 @@ async def measure_requests(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU per request that is not streamed, with short and with long prompts."""
     values: list[Value] = []
     for figure, size in (
-        (Figure.CPU_PER_REQUEST, _SHORT_PROMPT_BYTES),
-        (Figure.CPU_PER_LONG_REQUEST, _LONG_PROMPT_BYTES),
+        (RelayFigure.CPU_PER_REQUEST, _SHORT_PROMPT_BYTES),
+        (RelayFigure.CPU_PER_LONG_REQUEST, _LONG_PROMPT_BYTES),
     ):
         async with _answered(bench, subject, size, USERS) as (meter, answers):
             values += meter.values(figure, per=answers, scale=_MICROSECONDS)
@@ -155,8 +155,8 @@ async def measure_saturation(bench: RelayBench, subject: Subject) -> list[Value]
     """Requests per second of clients that never pause; without a relay, the capacity of the bench itself."""
     async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
         elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
-    rate = [Value(Figure.REQUESTS_PER_S, answers / elapsed_s)]
-    return [*rate, Value(Figure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
+    rate = [Value(RelayFigure.REQUESTS_PER_S, answers / elapsed_s)]
+    return [*rate, Value(RelayFigure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
 
 
 async def measure_chunks(bench: RelayBench, subject: Subject) -> list[Value]:
@@ -171,7 +171,7 @@ async def measure_chunks(bench: RelayBench, subject: Subject) -> list[Value]:
         await asyncio.sleep(effort.ramp_s + effort.warm_s)
         meter, before = _Meter(subject), tally.events
         await asyncio.sleep(effort.stream_window_s)
-        return meter.values(Figure.CPU_PER_CHUNK, per=tally.events - before, scale=_MICROSECONDS)
+        return meter.values(RelayFigure.CPU_PER_CHUNK, per=tally.events - before, scale=_MICROSECONDS)
 
 
 async def measure_stalled(bench: RelayBench, subject: Subject) -> list[Value]:
@@ -196,7 +196,7 @@ async def measure_stalled(bench: RelayBench, subject: Subject) -> list[Value]:
             await asyncio.sleep(2 * effort.ramp_s + effort.warm_s)
             meter, before = _Meter(subject), tally.events
             await asyncio.sleep(effort.stream_window_s)
-            return meter.values(Figure.CPU_PER_CHUNK_STALLED, per=tally.events - before, scale=_MICROSECONDS)
+            return meter.values(RelayFigure.CPU_PER_CHUNK_STALLED, per=tally.events - before, scale=_MICROSECONDS)
     finally:
         stalled.cut()
 
@@ -224,8 +224,8 @@ async def measure_large_body(bench: RelayBench, subject: Subject) -> list[Value]
         used_s = loaded.used_s() - per_event_s * (tally.events - before)
         pause_s = tally.longest_pause_s - 1 / TOKENS_PER_S
     return [
-        *([Value(Figure.CPU_PER_LARGE_BODY, 1e3 * used_s / bodies)] if subject.processes else []),
-        Value(Figure.LARGE_BODY_GAP, 1e3 * max(pause_s, 0.0)),
+        *([Value(RelayFigure.CPU_PER_LARGE_BODY, 1e3 * used_s / bodies)] if subject.processes else []),
+        Value(RelayFigure.LARGE_BODY_GAP, 1e3 * max(pause_s, 0.0)),
     ]
 
 
@@ -239,8 +239,8 @@ async def measure_first_token(bench: RelayBench, subject: Subject) -> list[Value
     assert warm.answers == 50
     tally = await _arrive(bench, subject, wanted, count=effort.arrivals, max_s=max_s)
     return [
-        Value(Figure.TTFT_P50, 1e3 * quantile(tally.first_byte_s, 0.5)),
-        Value(Figure.TTFT_P99, 1e3 * quantile(tally.first_byte_s, 0.99)),
+        Value(RelayFigure.TTFT_P50, 1e3 * quantile(tally.first_byte_s, 0.5)),
+        Value(RelayFigure.TTFT_P99, 1e3 * quantile(tally.first_byte_s, 0.99)),
     ]
 
 
@@ -267,15 +267,15 @@ async def measure_memory(bench: RelayBench, subject: Subject) -> list[Value]:
     finally:
         streams.cut()
     grown = {name: (readings[1][name] - readings[0][name]) / (high - low) for name in trees}
-    parts = [Value(Figure.MEMORY_PER_STREAM, kib, name) for name, kib in grown.items()] if len(grown) > 1 else []
-    return [Value(Figure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
+    parts = [Value(RelayFigure.MEMORY_PER_STREAM, kib, name) for name, kib in grown.items()] if len(grown) > 1 else []
+    return [Value(RelayFigure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
 
 
 async def measure_idle(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU of the relay without requests, in hundredths of a core."""
     meter = _Meter(subject)
     await asyncio.sleep(bench.effort.window_s)
-    return meter.values(Figure.IDLE_CPU, per=meter.elapsed_s(), scale=1e-7)
+    return meter.values(RelayFigure.IDLE_CPU, per=meter.elapsed_s(), scale=1e-7)
 
 
 class MeasureName(StrEnum):

@@ -9,45 +9,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading, by_round, parts_of, ratio
+from loadgen.bench.relay.figures import DIRECT, RelayFigure, RelayReading, by_round, parts_of, ratio
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.numbers import Middle, middle_of
 
 TITLES = {
-    Figure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",
-    Figure.CPU_PER_LONG_REQUEST: "the same with an 8 KB prompt (µs)",
-    Figure.CPU_PER_CHUNK: "CPU per streamed chunk (µs)",
-    Figure.CPU_PER_CHUNK_STALLED: "the same, 1,000 streams of which 1 % are not read (µs)",
-    Figure.CPU_PER_LARGE_BODY: "CPU per body of 32 MB beside 200 streams (ms)",
-    Figure.LARGE_BODY_GAP: "longest pause in any of them meanwhile, pace subtracted (ms)",
-    Figure.TTFT_P50: "time to the first token, p50 (ms)",
-    Figure.ADDED_TTFT_P50: "added to it, p50 (ms)",
-    Figure.TTFT_P99: "time to the first token, p99 (ms)",
-    Figure.ADDED_TTFT_P99: "added to it, p99 (ms)",
-    Figure.REQUESTS_PER_S: "requests/s at saturation",
-    Figure.REQUESTS_PER_CPU_S: "requests per second of its CPU time",
-    Figure.MEMORY_PER_STREAM: "memory per open stream (KiB)",
-    Figure.IDLE_CPU: "CPU without requests (% of a core)",
+    RelayFigure.CPU_PER_REQUEST: "CPU per request, not streamed (µs)",
+    RelayFigure.CPU_PER_LONG_REQUEST: "the same with an 8 KB prompt (µs)",
+    RelayFigure.CPU_PER_CHUNK: "CPU per streamed chunk (µs)",
+    RelayFigure.CPU_PER_CHUNK_STALLED: "the same, 1,000 streams of which 1 % are not read (µs)",
+    RelayFigure.CPU_PER_LARGE_BODY: "CPU per body of 32 MB beside 200 streams (ms)",
+    RelayFigure.LARGE_BODY_GAP: "longest pause in any of them meanwhile, pace subtracted (ms)",
+    RelayFigure.TTFT_P50: "time to the first token, p50 (ms)",
+    RelayFigure.ADDED_TTFT_P50: "added to it, p50 (ms)",
+    RelayFigure.TTFT_P99: "time to the first token, p99 (ms)",
+    RelayFigure.ADDED_TTFT_P99: "added to it, p99 (ms)",
+    RelayFigure.REQUESTS_PER_S: "requests/s at saturation",
+    RelayFigure.REQUESTS_PER_CPU_S: "requests per second of its CPU time",
+    RelayFigure.MEMORY_PER_STREAM: "memory per open stream (KiB)",
+    RelayFigure.IDLE_CPU: "CPU without requests (% of a core)",
 }
 RATIOS = (
-    Figure.CPU_PER_REQUEST,
-    Figure.CPU_PER_LONG_REQUEST,
-    Figure.CPU_PER_CHUNK,
-    Figure.CPU_PER_CHUNK_STALLED,
-    Figure.CPU_PER_LARGE_BODY,
-    Figure.REQUESTS_PER_S,
-    Figure.MEMORY_PER_STREAM,
+    RelayFigure.CPU_PER_REQUEST,
+    RelayFigure.CPU_PER_LONG_REQUEST,
+    RelayFigure.CPU_PER_CHUNK,
+    RelayFigure.CPU_PER_CHUNK_STALLED,
+    RelayFigure.CPU_PER_LARGE_BODY,
+    RelayFigure.REQUESTS_PER_S,
+    RelayFigure.MEMORY_PER_STREAM,
 )
 
-SETTING_FIGURES = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
+SETTING_FIGURES = (
+    RelayFigure.CPU_PER_REQUEST,
+    RelayFigure.CPU_PER_LONG_REQUEST,
+    RelayFigure.CPU_PER_CHUNK,
+    RelayFigure.TTFT_P50,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
     """Target value of a figure for the gateway: an absolute value, or a ratio to another relay."""
 
-    figure: Figure
+    figure: RelayFigure
     at_most: float
     base: str | None = None
     of: str = ""
@@ -108,7 +113,7 @@ def _columns(story: RelayStory) -> list[str]:
     return [name for name in story.relays if name not in apart and _has_any(story, name)]
 
 
-def _summary(story: RelayStory, relay: str, figure: Figure, part: str = "") -> Middle | None:
+def _summary(story: RelayStory, relay: str, figure: RelayFigure, part: str = "") -> Middle | None:
     return middle_of(by_round(story.readings, relay, figure, part).values())
 
 
@@ -135,7 +140,7 @@ def _ratio_title(story: RelayStory, name: str) -> str:
     return f"{name} / {story.ours}" if _is_ours(story, name) else f"{story.ours} / {name}"
 
 
-def _ratio(story: RelayStory, figure: Figure, name: str) -> Middle | None:
+def _ratio(story: RelayStory, figure: RelayFigure, name: str) -> Middle | None:
     relay, base = (name, story.ours) if _is_ours(story, name) else (story.ours, name)
     return ratio(story.readings, figure, relay, base)
 
@@ -160,7 +165,7 @@ def _aim_text(aim: Aim) -> str:
     return f"{TITLES[aim.figure].rsplit(' (', 1)[0]}{whose} ≤ {aim.at_most:g}{against or ' ' + _unit(aim.figure)}"
 
 
-def _unit(figure: Figure) -> str:
+def _unit(figure: RelayFigure) -> str:
     return TITLES[figure].rsplit("(", 1)[1].removesuffix(")")
 
 
@@ -181,7 +186,7 @@ def sibling_rows(story: RelayStory) -> list[list[str]]:
     if not _has_any(story, story.siblings):
         return []
     rows = [["", "one process", "two siblings", "two / one"]]
-    for figure in (Figure.REQUESTS_PER_S, Figure.REQUESTS_PER_CPU_S):
+    for figure in (RelayFigure.REQUESTS_PER_S, RelayFigure.REQUESTS_PER_CPU_S):
         one, two = (_summary(story, name, figure) for name in (story.ours, story.siblings))
         times = ratio(story.readings, figure, story.siblings, story.ours)
         rows.append([TITLES[figure], cell(one), cell(two), cell(times)])

@@ -13,7 +13,7 @@ from loadgen.studies.balanceroute.aside import EXPECTED
 from loadgen.studies.balanceroute.loads import LOADS, present
 from loadgen.studies.balanceroute.page import page_of, rows_of
 from loadgen.studies.balanceroute.plan import settings
-from loadgen.studies.balanceroute.tables import Reader
+from loadgen.studies.balanceroute.tables import ResultReader
 from loadgen.studies.balanceroute.world import cell_of
 from loadgen.studies.cells import Cell
 from loadgen.studies.commands import FOLDER, options, read_json, refuse_over_the_whole, write
@@ -56,7 +56,7 @@ def balanceroute(
     except (TraceError, OSError) as error:
         raise click.ClickException(str(error)) from error
     table_3 = results.pop(_TABLE_3, {}).get("text")
-    reader = Reader(results, quick)
+    reader = ResultReader(results, quick)
     pages = page_of(reader, names, look=look, table_3=table_3, ticks=ticks)
     write(out, pages, json.dumps(rows_of(reader), indent=2) if as_json else None)
 

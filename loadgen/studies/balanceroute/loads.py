@@ -30,7 +30,7 @@ _TOKEN_NS = round(TOKEN_S * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PrefilledRequest:
     """One request whose prefill is complete."""
 
     prompt_tokens: int
@@ -39,12 +39,12 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OrderedLoad:
     """A load, in order of arrival."""
 
-    earlier: Sequence[Ask]
+    earlier: Sequence[PrefilledRequest]
     """Requests that are not played: the history that predictors are fitted to."""
-    later: Sequence[Ask]
+    later: Sequence[PrefilledRequest]
 
     def known(self) -> list[Ended]:
         return [
@@ -59,43 +59,43 @@ class Named:
 
     name: str
     title: str
-    read: Callable[[Path | None], list[Ask]]
+    read: Callable[[Path | None], list[PrefilledRequest]]
     patterns: tuple[str, ...] = ()
     """Files that it reads, beneath the folder of traces."""
 
 
-def asked(named: Named, folder: Path | None, share_known: float = 0.4) -> Asked:
+def asked(named: Named, folder: Path | None, share_known: float = 0.4) -> OrderedLoad:
     """Requests of a load, split into earlier and later ones. Raises TraceError."""
     rows = _rows_of(named.name, folder)
     cut = int(len(rows) * share_known)
-    return Asked(rows[:cut], rows[cut:])
+    return OrderedLoad(rows[:cut], rows[cut:])
 
 
 @cache
-def _rows_of(name: str, folder: Path | None) -> list[Ask]:
+def _rows_of(name: str, folder: Path | None) -> list[PrefilledRequest]:
     return LOADS[name].read(folder)
 
 
 # Recorded
 
 
-def _reasoning(folder: Path | None) -> list[Ask]:
+def _reasoning(folder: Path | None) -> list[PrefilledRequest]:
     service, rates = (find_file(folder, pattern) for pattern in SERVEGEN)
     return _asks_of(read_trace(service, draw=Draw(rates, rate_scale=SERVEGEN_SCALE)))
 
 
-def _azure(folder: Path | None) -> list[Ask]:
+def _azure(folder: Path | None) -> list[PrefilledRequest]:
     return [each for each in _asks_of(read_trace(find_file(folder, AZURE_CHATS))) if each.output_tokens >= LONG_TOKENS]
 
 
-def _mooncake(folder: Path | None) -> list[Ask]:
+def _mooncake(folder: Path | None) -> list[PrefilledRequest]:
     return _asks_of(read_trace(find_file(folder, MOONCAKE)))
 
 
-def _asks_of(trace: Trace) -> list[Ask]:
+def _asks_of(trace: Trace) -> list[PrefilledRequest]:
     by_time = sorted(trace.rows, key=lambda row: row.at_s)
     return [
-        Ask(row.passage.tokens, row.output_tokens, passage_key(row.passage))
+        PrefilledRequest(row.passage.tokens, row.output_tokens, passage_key(row.passage))
         for row in by_time
         if row.output_tokens > 0 and row.passage.tokens > 0
     ]
@@ -104,31 +104,33 @@ def _asks_of(trace: Trace) -> list[Ask]:
 # Synthetic
 
 
-def _made_up(number: int) -> Callable[[Path | None], list[Ask]]:
+def _made_up(number: int) -> Callable[[Path | None], list[PrefilledRequest]]:
     """Synthetic loads that predictors' defaults were chosen on, in order of arrival."""
 
-    def read(_: Path | None) -> list[Ask]:
+    def read(_: Path | None) -> list[PrefilledRequest]:
         ended = kept_aside(_MADE_UP)[number].read().ended
         by_arrival = sorted(ended, key=lambda each: each.ended_ns - each.output_tokens * _TOKEN_NS)
-        return [Ask(each.prompt_tokens, each.output_tokens, each.prompt_key) for each in by_arrival]
+        return [PrefilledRequest(each.prompt_tokens, each.output_tokens, each.prompt_key) for each in by_arrival]
 
     return read
 
 
-def _agents(_: Path | None) -> list[Ask]:
+def _agents(_: Path | None) -> list[PrefilledRequest]:
     """Synthetic load with long prompts and short answers, a few of them long."""
     rng = random.Random("agents")
     return [
-        Ask(min(60_000, round(rng.lognormvariate(9.0, 0.8))) + 1, min(16_000, round(rng.lognormvariate(5.0, 1.4))) + 8)
+        PrefilledRequest(
+            min(60_000, round(rng.lognormvariate(9.0, 0.8))) + 1, min(16_000, round(rng.lognormvariate(5.0, 1.4))) + 8
+        )
         for _ in range(_MADE_UP)
     ]
 
 
-def _prompts(_: Path | None) -> list[Ask]:
+def _prompts(_: Path | None) -> list[PrefilledRequest]:
     """Synthetic load in which most of a request's tokens are its prompt, so that placement can balance the load."""
     rng = random.Random("prompts")
     return [
-        Ask(
+        PrefilledRequest(
             min(30_000, max(50, round(rng.lognormvariate(7.0, 1.0)))),
             min(4_000, max(8, round(rng.lognormvariate(5.6, 1.0)))),
         )

@@ -14,7 +14,7 @@ from loadgen.studies.balanceroute import aside, plan, tables
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS, TABLES
 from loadgen.studies.balanceroute.paper import HEAVY, published, running_at_most
 from loadgen.studies.balanceroute.plan import BR_0, FEW, JSQ, ORACLE, Comparison, Run
-from loadgen.studies.balanceroute.tables import Reader, brief
+from loadgen.studies.balanceroute.tables import ResultReader, brief
 from loadgen.studies.numbers import measured
 from loadgen.studies.rendering import render
 
@@ -24,7 +24,7 @@ _STAGES = (("p50_ms", "p50"), ("p99_ms", "p99"), ("prepare_p50_ms", "prepare"), 
 
 
 def page_of(
-    reader: Reader, present: Sequence[str], *, look: bool, table_3: str | None, ticks: Mapping[str, Any] | None
+    reader: ResultReader, present: Sequence[str], *, look: bool, table_3: str | None, ticks: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Contents by file name: the page and its plots."""
     several = [each for each in plan.comparisons(reader.quick) if each.load in present]
@@ -59,7 +59,9 @@ def _growth(found: Mapping[str, float]) -> str:
     return listed([f"{name.replace('_', ' ')} {value:.2f}" for name, value in found.items()])
 
 
-def _scaled(reader: Reader, several: Sequence[Comparison], plots: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+def _scaled(
+    reader: ResultReader, several: Sequence[Comparison], plots: dict[str, str]
+) -> Iterator[tuple[str, str, str]]:
     """Title, plot and table of each load and regime of Table 2; plots are added."""
     for load in dict.fromkeys(each.load for each in several):
         for regime in (plan.NEAR, plan.STANDING):
@@ -73,7 +75,7 @@ def _scaled(reader: Reader, several: Sequence[Comparison], plots: dict[str, str]
             yield title, name, tables.by_workers(reader, found)
 
 
-def _points(reader: Reader, found: Sequence[Comparison], run: Run) -> list[tuple[float, float]]:
+def _points(reader: ResultReader, found: Sequence[Comparison], run: Run) -> list[tuple[float, float]]:
     return [
         (each.workers, middle.median)
         for each in found
@@ -87,7 +89,7 @@ def _published(load: str, run: Run) -> list[tuple[float, float]]:
     return [(g, theirs[JSQ.title].gap / theirs[run.title].gap) for g in (4, 8, 16) if (theirs := published(load, g))]
 
 
-def _pictured(reader: Reader, several: Sequence[Comparison], plots: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _pictured(reader: ResultReader, several: Sequence[Comparison], plots: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Title and pictures of each load of Fig. 3; plots are added."""
     for each in several:
         if each.workers != 8 or each.regime != plan.STANDING:
@@ -112,7 +114,7 @@ def _over_time(loads: Sequence[int], end_s: float) -> list[tuple[float, float]]:
     return [(end_s * number / last, load / 1000) for number, load in enumerate(loads)]
 
 
-def rows_of(reader: Reader) -> list[Figures]:
+def rows_of(reader: ResultReader) -> list[Figures]:
     """Every cell as a flat JSON row."""
     return [
         {"load": s.load, "policy": str(s.policy), "predictor": s.predictor, "workers": s.workers, "batch": s.batch,

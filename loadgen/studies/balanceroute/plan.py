@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.config import BalanceConfig, DecodePolicyName
 from loadgen.studies.balanceroute.loads import ASIDE, CHOOSING, TABLES
-from loadgen.studies.balanceroute.world import BACKLOG, Setting
+from loadgen.studies.balanceroute.world import BACKLOG, BalanceCell
 
 _BOUNDLESS = 1_000_000
 SEEDS = (1, 2, 3)
@@ -74,20 +74,20 @@ class Comparison:
     quick: bool = False
     """True for a small comparison, for tests."""
 
-    def of(self, run: Run) -> list[Setting]:
+    def of(self, run: Run) -> list[BalanceCell]:
         """Settings of a run, one for each seed."""
         setting = setting_of(self.load, run, self.regime, workers=self.workers, quick=self.quick)
         return seeded(setting) if self.workers == 8 and not self.quick else [setting]
 
 
-def seeded(setting: Setting, quick: bool = False) -> list[Setting]:
+def seeded(setting: BalanceCell, quick: bool = False) -> list[BalanceCell]:
     """Settings with one seed each. Loads are drawn anew for each seed; equal seeds give all policies the same
     requests."""
     return [setting, *(dataclasses.replace(setting, seed=seed, keep_steps=0) for seed in (() if quick else SEEDS[1:]))]
 
 
-def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int = 8, quick: bool = False) -> Setting:
-    setting = Setting(
+def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int = 8, quick: bool = False) -> BalanceCell:
+    setting = BalanceCell(
         load,
         run.policy,
         run.predictor,
@@ -166,13 +166,13 @@ def _with(key: str, value: Any) -> BalanceConfig:
 SWEPT = (ORACLE, SURVIVAL)
 
 
-def swept(load: str, run: Run, balance: BalanceConfig, quick: bool = False) -> list[Setting]:
+def swept(load: str, run: Run, balance: BalanceConfig, quick: bool = False) -> list[BalanceCell]:
     return seeded(
         dataclasses.replace(setting_of(load, run, quick=quick), balance=balance, keep_steps=0, is_bounded=False), quick
     )
 
 
-def sweep(quick: bool = False) -> Iterator[Setting]:
+def sweep(quick: bool = False) -> Iterator[BalanceCell]:
     for load in CHOOSING:
         yield from swept(load, JSQ, DEFAULT, quick)
         yield from swept(load, BR_0, DEFAULT, quick)
@@ -207,7 +207,7 @@ SPEEDS = (("400 Gbit/s", 6_500), ("50 Gbit/s", 52_000), ("10 Gbit/s", 260_000))
 SENT = ("reasoning", "prompts")
 
 
-def sending(load: str, each: Sending, token_ns: int, quick: bool = False) -> list[Setting]:
+def sending(load: str, each: Sending, token_ns: int, quick: bool = False) -> list[BalanceCell]:
     return seeded(
         dataclasses.replace(
             setting_of(load, each.run, quick=quick),
@@ -221,7 +221,7 @@ def sending(load: str, each: Sending, token_ns: int, quick: bool = False) -> lis
     )
 
 
-def sendings(quick: bool = False) -> Iterator[Setting]:
+def sendings(quick: bool = False) -> Iterator[BalanceCell]:
     for load in SENT:
         for _, token_ns in SPEEDS:
             for each in SENDINGS:
@@ -245,12 +245,12 @@ MATTERS = (
 )
 
 
-def mattering(load: str, run: Run, matter: Matter, quick: bool = False) -> list[Setting]:
+def mattering(load: str, run: Run, matter: Matter, quick: bool = False) -> list[BalanceCell]:
     setting = dataclasses.replace(setting_of(load, run, quick=quick), keep_steps=0, is_bounded=False)
     return seeded(dataclasses.replace(setting, **matter.changes), quick)
 
 
-def matters(quick: bool = False) -> Iterator[Setting]:
+def matters(quick: bool = False) -> Iterator[BalanceCell]:
     for load in SENT:
         for matter in MATTERS:
             for run in FEW:
@@ -264,7 +264,7 @@ def aside(quick: bool = False) -> list[Comparison]:
     return [Comparison(load, regime, 8, quick=quick) for load in ASIDE for regime in (NEAR, STANDING)]
 
 
-def settings(loads: Collection[str], *, quick: bool = False, look: bool = False) -> list[Setting]:
+def settings(loads: Collection[str], *, quick: bool = False, look: bool = False) -> list[BalanceCell]:
     tables = [*comparisons(quick), *(aside(quick) if look else ())]
     found = [setting for each in tables for run in each.runs for setting in each.of(run)]
     found += [*sweep(quick), *sendings(quick), *matters(quick)]

@@ -12,9 +12,9 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies.balanceroute import plan
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS
-from loadgen.studies.balanceroute.paper import AIMS, Published, published
+from loadgen.studies.balanceroute.paper import AIMS, PaperRow, published
 from loadgen.studies.balanceroute.plan import BASELINES, BR_0, EXACT, FEW, JSQ, ORACLE, Comparison, Run
-from loadgen.studies.balanceroute.world import Setting
+from loadgen.studies.balanceroute.world import BalanceCell
 from loadgen.studies.numbers import Measure, Middle, measured, ratio
 
 
@@ -26,13 +26,13 @@ GAP, DEFICIT, TPOT, TOKENS, BOUND = map(figure, ("gap", "deficit", "tpot_p95_ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ResultReader:
     """Looks up the results of settings."""
 
-    results: Mapping[Setting, Figures]
+    results: Mapping[BalanceCell, Figures]
     quick: bool = False
 
-    def all(self, settings: Sequence[Setting]) -> list[Figures]:
+    def all(self, settings: Sequence[BalanceCell]) -> list[Figures]:
         """Figures of the settings, one for each seed."""
         return [self.results[setting] for setting in settings]
 
@@ -79,7 +79,7 @@ def perfect(run: Figures) -> float:
     return 1 / (1 - kv_share + kv_share * balanced)
 
 
-def aims(reader: Reader, several: Sequence[Comparison]) -> tuple[list[tuple[str, ...]], list[int]]:
+def aims(reader: ResultReader, several: Sequence[Comparison]) -> tuple[list[tuple[str, ...]], list[int]]:
     """Rows, and the numbers of aims that are met: of imbalance, and of throughput."""
     rows: list[tuple[str, ...]] = []
     met = [0, 0]
@@ -108,7 +108,7 @@ _HEAD = ("", "max − min", "JSQ ÷", "paper ÷", "Σ (max − L)", "JSQ ÷", "T
          "to JSQ", "paper")  # fmt: skip
 
 
-def comparison_table(reader: Reader, comparison: Comparison) -> str:
+def comparison_table(reader: ResultReader, comparison: Comparison) -> str:
     theirs = published(comparison.load, comparison.workers)
     base = reader.of(comparison, JSQ)
     rows = []
@@ -126,14 +126,14 @@ def comparison_table(reader: Reader, comparison: Comparison) -> str:
     return table(_HEAD, rows)
 
 
-def _theirs(theirs: dict[str, Published], run: Run, name: str) -> str:
+def _theirs(theirs: dict[str, PaperRow], run: Run, name: str) -> str:
     if run.title not in theirs:
         return NOTHING
     one, base = getattr(theirs[run.title], name), getattr(theirs[JSQ.title], name)
     return f"÷ {base / one:.1f}" if name == "gap" else f"× {one / base:.3f}"
 
 
-def by_workers(reader: Reader, found: Sequence[Comparison]) -> str:
+def by_workers(reader: ResultReader, found: Sequence[Comparison]) -> str:
     """Table 2 of one load in one regime."""
     head = ["workers", *(f"{run.title}: max − min" for run in FEW),
             *(f"{run.title}: ÷, tokens/s" for run in FEW[1:])]  # fmt: skip
@@ -150,7 +150,7 @@ def by_workers(reader: Reader, found: Sequence[Comparison]) -> str:
     return table(head, rows)
 
 
-def swept(reader: Reader) -> str:
+def swept(reader: ResultReader) -> str:
     head = ("", "", *(f"{load}, {run.title}" for load in CHOOSING for run in plan.SWEPT), "together: ÷", "together: ×")
     rows = []
     for axis in plan.axes():
@@ -163,7 +163,7 @@ def swept(reader: Reader) -> str:
     return table(head, rows)
 
 
-def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple[float, float]:
+def _gains(reader: ResultReader, load: str, run: Run, balance: BalanceConfig) -> tuple[float, float]:
     base = reader.all(plan.swept(load, JSQ, plan.DEFAULT, reader.quick))
     ours = reader.all(plan.swept(load, run, balance, reader.quick))
     pairs = list(zip(ours, base, strict=True))
@@ -173,7 +173,7 @@ def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple
     )
 
 
-def bounds(reader: Reader, several: Sequence[Comparison]) -> str:
+def bounds(reader: ResultReader, several: Sequence[Comparison]) -> str:
     rows = []
     for each in several:
         ours = reader.of(each, ORACLE)
@@ -188,7 +188,7 @@ def _over(runs: Sequence[Figures]) -> Middle | None:
     return Middle(sorted(found)[len(found) // 2], min(found), max(found)) if found else None
 
 
-def sent(reader: Reader, load: str) -> str:
+def sent(reader: ResultReader, load: str) -> str:
     rows = []
     for speed, token_ns in plan.SPEEDS:
         runs = [reader.all(plan.sending(load, each, token_ns, reader.quick)) for each in plan.SENDINGS]
@@ -200,7 +200,7 @@ def sent(reader: Reader, load: str) -> str:
     return table(("KV over", *(each.title for each in plan.SENDINGS)), rows)
 
 
-def mattered(reader: Reader, load: str) -> str:
+def mattered(reader: ResultReader, load: str) -> str:
     rows = []
     for matter in plan.MATTERS:
         base, *others = (reader.all(plan.mattering(load, run, matter, reader.quick)) for run in FEW)

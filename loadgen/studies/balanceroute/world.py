@@ -29,10 +29,10 @@ from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
-from loadgen.engine.model import Finished, FirstToken
+from loadgen.engine.model import Finished, FirstTokenMade
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.bound import Ran, gap_at_least
-from loadgen.studies.balanceroute.loads import LOADS, Ask, Asked, asked
+from loadgen.studies.balanceroute.loads import LOADS, OrderedLoad, PrefilledRequest, asked
 from loadgen.studies.balanceroute.tally import Tally
 from loadgen.studies.cells import Cell
 from loadgen.studies.oracle import Oracle
@@ -46,7 +46,7 @@ _LAGS = (1, 3, 10, 30, 60, 120, 240)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BalanceCell:
     """One cell: all inputs of its figures except the code and the load's files."""
 
     load: str
@@ -79,12 +79,12 @@ class Setting:
     """Compute the lower bound as well."""
 
 
-def play(setting: Setting, traces: Path | None) -> Figures:
+def play(setting: BalanceCell, traces: Path | None) -> Figures:
     """Figures of the setting. Raises TraceError."""
     return _World(setting, asked(LOADS[setting.load], traces)).play()
 
 
-def cell_of(setting: Setting, traces: Path | None) -> Cell:
+def cell_of(setting: BalanceCell, traces: Path | None) -> Cell:
     """Cell for the engine. Raises TraceError for a file that is missing."""
     files = tuple(find_file(traces, pattern) for pattern in LOADS[setting.load].patterns)
     return Cell(setting, f"{setting}", partial(play, setting, traces), to_builtins(setting), files)
@@ -92,13 +92,13 @@ def cell_of(setting: Setting, traces: Path | None) -> Cell:
 
 @dataclass(slots=True)
 class _Sent:
-    ask: Ask
+    ask: PrefilledRequest
     first_ns: int = -1
     first_step: int = -1
 
 
 class _World:
-    def __init__(self, setting: Setting, load: Asked) -> None:
+    def __init__(self, setting: BalanceCell, load: OrderedLoad) -> None:
         self._setting = setting
         self._lease_ns = setting.lease_s * 1_000_000_000
         rng = random.Random(f"{setting.load}/{setting.seed}")
@@ -152,7 +152,7 @@ class _World:
             came.append(int(at_ns))
         return came
 
-    def _predictor(self, load: Asked) -> Predictor | None:
+    def _predictor(self, load: OrderedLoad) -> Predictor | None:
         setting = self._setting
         if setting.predictor == "oracle":
             return Oracle({_name(number): each.output_tokens for number, each in enumerate(self._asks)})
@@ -193,7 +193,7 @@ class _World:
             match told:
                 case Pulled():
                     pass
-                case FirstToken():
+                case FirstTokenMade():
                     sent = self._sent[key]
                     sent.first_ns, sent.first_step = told.at_ns, self._group.steps - 1
                     self._tier.running(key)
@@ -307,24 +307,24 @@ def _name(number: int) -> str:
     return str(number)
 
 
-def _drawn(asks: Sequence[Ask], count: int, rng: random.Random) -> list[Ask]:
+def _drawn(asks: Sequence[PrefilledRequest], count: int, rng: random.Random) -> list[PrefilledRequest]:
     """Requests in their recorded order from a random one on, wrapping around at the end."""
     start = rng.randrange(len(asks))
     return [asks[(start + number) % len(asks)] for number in range(count)]
 
 
-def _in_mid_life(asks: Sequence[Ask], count: int, rng: random.Random) -> list[Ask]:
+def _in_mid_life(asks: Sequence[PrefilledRequest], count: int, rng: random.Random) -> list[PrefilledRequest]:
     """Requests as found on busy workers at a random moment: longer answers are more likely, and each is at a random
     age. Tokens generated so far count as prompt."""
     found = rng.choices(asks, [each.output_tokens for each in asks], k=count)
     ages = [rng.randrange(each.output_tokens) for each in found]
     return [
-        Ask(each.prompt_tokens + age, each.output_tokens - age, each.prompt_key)
+        PrefilledRequest(each.prompt_tokens + age, each.output_tokens - age, each.prompt_key)
         for each, age in zip(found, ages, strict=True)
     ]
 
 
-def _capacity(asks: Sequence[Ask], setting: Setting) -> float:
+def _capacity(asks: Sequence[PrefilledRequest], setting: BalanceCell) -> float:
     """Requests per nanosecond of workers that are always full and equally loaded."""
     output = fmean(each.output_tokens for each in asks)
     held = fmean(each.output_tokens * (each.prompt_tokens + each.output_tokens / 2) for each in asks) / output

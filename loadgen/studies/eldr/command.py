@@ -16,8 +16,8 @@ from loadgen.studies.progress import played_whole
 from loadgen.traces.files import TraceError
 
 if TYPE_CHECKING:
-    from loadgen.studies.eldr.plan import Results
-    from loadgen.studies.eldr.workloads import Workload
+    from loadgen.studies.eldr.plan import EldrResults
+    from loadgen.studies.eldr.workloads import EldrWorkload
 
 
 @click.command()
@@ -62,7 +62,7 @@ def eldr(
     write(out, pages, json.dumps(_document(results), indent=2) if as_json else None)
 
 
-def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:
+def _fitted(workload: EldrWorkload, on_progress: Any) -> dict[str, Any]:
     from loadgen.studies.eldr.fit_generator import figures_of, fit_domains, fit_spread  # noqa: PLC0415 - as above
     from loadgen.studies.eldr.generator import QWEN3_30B  # noqa: PLC0415
     from loadgen.studies.eldr.spreads import PUBLISHED_FEWER, TASKS  # noqa: PLC0415
@@ -73,7 +73,7 @@ def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:
     return found | {"as_published": to_builtins(published)}
 
 
-def _document(results: Results) -> dict[str, Any]:
+def _document(results: EldrResults) -> dict[str, Any]:
     return {
         "main": {
             f"{name}, {policy}, {rate:g}/s": figures

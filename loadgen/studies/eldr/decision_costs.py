@@ -20,7 +20,7 @@ from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
+from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.kernel.events import LegEnded
@@ -45,7 +45,7 @@ def artifact_of(workers: int, masked: int = MASKED) -> EldrArtifact:
     rows = rng.uniform(0, 1, (workers, masked * EXPERTS)).astype("<f4")
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     idf = rng.uniform(0, 2, (LAYERS, EXPERTS)).astype("<f4")
-    shape = Shape(LAYERS, EXPERTS, "m")
+    shape = MoeShape(LAYERS, EXPERTS, "m")
     return EldrArtifact(shape, tuple(range(masked)), idf.tobytes(), workers, rows.tobytes())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from loadgen.figures import Figures
 from loadgen.studies.eldr import paper, spreads
-from loadgen.studies.eldr.plan import BALANCERS, Results
+from loadgen.studies.eldr.plan import BALANCERS, EldrResults
 from loadgen.studies.eldr.requests import Requests
 from loadgen.studies.eldr.unions import BATCHES, mean_union
 from loadgen.studies.eldr.workloads import DRIFTED
@@ -24,7 +24,7 @@ _POLICIES = {
 }
 
 
-def page_of(results: Results, *, quick: bool) -> str:
+def page_of(results: EldrResults, *, quick: bool) -> str:
     def rows(section: str, workload: str) -> list[tuple[str, Figures]]:
         return [(row, each) for (name, row), each in results.sections[section].items() if name == workload]
 

@@ -15,14 +15,14 @@ from loadgen.studies.cells import Cell
 from loadgen.studies.eldr.decision_costs import costs_by_core, journal_bytes
 from loadgen.studies.eldr.recorded import PATTERN
 from loadgen.studies.eldr.workloads import (
+    EldrWorkload,
     Sizes,
-    Workload,
     costs_of,
     drawn_workloads,
     drifting,
     has_recording,
 )
-from loadgen.studies.eldr.world import Drawn, Fleet, Play, play
+from loadgen.studies.eldr.world import Drawn, EldrFleet, Play, play
 from loadgen.studies.recordings import find_file
 from mesh.clock import Clock
 
@@ -38,11 +38,11 @@ _COUNTS = (16, 144)
 
 
 @dataclass(slots=True)
-class Results:
+class EldrResults:
     """Results by section; within a section by workload and row."""
 
     sizes: Sizes
-    workloads: list[Workload]
+    workloads: list[EldrWorkload]
     main: dict[str, dict[tuple[str, float], Figures]] = field(default_factory=dict)
     sections: dict[str, dict[tuple[str, str], Figures]] = field(default_factory=dict)
     scores: dict[str, EldrScores] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
     return [*jobs, *(Job("scores", name) for name in names)]
 
 
-def cells_of(workloads: Sequence[Workload], traces: Path | None, sizes: Sizes) -> list[Cell]:
+def cells_of(workloads: Sequence[EldrWorkload], traces: Path | None, sizes: Sizes) -> list[Cell]:
     """Cells of the page, whose processes find the workloads drawn and fitted."""
     for workload in workloads:
         workload.fit(sizes.decode)
@@ -86,9 +86,9 @@ def cells_of(workloads: Sequence[Workload], traces: Path | None, sizes: Sizes) -
     ]
 
 
-def results_of(found: Mapping[Job, Figures], workloads: Sequence[Workload], sizes: Sizes) -> Results:
+def results_of(found: Mapping[Job, Figures], workloads: Sequence[EldrWorkload], sizes: Sizes) -> EldrResults:
     """Results of the played cells. It times decisions and a fit, so that no other process of the run may be busy."""
-    results = Results(sizes, list(workloads))
+    results = EldrResults(sizes, list(workloads))
     for job, figures in found.items():
         _take(results, job, figures)
     published = next(each for each in workloads if each.name == "published")
@@ -115,7 +115,7 @@ def play_job(traces: Path | None, sizes: Sizes, job: Job) -> Figures:
             return _SECTIONS[job.section](workload, sizes)
 
 
-def _take(results: Results, job: Job, found: Figures) -> None:
+def _take(results: EldrResults, job: Job, found: Figures) -> None:
     match job.section:
         case "main":
             main = results.main.setdefault(job.workload, {})
@@ -127,24 +127,24 @@ def _take(results: Results, job: Job, found: Figures) -> None:
             into |= {(job.workload, row): figures for row, figures in found.items()}
 
 
-def _setting(workload: Workload, sizes: Sizes, policy: str, rate: float | None = None) -> Play:
+def _setting(workload: EldrWorkload, sizes: Sizes, policy: str, rate: float | None = None) -> Play:
     return Play(
         policy,
         sizes.rate if rate is None else rate,
         seconds=sizes.seconds,
         warm_up_s=sizes.warm_up_s,
         output_tokens=sizes.output_tokens,
-        fleet=Fleet(sizes.prefill, sizes.decode),
+        fleet=EldrFleet(sizes.prefill, sizes.decode),
         costs=workload.costs,
     )
 
 
-def _main(workload: Workload, sizes: Sizes, rate: float) -> dict[str, Figures]:
+def _main(workload: EldrWorkload, sizes: Sizes, rate: float) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
     return {policy: play(_setting(workload, sizes, policy, rate), drawn) for policy in POLICIES}
 
 
-def _clusters(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _clusters(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     vanilla = workload.drawn(sizes.decode, is_balanced=False)
     eldr = _setting(workload, sizes, "eldr")
     return {
@@ -154,7 +154,7 @@ def _clusters(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     }
 
 
-def _bands(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _bands(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
     eldr = _setting(workload, sizes, "eldr")
     found = {"round robin": play(replace(eldr, policy="round_robin"), drawn)}
@@ -162,7 +162,7 @@ def _bands(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     return found | {f"τ = {band:g}": play(replace(eldr, band=band), drawn) for band in BANDS}
 
 
-def _pools(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _pools(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     """Pools of several sizes; the rate grows with the workers, so that batches are about as large."""
     found = {}
     for workers in sorted({*sizes.other_decode, sizes.decode}):
@@ -175,7 +175,7 @@ def _pools(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     return found
 
 
-def _cache(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _cache(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
     eldr = _setting(workload, sizes, "eldr")
     cached = replace(eldr, fleet=replace(eldr.fleet, prefix_blocks=10_000))
@@ -188,7 +188,7 @@ def _cache(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     }
 
 
-def _sharded(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _sharded(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode, expert_ranks=EXPERT_RANKS)
     eldr = _setting(workload, sizes, "eldr")
     eldr = replace(eldr, fleet=replace(eldr.fleet, expert_ranks=EXPERT_RANKS))
@@ -199,7 +199,7 @@ def _sharded(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     }
 
 
-def _bases(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _bases(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
     found = {}
     for base_ms in BASES_MS:
@@ -211,13 +211,13 @@ def _bases(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
 
 
 FORMS = {
-    "a barrier, experts of each rank its own": Fleet(group=GROUP),
-    "a barrier, experts shared by the group": Fleet(group=GROUP, shares_experts=True),
-    "no barrier": Fleet(),
+    "a barrier, experts of each rank its own": EldrFleet(group=GROUP),
+    "a barrier, experts shared by the group": EldrFleet(group=GROUP, shares_experts=True),
+    "no barrier": EldrFleet(),
 }
 
 
-def _together(workload: Workload, sizes: Sizes, form: str) -> dict[str, Figures]:
+def _together(workload: EldrWorkload, sizes: Sizes, form: str) -> dict[str, Figures]:
     """BR-H and ELDR together. Answers have unequal, known lengths, so that lookahead has its full effect. KV tokens
     have their real cost, and prompts are ten times as long, so that load balance matters."""
     shape = FORMS[form]
@@ -249,7 +249,7 @@ def _with_long_prompts(drawn: Drawn) -> Drawn:
     return replace(drawn, requests=replace(drawn.requests, prompt_tokens=tokens))
 
 
-def _drift(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _drift(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:
     eldr = _setting(workload, sizes, "eldr")
     stale, refit = drifting(workload, sizes, refit_s=None), drifting(workload, sizes, refit_s=sizes.seconds * 0.75)
     return {
@@ -259,14 +259,14 @@ def _drift(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     }
 
 
-def _fit_took(workload: Workload, sizes: Sizes) -> Figures:
+def _fit_took(workload: EldrWorkload, sizes: Sizes) -> Figures:
     clock = Clock()
     begun_ns, computed_ns = clock.now_ns(), clock.thread_ns()
     fit_eldr(workload.calibration.calibration(), EldrRules(sizes.decode, held_out=0.0))
     return {"s": (clock.now_ns() - begun_ns) / 1e9, "computed_s": (clock.thread_ns() - computed_ns) / 1e9}
 
 
-_SECTIONS: dict[str, Callable[[Workload, Sizes], dict[str, Figures]]] = {
+_SECTIONS: dict[str, Callable[[EldrWorkload, Sizes], dict[str, Figures]]] = {
     "clusters": _clusters,
     "bands": _bands,
     "pools": _pools,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.features.expert_locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import MoeShape
 from gateway.features.expert_locality.fit.eldr_calibration import Calibration
 
 Floats = npt.NDArray[np.float32]
@@ -31,8 +31,8 @@ class Requests:
         return len(self.documents)
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.prefill.shape[1], self.prefill.shape[2])
+    def shape(self) -> MoeShape:
+        return MoeShape(self.prefill.shape[1], self.prefill.shape[2])
 
     def only(self, chosen: list[int]) -> Requests:
         at = np.array(chosen, np.intp)

@@ -20,7 +20,7 @@ from loadgen.studies.eldr.paper import intercept_in_experts
 from loadgen.studies.eldr.recorded import PATTERN, read_recorded
 from loadgen.studies.eldr.requests import Requests, split
 from loadgen.studies.eldr.spreads import AS_PUBLISHED, AS_RECORDED, LANGUAGES, TASKS
-from loadgen.studies.eldr.world import Costs, Drawn, compared, drawn_from
+from loadgen.studies.eldr.world import Drawn, EngineCosts, compared, drawn_from
 from loadgen.studies.recordings import find_file, first_file
 
 _SEED = 21
@@ -73,10 +73,10 @@ QUICK = Sizes(
 )
 
 
-def costs_of(model: str, base_ns: int = 4_000_000) -> Costs:
+def costs_of(model: str, base_ns: int = 4_000_000) -> EngineCosts:
     expert_ns = _EXPERT_BYTES[model] / _BANDWIDTH * 1e9
     return replace(
-        Costs(),
+        EngineCosts(),
         base_ns=base_ns,
         expert_ns=expert_ns,
         layer_ns=intercept_in_experts() * expert_ns,
@@ -84,10 +84,10 @@ def costs_of(model: str, base_ns: int = 4_000_000) -> Costs:
     )
 
 
-class Workload:
+class EldrWorkload:
     """One mix of requests, with its calibration, its test half and its engine costs."""
 
-    def __init__(self, name: str, title: str, calibration: Requests, test: Requests, costs: Costs) -> None:
+    def __init__(self, name: str, title: str, calibration: Requests, test: Requests, costs: EngineCosts) -> None:
         self.name = name
         self.title = title
         self.calibration = calibration
@@ -123,7 +123,7 @@ class Workload:
 
 
 @cache
-def drawn_workloads(traces: Path | None, sizes: Sizes) -> tuple[Workload, ...]:
+def drawn_workloads(traces: Path | None, sizes: Sizes) -> tuple[EldrWorkload, ...]:
     """Workloads, drawn once per process, and before worker processes are forked, which then have them. Raises
     TraceError."""
     known = [] if traces is None or not has_recording(traces) else [recorded(traces)]
@@ -134,13 +134,13 @@ def has_recording(traces: Path) -> bool:
     return first_file(traces, PATTERN) is not None
 
 
-def recorded(traces: Path) -> Workload:
+def recorded(traces: Path) -> EldrWorkload:
     """Workload of the recorded routing. Raises TraceError."""
     calibration, test = split(read_recorded(find_file(traces, PATTERN)), 0.5)
-    return Workload("recorded", "recorded (DeepSeek-V2-Lite)", calibration, test, costs_of("deepseek"))
+    return EldrWorkload("recorded", "recorded (DeepSeek-V2-Lite)", calibration, test, costs_of("deepseek"))
 
 
-def made_up(sizes: Sizes) -> list[Workload]:
+def made_up(sizes: Sizes) -> list[EldrWorkload]:
     return [
         _made("published", "tasks, as far apart as published", AS_PUBLISHED, TASKS, sizes),
         _made("tasks", "tasks, as far apart as recorded", AS_RECORDED, TASKS, sizes),
@@ -148,18 +148,18 @@ def made_up(sizes: Sizes) -> list[Workload]:
     ]
 
 
-def _made(name: str, title: str, spread: Spread, shares: dict[str, float], sizes: Sizes) -> Workload:
+def _made(name: str, title: str, spread: Spread, shares: dict[str, float], sizes: Sizes) -> EldrWorkload:
     generator = Generator(sizes.shape, spread, _SEED)
     calibration = generator.draw(shares, sizes.calibration, 1)
     test = generator.draw(shares, sizes.test, 2)
-    return Workload(name, title, calibration, test, costs_of("qwen"))
+    return EldrWorkload(name, title, calibration, test, costs_of("qwen"))
 
 
 DRIFTED = {"code": 1.0, "medical": 1.0, "poetry": 3.0, "chemistry": 3.0}
 """Shares of domains after a drift; six requests in eight are of domains that the calibration does not have."""
 
 
-def drifting(workload: Workload, sizes: Sizes, *, refit_s: float | None) -> Drawn:
+def drifting(workload: EldrWorkload, sizes: Sizes, *, refit_s: float | None) -> Drawn:
     """Requests whose mix shifts halfway. From `refit_s` on, an artifact fitted to another draw of the new mix is in
     force."""
     generator = Generator(sizes.shape, AS_PUBLISHED, _SEED)
@@ -175,7 +175,7 @@ def drifting(workload: Workload, sizes: Sizes, *, refit_s: float | None) -> Draw
     return replace(drawn, refit=(refit_s, refit, *near))
 
 
-def refitted(workload: Workload, sizes: Sizes) -> EldrArtifact:
+def refitted(workload: EldrWorkload, sizes: Sizes) -> EldrArtifact:
     generator = Generator(sizes.shape, AS_PUBLISHED, _SEED)
     later = generator.draw(DRIFTED, sizes.calibration, 11)
     rules = EldrRules(sizes.decode, held_out=0.0)

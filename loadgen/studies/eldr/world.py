@@ -34,7 +34,7 @@ from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled, Steps
 from loadgen.engine.experts import ExpertCosts, ExpertLoad, Packed, log_absence
-from loadgen.engine.model import Finished, FirstToken
+from loadgen.engine.model import Finished, FirstTokenMade
 from loadgen.figures import Figures
 from loadgen.studies.eldr.baselines import ByDomain, ScoredLocal
 from loadgen.studies.eldr.requests import Requests
@@ -45,7 +45,7 @@ _LEASE_NS = 480 * _NS
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class EngineCosts:
     """Costs of engines. The source of each is given on the page."""
 
     base_ns: int = 4_000_000
@@ -58,7 +58,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class EldrFleet:
     prefill: int = 8
     decode: int = 16
     """Decode workers: ranks, where several form one group."""
@@ -87,8 +87,8 @@ class Play:
     output_sigma: float = 0.0
     """Standard deviation of the logarithm of an answer's tokens; 0: all are equally long, as in the paper."""
     seed: int = 1
-    fleet: Fleet = Fleet()
-    costs: Costs = Costs()
+    fleet: EldrFleet = EldrFleet()
+    costs: EngineCosts = EngineCosts()
     balance: BalanceConfig = field(default_factory=BalanceConfig)
     score_weight: float = 1.0
     placed_experts: bool = False
@@ -329,7 +329,7 @@ class _World:
                 match told:
                     case Pulled():
                         pass
-                    case FirstToken():
+                    case FirstTokenMade():
                         asked.first_ns = told.at_ns
                         self._tier.running(key)
                         if asked.came_ns >= self._window[0]:

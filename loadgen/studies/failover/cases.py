@@ -21,7 +21,7 @@ from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.demo.watch import TTL_S, Cause, Death, Sightings, Watch
 from loadgen.names import NameResolver
-from loadgen.studies.failover.clients import Asked, Clients
+from loadgen.studies.failover.clients import Clients, SdkCall
 from mesh.clock import Clock
 
 _USERS = 3
@@ -37,7 +37,7 @@ _ON_ITS_WAY_NS = _SECOND_NS // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FailoverCase:
     name: str
     gateways: int
     """Gateways, one in each region, besides a sibling."""
@@ -49,16 +49,16 @@ class Case:
 
 
 CASES = (
-    Case("1 of 4 killed", 4, 1),
-    Case("2 of 4 killed", 4, 2),
-    Case("3 of 4 killed (N − 1)", 4, 3),
-    Case("1 killed beside a sibling", 2, 1, has_sibling=True),
-    Case("1 of 4 falls silent", 4, 1, is_silent=True),
+    FailoverCase("1 of 4 killed", 4, 1),
+    FailoverCase("2 of 4 killed", 4, 2),
+    FailoverCase("3 of 4 killed (N − 1)", 4, 3),
+    FailoverCase("1 killed beside a sibling", 2, 1, has_sibling=True),
+    FailoverCase("1 of 4 falls silent", 4, 1, is_silent=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """Measurements of one case, played once. Times are seconds after the kill; None: not observed within the time
     limit."""
 
@@ -77,7 +77,7 @@ class Outcome:
     """Requests that had not ended when the case was over."""
 
 
-async def play(case: Case) -> Outcome:
+async def play(case: FailoverCase) -> CaseOutcome:
     """Play the case. Raises DemoFailure where a process does not start, or dies without having been killed."""
     with tempfile.TemporaryDirectory(prefix="nightside-failover-") as folder:
         scenario = _scenario(case, Path(folder))
@@ -87,7 +87,7 @@ async def play(case: Case) -> Outcome:
 
 
 class _Played:
-    def __init__(self, case: Case, scenario: DemoScenario, mesh: Mesh) -> None:
+    def __init__(self, case: FailoverCase, scenario: DemoScenario, mesh: Mesh) -> None:
         assert mesh.name is not None, "there is a name"
         self._case = case
         self._mesh = mesh
@@ -104,7 +104,7 @@ class _Played:
             for region in scenario.regions
         ]
 
-    async def outcome(self) -> Outcome:
+    async def outcome(self) -> CaseOutcome:
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each.run(_USERS)) for each in self._clients]
             await asyncio.sleep(_WARM_S)
@@ -134,7 +134,7 @@ class _Played:
             for each in self._dead:
                 tasks.create_task(each.child.kill())
 
-    def _told(self, death: Death, seen: Sightings) -> Outcome:
+    def _told(self, death: Death, seen: Sightings) -> CaseOutcome:
         def after(moment_ns: int | None) -> float | None:
             return None if moment_ns is None else (moment_ns - death.killed_ns) / _SECOND_NS
 
@@ -143,7 +143,7 @@ class _Played:
         if self._case.is_silent and seen.reassigned_ns is not None:
             since_ns = seen.reassigned_ns  # answers sent by a halted process before its halt are still arriving
         served = [self._first_served(each.region, since_ns) for each in self._dead]
-        return Outcome(
+        return CaseOutcome(
             self._case.name,
             self._case.has_sibling,
             self._case.is_silent,
@@ -165,14 +165,14 @@ class _Played:
         return min((each for each in found if each is not None), default=None)
 
 
-def _failure(asked: Asked, death: Death) -> tuple[Cause, bool, str]:
+def _failure(asked: SdkCall, death: Death) -> tuple[Cause, bool, str]:
     assert asked.ended_ns is not None, "it has ended"
     if asked.is_refused:  # the gateway that answered is alive, so the death does not explain the failure
         return Cause.OTHER, asked.has_begun, asked.fault
     return death.cause_of(asked.left_ns, asked.ended_ns, asked.fault), asked.has_begun, asked.fault
 
 
-def _victims(case: Case, scenario: DemoScenario, mesh: Mesh) -> Sequence[Member]:
+def _victims(case: FailoverCase, scenario: DemoScenario, mesh: Mesh) -> Sequence[Member]:
     """First gateway of each region, from the last region on: the first region's survives."""
     regions = [region.name for region in scenario.regions][-case.dead :]
     first: dict[RegionName, Member] = {}
@@ -186,7 +186,7 @@ _NAMES = ("us-east-1", "eu-west-1", "ap-northeast-1", "eu-central-1")
 _ROUND_TRIP_MS = 20
 
 
-def _scenario(case: Case, folder: Path) -> DemoScenario:
+def _scenario(case: FailoverCase, folder: Path) -> DemoScenario:
     """Scenario with small engines, open policies and short distances: the failover is measured, not the load."""
     regions = tuple(
         RegionScenario(

@@ -20,7 +20,7 @@ REGION_HEADER = "x-nightside-region"
 
 
 @dataclass(slots=True)
-class Asked:
+class SdkCall:
     """One call of the SDK, with all of its retries."""
 
     region: RegionName
@@ -85,7 +85,7 @@ class Clients:
     model: str
     resolver: NameResolver
     clock: Clock
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[SdkCall] = field(default_factory=list)
     answers: Answers = field(default_factory=Answers)
     is_over: bool = False
 
@@ -105,7 +105,7 @@ class Clients:
         turn = 0
         while not self.is_over:
             turn += 1
-            asked = Asked(self.region, self.clock.now_ns())
+            asked = SdkCall(self.region, self.clock.now_ns())
             self.asked.append(asked)
             try:
                 await self._ask(client, asked, f"{number}/{turn} of {self.region}: how are you?")
@@ -115,7 +115,7 @@ class Clients:
             asked.ended_ns = self.clock.now_ns()
             await asyncio.sleep(_PAUSE_S)
 
-    async def _ask(self, client: AsyncOpenAI, asked: Asked, question: str) -> None:
+    async def _ask(self, client: AsyncOpenAI, asked: SdkCall, question: str) -> None:
         stream = await client.chat.completions.create(
             model=self.model, messages=[{"role": "user", "content": question}], max_tokens=_ANSWER_TOKENS, stream=True
         )

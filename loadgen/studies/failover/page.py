@@ -12,7 +12,7 @@ from statistics import median
 from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
 from loadgen.pages.markdown import NOTHING, table
-from loadgen.studies.failover.cases import Outcome
+from loadgen.studies.failover.cases import CaseOutcome
 from loadgen.studies.rendering import render, shortened
 
 REASSIGNED_MAX_S = 3.0
@@ -27,8 +27,8 @@ _COSTS = (
 )
 
 
-def page_of(outcomes: Sequence[Outcome], bench: Mapping[str, object], machine: Mapping[str, object]) -> str:
-    cases: dict[str, list[Outcome]] = {}
+def page_of(outcomes: Sequence[CaseOutcome], bench: Mapping[str, object], machine: Mapping[str, object]) -> str:
+    cases: dict[str, list[CaseOutcome]] = {}
     for each in outcomes:
         cases.setdefault(each.case, []).append(each)
     killed = [each for each in outcomes if not each.is_silent]
@@ -46,17 +46,17 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{median(known):.2f} ({min(known):.2f}–{max(known):.2f})"
 
 
-def _failures(outcomes: Sequence[Outcome]) -> list[tuple[Cause, bool, str]]:
+def _failures(outcomes: Sequence[CaseOutcome]) -> list[tuple[Cause, bool, str]]:
     return [each for outcome in outcomes for each in outcome.failures]
 
 
-def _faults(outcomes: Sequence[Outcome]) -> list[str]:
+def _faults(outcomes: Sequence[CaseOutcome]) -> list[str]:
     """Failures in the client's own words, so that readers can check the classes."""
     said = Counter((cause, shortened(fault)) for cause, _, fault in _failures(outcomes))
     return [f"{count} × {cause}: `{fault}`" for (cause, fault), count in said.most_common(12)]
 
 
-def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]:
+def _judged(killed: Sequence[CaseOutcome], outcomes: Sequence[CaseOutcome]) -> list[str]:
     beside = [each for each in killed if each.has_sibling]
     alone = [each for each in killed if not each.has_sibling]
     unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)

@@ -11,7 +11,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import has_addresses_of_its_own
 from loadgen.interrupts import leaves
 from loadgen.studies.commands import Machine
-from loadgen.studies.failover.cases import CASES, Case, Outcome, play
+from loadgen.studies.failover.cases import CASES, CaseOutcome, FailoverCase, play
 from loadgen.studies.failover.page import page_of
 from mesh.clock import Clock
 
@@ -23,7 +23,7 @@ def play_failover(rounds: int, tell: Callable[[str], None]) -> str:
     if not has_addresses_of_its_own():
         raise DemoFailure("this system has no 127.x.y.z addresses besides 127.0.0.1, so one name cannot lead to two")
     clock, machine = Clock(), Machine()
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseOutcome] = []
     for number in range(rounds):
         for case in CASES:
             began_ns = clock.now_ns()
@@ -35,7 +35,7 @@ def play_failover(rounds: int, tell: Callable[[str], None]) -> str:
     return page_of(outcomes, controller.run(), {**describe_machine(), "busy": busy})
 
 
-def _outcome(case: Case) -> Outcome:
+def _outcome(case: FailoverCase) -> CaseOutcome:
     try:
         return asyncio.run(play(case))
     except* DemoFailure as failures:

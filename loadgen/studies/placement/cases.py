@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.studies.experiments import Changes
-from loadgen.studies.placement.workloads import LARGE, REGIONS, Workload, changed, few_large, with_clients
+from loadgen.studies.placement.workloads import LARGE, REGIONS, PlacementWorkload, changed, few_large, with_clients
 
 LOSS_S = 30
 """Duration of a loss in seconds."""
@@ -18,18 +18,18 @@ FLEETS = (1, 4, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlacementCase:
     """One case, or one quantity at several values."""
 
     name: str
     title: str
-    workloads: tuple[Workload, ...]
+    workloads: tuple[PlacementWorkload, ...]
     axis: str = ""
     values: tuple[float, ...] = ()
     note: str = ""
 
 
-def cases(known: Mapping[str, Workload]) -> list[Case]:
+def cases(known: Mapping[str, PlacementWorkload]) -> list[PlacementCase]:
     """Cases whose trace files are present."""
     found = [*_fleets(known["conversations"]), _distances("one-prompt", known["one-prompt"])]
     found += _lost("conversations", known["conversations"])
@@ -42,11 +42,11 @@ def cases(known: Mapping[str, Workload]) -> list[Case]:
     return found
 
 
-def _single(name: str, workload: Workload, note: str = "") -> Case:
-    return Case(name, workload.point.name, (workload,), note=note)
+def _single(name: str, workload: PlacementWorkload, note: str = "") -> PlacementCase:
+    return PlacementCase(name, workload.point.name, (workload,), note=note)
 
 
-def _unscaled(agentic: Workload) -> Case:
+def _unscaled(agentic: PlacementWorkload) -> PlacementCase:
     changes: Changes = {
         "workloads.chat.trace.scale_tokens": 1.0,
         "workloads.chat.trace.pause_max": "300s",
@@ -60,7 +60,7 @@ def _unscaled(agentic: Workload) -> Case:
     )
 
 
-def _tenants(agentic: Workload, mooncake: Workload) -> Case:
+def _tenants(agentic: PlacementWorkload, mooncake: PlacementWorkload) -> PlacementCase:
     """Case with four workloads at once, each of another tenant."""
     recorded = agentic.point.changes["workloads"], mooncake.point.changes["workloads"]
     kinds: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _chat(workloads: object) -> Mapping[str, Any]:
     return dict(workloads["chat"])
 
 
-def _lost(name: str, workload: Workload) -> list[Case]:
+def _lost(name: str, workload: PlacementWorkload) -> list[PlacementCase]:
     """Cases of lost engines, which crash and return with an empty cache."""
     span: Changes = {"duration": "120s", "warm_up": "30s"}
     engines = [f"{REGIONS[-1]}/{number}" for number in range(workload.replicas_in(REGIONS[-1]))]
@@ -103,30 +103,30 @@ def _crashes(engines: Sequence[str]) -> list[dict[str, object]]:
     return [{"kind": "replica_crash", "target": each, "at": "45s", "lasts": f"{LOSS_S}s"} for each in engines]
 
 
-def _fleets(workload: Workload) -> list[Case]:
+def _fleets(workload: PlacementWorkload) -> list[PlacementCase]:
     """Case of larger fleets, with users in proportion to the replicas, equal in all regions."""
     points = tuple(_fleet(workload, factor) for factor in FLEETS)
-    return [Case("fleets", "larger fleets", points, "times 2/2/2", tuple(map(float, FLEETS)))]
+    return [PlacementCase("fleets", "larger fleets", points, "times 2/2/2", tuple(map(float, FLEETS)))]
 
 
-def _fleet(workload: Workload, factor: int) -> Workload:
+def _fleet(workload: PlacementWorkload, factor: int) -> PlacementWorkload:
     replicas: Changes = {f"regions.{region}.replicas": 2 * factor for region in REGIONS}
     larger = with_clients(workload, 30 * factor)
     return changed(larger, f"{2 * factor} replicas a region", {**replicas, "duration": "60s", "warm_up": "20s"})
 
 
-def _large(name: str, workload: Workload, users: Mapping[int, int]) -> Case:
+def _large(name: str, workload: PlacementWorkload, users: Mapping[int, int]) -> PlacementCase:
     points = tuple(few_large(workload, slots, count) for slots, count in users.items())
     title = f"{workload.point.name}: one large replica a region"
-    return Case(f"large replicas, {name}", title, points, "slots", tuple(map(float, users)))
+    return PlacementCase(f"large replicas, {name}", title, points, "slots", tuple(map(float, users)))
 
 
-def _distances(name: str, workload: Workload) -> Case:
+def _distances(name: str, workload: PlacementWorkload) -> PlacementCase:
     points = tuple(
         changed(workload, f"{ms} ms between regions", {"round_trips": _round_trips(ms)}) for ms in ROUND_TRIPS_MS
     )
     title = f"{workload.point.name}: distances"
-    return Case(f"distances, {name}", title, points, "ms between regions", tuple(map(float, ROUND_TRIPS_MS)))
+    return PlacementCase(f"distances, {name}", title, points, "ms between regions", tuple(map(float, ROUND_TRIPS_MS)))
 
 
 def _round_trips(ms: int) -> list[list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadgen.studies.experiments import Changes, Point
-from loadgen.studies.placement.workloads import H100, REGIONS, Workload
+from loadgen.studies.placement.workloads import H100, REGIONS, PlacementWorkload
 from loadgen.studies.recordings import AZURE_CHATS, first_file
 from loadgen.studies.skywalker.plan import spread_out
 
@@ -37,7 +37,7 @@ _TURNS = {
 }
 
 
-def held_out(folder: Path | None) -> dict[str, Workload]:
+def held_out(folder: Path | None) -> dict[str, PlacementWorkload]:
     """Held-out workloads: Azure's conversations of 2023 in recorded order, eight times as fast (44 requests per second,
     without shared prefixes), and MT-Bench's two-turn questions, whose users arrive as Azure's code requests did over
     two days of 2024, with an hour in five seconds. Empty without their files."""
@@ -52,7 +52,7 @@ def held_out(folder: Path | None) -> dict[str, Workload]:
     return found
 
 
-def _azure(file: Path) -> Workload:
+def _azure(file: Path) -> PlacementWorkload:
     changes: Changes = {
         "preset": H100,
         "duration": "180s",
@@ -61,10 +61,12 @@ def _azure(file: Path) -> Workload:
         "clients": [{"region": region, "workload": "chat"} for region in REGIONS],
         **spread_out(6),
     }
-    return Workload(Point("Azure conversations of 2023, × 8, 2/2/2", "paper_conversations.yaml", changes), H100, 201)
+    return PlacementWorkload(
+        Point("Azure conversations of 2023, × 8, 2/2/2", "paper_conversations.yaml", changes), H100, 201
+    )
 
 
-def _mtbench(questions: Path, rates: Path) -> Workload:
+def _mtbench(questions: Path, rates: Path) -> PlacementWorkload:
     def arrivals(shift_hours: int) -> dict[str, object]:
         return {"recorded": {"file": str(rates), "day": "120s", "peak": 3.0, "shift_hours": shift_hours}}
 
@@ -78,6 +80,6 @@ def _mtbench(questions: Path, rates: Path) -> Workload:
         ],
         **spread_out(6),
     }
-    return Workload(
+    return PlacementWorkload(
         Point("MT-Bench at the rates of Azure's code, 2/2/2", "paper_conversations.yaml", changes), seeds_from=201
     )

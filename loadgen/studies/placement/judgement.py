@@ -30,7 +30,7 @@ RunsOf = Callable[[Experiment, str, str], list[Figures]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PointVerdict:
     """The default beside the best baseline, at one point; seeds are paired."""
 
     point: str
@@ -67,7 +67,7 @@ class Verdict:
         return found
 
 
-def verdict(experiment: Experiment, point: str, runs_of: RunsOf) -> Verdict:
+def verdict(experiment: Experiment, point: str, runs_of: RunsOf) -> PointVerdict:
     ours = runs_of(experiment, point, OURS)
     others = {name: runs_of(experiment, point, name) for name in experiment.run_names if name in BASELINES}
     rates = {name: median_of(runs, of.THROUGHPUT) or 0.0 for name, runs in others.items()}
@@ -78,7 +78,7 @@ def verdict(experiment: Experiment, point: str, runs_of: RunsOf) -> Verdict:
         if rates[name] >= (1 - ALIKE) * rates[best] and (found := median_of(runs, of.TTFT_MEAN)) is not None
     }
     quickest = min(waits, key=waits.__getitem__) if waits else best
-    return Verdict(
+    return PointVerdict(
         point,
         best,
         quickest,
@@ -87,7 +87,7 @@ def verdict(experiment: Experiment, point: str, runs_of: RunsOf) -> Verdict:
     )
 
 
-def verdicts(experiment: Experiment, runs_of: RunsOf) -> list[Verdict]:
+def verdicts(experiment: Experiment, runs_of: RunsOf) -> list[PointVerdict]:
     return [verdict(experiment, point.name, runs_of) for point in experiment.points]
 
 

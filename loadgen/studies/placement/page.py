@@ -13,13 +13,13 @@ from loadgen.studies.experiments import runs_of as runs_in
 from loadgen.studies.placement import curves, held_out, judgement, tables
 from loadgen.studies.placement.constants import Constant
 from loadgen.studies.placement.judgement import verdicts
-from loadgen.studies.placement.plan import SEEDS_FULL, Evaluation
+from loadgen.studies.placement.plan import SEEDS_FULL, PlacementEvaluation
 from loadgen.studies.placement.reasons import reason_of
 from loadgen.studies.placement.systems import OURS, STRONGEST
 from loadgen.studies.rendering import render
 
 
-def page_of(plan: Evaluation, results: Results, played: Collection[str] | None = None) -> dict[str, str]:
+def page_of(plan: PlacementEvaluation, results: Results, played: Collection[str] | None = None) -> dict[str, str]:
     """Contents by file name: the page and its plots. `played` names the experiments that were selected, all of them if
     it is not given; sections that need others are left out."""
     runs_of = partial(runs_in, results)

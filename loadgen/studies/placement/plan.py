@@ -11,13 +11,13 @@ from pathlib import Path
 
 from loadgen.simulator.scenario import merged
 from loadgen.studies.experiments import Changes, Experiment
-from loadgen.studies.placement.cases import Case, cases
+from loadgen.studies.placement.cases import PlacementCase, cases
 from loadgen.studies.placement.constants import CONSTANTS, Constant
 from loadgen.studies.placement.held_out import held_out
 from loadgen.studies.placement.systems import BEFORE, OURS, STRONGEST, SYSTEMS, run_of
 from loadgen.studies.placement.workloads import (
     REGIONS,
-    Workload,
+    PlacementWorkload,
     as_recorded,
     at_rate,
     changed,
@@ -62,7 +62,7 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class PlacementEvaluation:
     traces: Traces
     seeds: tuple[int, ...]
     """Seeds of sections that do not have their own."""
@@ -90,13 +90,13 @@ class Evaluation:
 
 def evaluation(
     folder: Path | None, *, full: bool = False, look: bool = False, constants: Sequence[Constant] = CONSTANTS
-) -> Evaluation:
+) -> PlacementEvaluation:
     """All experiments. `full`: five seeds everywhere; `look`: held-out workloads are played too."""
     traces = find_traces(folder)
     known = workloads(traces)
     count = SEEDS_FULL if full else SEEDS
     unseen = held_out(folder) if look else {}
-    return Evaluation(
+    return PlacementEvaluation(
         traces,
         tuple(range(1, count + 1)),
         tuple(_single("workload", name, each, tuple(SYSTEMS), SEEDS_FULL) for name, each in known.items()),
@@ -109,18 +109,18 @@ def evaluation(
     )
 
 
-def _experiment(name: str, points: Sequence[Workload], systems: Sequence[str], seeds: int) -> Experiment:
+def _experiment(name: str, points: Sequence[PlacementWorkload], systems: Sequence[str], seeds: int) -> Experiment:
     first = points[0]
     runs = tuple(run_of(system, first.preset) for system in systems)
     numbers = tuple(range(first.seeds_from, first.seeds_from + seeds))
     return Experiment(name, tuple(each.point for each in points), runs, numbers)
 
 
-def _single(part: str, name: str, workload: Workload, systems: Sequence[str], seeds: int) -> Series:
+def _single(part: str, name: str, workload: PlacementWorkload, systems: Sequence[str], seeds: int) -> Series:
     return Series(workload.point.name, _experiment(f"{part}, {name}", [workload], systems, seeds))
 
 
-def _case(case: Case, seeds: int) -> Series:
+def _case(case: PlacementCase, seeds: int) -> Series:
     experiment = _experiment(f"case, {case.name}", case.workloads, ON_EVERY_LOAD, seeds)
     return Series(case.title, experiment, case.axis, case.values, case.note)
 
@@ -128,7 +128,7 @@ def _case(case: Case, seeds: int) -> Series:
 # Load sweeps
 
 
-def _sweeps(known: Mapping[str, Workload], seeds: int) -> list[Series]:
+def _sweeps(known: Mapping[str, PlacementWorkload], seeds: int) -> list[Series]:
     """Load sweeps, closed loop and open, of the workloads whose files are present."""
     small = {name: changed(each, "2/2/2", _TWO_EACH) for name, each in known.items()}
     large = [name for name in ("agentic", "agentic-long", "mooncake", "reasoning") if name in known]
@@ -147,11 +147,11 @@ def _sweeps(known: Mapping[str, Workload], seeds: int) -> list[Series]:
     return found
 
 
-def _by_clients(name: str, workload: Workload, clients: Sequence[int], seeds: int) -> Series:
+def _by_clients(name: str, workload: PlacementWorkload, clients: Sequence[int], seeds: int) -> Series:
     return _curve(name, [with_clients(workload, each) for each in clients], "clients a region", clients, seeds)
 
 
-def _curve(name: str, points: Sequence[Workload], axis: str, loads: Sequence[float], seeds: int) -> Series:
+def _curve(name: str, points: Sequence[PlacementWorkload], axis: str, loads: Sequence[float], seeds: int) -> Series:
     title = points[0].point.name.rpartition("; ")[0] + (", open loop" if name.endswith("open") else "")
     return Series(title, _experiment(f"sweep, {name}", points, ON_EVERY_LOAD, seeds), axis, tuple(loads))
 
@@ -164,7 +164,7 @@ _AFTER: Changes = {"duration": "240s", "warm_up": "150s"}
 """Window from half a minute after the end of the spike to the end."""
 
 
-def _spikes(known: Mapping[str, Workload], seeds: int) -> list[Spike]:
+def _spikes(known: Mapping[str, PlacementWorkload], seeds: int) -> list[Spike]:
     """Spikes: on top of each workload's load, a minute in which every region sends bursts about documents."""
     calm = [
         with_clients(known[name], clients) for name, clients in (("agentic", 22), ("agentic-long", 15)) if name in known
@@ -175,7 +175,7 @@ def _spikes(known: Mapping[str, Workload], seeds: int) -> list[Spike]:
     return [_spike(changed(each, "after a minute", _AFTER), seeds) for each in calm]
 
 
-def _spike(calm: Workload, seeds: int) -> Spike:
+def _spike(calm: PlacementWorkload, seeds: int) -> Spike:
     begins, ends = _SPIKE_S
     curve = [["0s", 0.0], [f"{begins - 1}s", 0.0], [f"{begins}s", 1.0], [f"{ends}s", 1.0], [f"{ends + 1}s", 0.0]]
     words = 6000 if "h100" in calm.preset else 1000
@@ -197,7 +197,7 @@ def _spike(calm: Workload, seeds: int) -> Spike:
 # Sensitivity
 
 
-def _tried(constant: Constant, known: Mapping[str, Workload], seeds: int) -> list[Experiment]:
+def _tried(constant: Constant, known: Mapping[str, PlacementWorkload], seeds: int) -> list[Experiment]:
     """Experiments with the default rule and only this constant changed."""
     ours = run_of(OURS, "")
     runs = tuple(

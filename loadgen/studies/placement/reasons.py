@@ -33,23 +33,23 @@ _NOISE = "Seeds reach from no worse to much worse: they say no more than that it
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ReasonClass:
     begins: tuple[str, ...]
     """Prefixes of the names of the points that the reason is about."""
     why: str
 
 
 REASONS = (
-    Reason(("bursts about one document, skewed, 4/4/4; 2/2/2; 0.",), "Why is not known."),
-    Reason(("bursts about one document",), _COPIES),
-    Reason(("agentic sessions twice as long",), _FULL),
-    Reason(("conversations as by default, skewed, 4/4/4; one replica",), _CROWDED),
-    Reason(("WildChat-like", "skewed", "conversations as by default"), _WAITS),
-    Reason(("Arena-like, 4/4/4",), _NOISE),
+    ReasonClass(("bursts about one document, skewed, 4/4/4; 2/2/2; 0.",), "Why is not known."),
+    ReasonClass(("bursts about one document",), _COPIES),
+    ReasonClass(("agentic sessions twice as long",), _FULL),
+    ReasonClass(("conversations as by default, skewed, 4/4/4; one replica",), _CROWDED),
+    ReasonClass(("WildChat-like", "skewed", "conversations as by default"), _WAITS),
+    ReasonClass(("Arena-like, 4/4/4",), _NOISE),
 )
 
 
-def reason_of(point: str, reasons: Iterable[Reason] = REASONS) -> str:
+def reason_of(point: str, reasons: Iterable[ReasonClass] = REASONS) -> str:
     """First reason that is about this point, or a statement that the reason is not known."""
     for each in reasons:
         if point.startswith(each.begins):

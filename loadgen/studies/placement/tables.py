@@ -10,7 +10,7 @@ from loadgen.studies import numbers as of
 from loadgen.studies.experiments import Experiment
 from loadgen.studies.numbers import measured, number, percent, ratio, seconds_of, spread_times, times
 from loadgen.studies.placement.constants import Constant
-from loadgen.studies.placement.judgement import ALIKE, RunsOf, Verdict
+from loadgen.studies.placement.judgement import ALIKE, PointVerdict, RunsOf
 from loadgen.studies.placement.plan import Series
 from loadgen.studies.placement.systems import BEFORE, LLM_D, LLM_D_EXACT, OURS, OURS_EXACT, SKYWALKER
 
@@ -21,13 +21,13 @@ _VERDICT_HEAD = ("point", "ours: requests/s", "TTFT mean", "p90", "hits", "best 
                  "quickest of the best", "mean TTFT, of its", "aims")  # fmt: skip
 
 
-def verdict_table(several: Sequence[tuple[Series, Sequence[Verdict]]], runs_of: RunsOf) -> str:
+def verdict_table(several: Sequence[tuple[Series, Sequence[PointVerdict]]], runs_of: RunsOf) -> str:
     notes = [f"{series.title}: {series.note}" for series, _ in several if series.note]
     found = table(_VERDICT_HEAD, [_verdict(series, each, runs_of) for series, told in several for each in told])
     return f"{found}\n{bullets(notes)}" if notes else found
 
 
-def _verdict(series: Series, each: Verdict, runs_of: RunsOf) -> tuple[str, ...]:
+def _verdict(series: Series, each: PointVerdict, runs_of: RunsOf) -> tuple[str, ...]:
     ours = runs_of(series.experiment, each.point, OURS)
     cells = [number(measured(ours, of.THROUGHPUT)), seconds_of(measured(ours, of.TTFT_MEAN))]
     cells += [seconds_of(measured(ours, of.TTFT_P90)), percent(measured(ours, of.HITS))]
@@ -35,7 +35,7 @@ def _verdict(series: Series, each: Verdict, runs_of: RunsOf) -> tuple[str, ...]:
     return each.point, *cells, _said(each)
 
 
-def _said(each: Verdict) -> str:
+def _said(each: PointVerdict) -> str:
     if not each.is_judged:
         return NOTHING
     if each.misses:

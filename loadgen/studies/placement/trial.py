@@ -19,7 +19,7 @@ from loadgen.studies.experiments import Changes, Experiment, all_cells, runs_of
 from loadgen.studies.numbers import Measure
 from loadgen.studies.placement.systems import BASELINES, OURS, STRONGEST, SYSTEMS, run_of
 from loadgen.studies.placement.workloads import (
-    Workload,
+    PlacementWorkload,
     as_recorded,
     at_rate,
     changed,
@@ -126,12 +126,12 @@ def trial(
 
 
 def _at_loads(
-    workload: Workload,
+    workload: PlacementWorkload,
     clients: Sequence[int],
     rates: Sequence[float],
     speeds: Sequence[float],
     duration: str | None,
-) -> list[Workload]:
+) -> list[PlacementWorkload]:
     if duration is not None:
         workload = changed(workload, duration, {"duration": duration})
     loads = [with_clients(workload, each) for each in clients]
@@ -140,13 +140,13 @@ def _at_loads(
     return loads or [workload]
 
 
-def _experiment(workload: Workload, runs: Sequence[Changes], seeds: int) -> Experiment:
+def _experiment(workload: PlacementWorkload, runs: Sequence[Changes], seeds: int) -> Experiment:
     """Experiment with the name of its point; the experiment's name is not part of any cache key."""
     numbers = tuple(range(workload.seeds_from, workload.seeds_from + seeds))
     return Experiment("trial", (workload.point,), tuple(runs), numbers)
 
 
-def _runs(workload: Workload, policies: Sequence[str], changes: Changes) -> list[Changes]:
+def _runs(workload: PlacementWorkload, policies: Sequence[str], changes: Changes) -> list[Changes]:
     runs = [run_of(policy, workload.preset) for policy in policies]
     return [run if run["name"] in BASELINES else _with(run, changes) for run in runs]
 

@@ -51,7 +51,7 @@ _REASONING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PlacementWorkload:
     """A point of an experiment, with its engines and seeds."""
 
     point: Point
@@ -74,21 +74,21 @@ def find_traces(folder: Path | None) -> skywalker.Traces:
     return skywalker.find_traces(folder)
 
 
-def workloads(traces: skywalker.Traces) -> dict[str, Workload]:
+def workloads(traces: skywalker.Traces) -> dict[str, PlacementWorkload]:
     """Workloads of *Beyond the paper* and of *What nothing was fitted to*, and one of long answers. Recorded ones are
     missing where their files are."""
     found = {point.name: point for point in skywalker.workloads(traces)}
     names = [name for name in _BEYOND if name not in _RECORDED or _has(traces, name)]
     assert len(names) == len(found), "every workload of that page has a short name"
     named = {
-        name: Workload(point, H100 if name in _RECORDED else _L4)
+        name: PlacementWorkload(point, H100 if name in _RECORDED else _L4)
         for name, point in zip(names, found.values(), strict=True)
     }
-    named["skewed"] = Workload(Point(skywalker.SKEWED, "paper_skewed.yaml", skywalker.spread_out(9)))
+    named["skewed"] = PlacementWorkload(Point(skywalker.SKEWED, "paper_skewed.yaml", skywalker.spread_out(9)))
     unseen_from = skywalker.UNSEEN_SEEDS[0]
     for name, point in zip(_UNSEEN, skywalker.UNSEEN, strict=True):
-        named[name] = Workload(point, seeds_from=unseen_from)
-    named["reasoning"] = Workload(_reasoning(), H100)
+        named[name] = PlacementWorkload(point, seeds_from=unseen_from)
+    named["reasoning"] = PlacementWorkload(_reasoning(), H100)
     named |= {
         f"{name}-large": few_large(named[name], 128, users[128]) for name, users in LARGE.items() if name in named
     }
@@ -99,7 +99,7 @@ def _has(traces: skywalker.Traces, name: str) -> bool:
     return (traces.mooncake if name == "mooncake" else traces.sessions) is not None
 
 
-def few_large(workload: Workload, slots: int, users: int) -> Workload:
+def few_large(workload: PlacementWorkload, slots: int, users: int) -> PlacementWorkload:
     """Fleet of one replica with `slots` slots in each region, and users 30 : 1 : 1, so that nearly all are in one
     region."""
     who = workload.clients()[0]["workload"]
@@ -135,19 +135,19 @@ def _reasoning() -> Point:
 # Other loads
 
 
-def with_clients(workload: Workload, clients: int) -> Workload:
+def with_clients(workload: PlacementWorkload, clients: int) -> PlacementWorkload:
     """Closed loop with this number of users in each region."""
     asking = [{**section, "clients": clients} for section in workload.clients()]
     return changed(workload, f"{clients} clients a region", {"clients": asking})
 
 
-def at_rate(workload: Workload, rate: float) -> Workload:
+def at_rate(workload: PlacementWorkload, rate: float) -> PlacementWorkload:
     """Open loop: programs begin at this rate in each region, however slowly answers come."""
     asking = [{**_who(section), "arrivals": {"rate": rate}} for section in workload.clients()]
     return changed(workload, f"{rate:g} programs/s a region", {"clients": asking})
 
 
-def as_recorded(workload: Workload, speed: float) -> Workload:
+def as_recorded(workload: PlacementWorkload, speed: float) -> PlacementWorkload:
     """Open loop: requests arrive at their recorded times, `speed` times as fast; each region has its share of the
     sessions."""
     asking = [_who(section) for section in workload.clients()]
@@ -155,7 +155,7 @@ def as_recorded(workload: Workload, speed: float) -> Workload:
     return changed(workload, f"recorded arrivals × {speed:g}", changes)
 
 
-def changed(workload: Workload, what: str, changes: Changes) -> Workload:
+def changed(workload: PlacementWorkload, what: str, changes: Changes) -> PlacementWorkload:
     """Workload with further changes; `what` is added to its name."""
     point = workload.point
     return replace(workload, point=Point(f"{point.name}; {what}", point.scenario, {**point.changes, **changes}))

@@ -40,7 +40,7 @@ REALIZATIONS = (
 )
 
 
-class Published(NamedTuple):
+class PublishedPredictor(NamedTuple):
     dataset: str
     realization: str
     auc: float
@@ -58,10 +58,10 @@ _COLUMNS = (
     ("believed_right_share", ".1%"),
 )
 PAPER = (
-    Published("Azure-2024", "Survival", 0.993, 5.4),
-    Published("Azure-2024", "ExactMatch", 0.995, 5.4),
-    Published("its own, heavy-tailed", "Survival", 0.700, 20.1),
-    Published("its own, heavy-tailed", "ExactMatch", 0.974, 2.9),
+    PublishedPredictor("Azure-2024", "Survival", 0.993, 5.4),
+    PublishedPredictor("Azure-2024", "ExactMatch", 0.995, 5.4),
+    PublishedPredictor("its own, heavy-tailed", "Survival", 0.700, 20.1),
+    PublishedPredictor("its own, heavy-tailed", "ExactMatch", 0.974, 2.9),
 )
 """BalanceRoute, Table 3."""
 

@@ -19,7 +19,7 @@ _ROUNDS = 9
 
 
 @value
-class Seen:
+class ClassifiedDocuments:
     """Documents of one language, and the categories that the classifier gave them."""
 
     language: str
@@ -35,10 +35,10 @@ class Seen:
         return self.taken_for.get(self.category, 0) / self.documents
 
 
-def seen_of(documents: Sequence[Document]) -> list[Seen]:
-    found: dict[tuple[str, Category], Seen] = {}
+def seen_of(documents: Sequence[Document]) -> list[ClassifiedDocuments]:
+    found: dict[tuple[str, Category], ClassifiedDocuments] = {}
     for each in documents:
-        seen = found.setdefault((each.language, each.category), Seen(each.language, each.category, {}))
+        seen = found.setdefault((each.language, each.category), ClassifiedDocuments(each.language, each.category, {}))
         taken_for = classify(sample_of(each.text.encode()))
         seen.taken_for[taken_for] = seen.taken_for.get(taken_for, 0) + 1
     return list(found.values())

@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.studies.prompts.accuracy import cost_us, made_up, seen_of
 from loadgen.studies.prompts.convergence import (
-    Asked,
+    CountedRequest,
     Learnt,
     PaperRule,
     Static,
@@ -22,7 +22,7 @@ from loadgen.studies.prompts.convergence import (
     from_texts,
     over_seeds,
 )
-from loadgen.studies.prompts.page import Measured, page_of
+from loadgen.studies.prompts.page import PromptFigures, page_of
 from loadgen.studies.prompts.texts import Document
 
 _PAGE = Path("docs/results/token-budget-classifier.md")
@@ -62,11 +62,11 @@ def measured(
     drawn_seeds: int = _DRAWN_SEEDS,
     text_seeds: int = _TEXT_SEEDS,
     requests: int = _TEXT_REQUESTS,
-) -> Measured:
+) -> PromptFigures:
     aside = [each for each in documents if not each.is_for_choosing]
     mixtures = list(made_up(aside, random.Random(_MADE_UP_SEED)))
     rules: dict[str, Callable[[], PaperRule | Learnt]] = {"static": Static, "as written": PaperRule, "ours": Learnt}
-    return Measured(
+    return PromptFigures(
         documents,
         seen_of([*aside, *mixtures]),
         cost_us(aside),
@@ -81,7 +81,7 @@ def measured(
     )
 
 
-Way = tuple[str, Callable[[random.Random], Iterator[Asked]], Callable[[], PaperRule | Learnt]]
+Way = tuple[str, Callable[[random.Random], Iterator[CountedRequest]], Callable[[], PaperRule | Learnt]]
 
 
 def _ways(documents: list[Document], tokenizer: str) -> list[Way]:

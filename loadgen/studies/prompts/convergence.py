@@ -37,7 +37,7 @@ _MODEL = ModelName("m")
 
 
 @value
-class Asked:
+class CountedRequest:
     """A request with known tokens."""
 
     category: Category
@@ -73,10 +73,10 @@ class Learnt:
     def __init__(self, config: TokenBudgetConfig | None = None) -> None:
         self.budget = TokenBudget(config or TokenBudgetConfig())
 
-    def estimate(self, asked: Asked) -> int:
+    def estimate(self, asked: CountedRequest) -> int:
         return self.budget.estimate(_profile(asked)).total_tokens
 
-    def observe(self, asked: Asked) -> None:
+    def observe(self, asked: CountedRequest) -> None:
         self.budget.observe(_profile(asked), asked.prompt_tokens, asked.output_tokens)
 
     def ratio(self, category: Category) -> float:
@@ -94,11 +94,11 @@ class PaperRule:
         self._mean = dict.fromkeys(Category, 4.0)
         self._deviation = dict.fromkeys(Category, 0.0)
 
-    def estimate(self, asked: Asked) -> int:
+    def estimate(self, asked: CountedRequest) -> int:
         ratio = max(1.0, self._mean[asked.category] - self._deviation[asked.category])
         return -int(-asked.text_bytes // ratio) + asked.output_tokens
 
-    def observe(self, asked: Asked) -> None:
+    def observe(self, asked: CountedRequest) -> None:
         seen, category = asked.text_bytes / asked.prompt_tokens, asked.category
         self._mean[category] = 0.95 * self._mean[category] + 0.05 * seen
         off = abs(seen - self._mean[category])
@@ -111,18 +111,18 @@ class PaperRule:
 class Static(PaperRule):
     """Estimator with a constant of four bytes per token."""
 
-    def observe(self, asked: Asked) -> None:
+    def observe(self, asked: CountedRequest) -> None:
         pass
 
 
-def drawn(rng: random.Random) -> Iterator[Asked]:
+def drawn(rng: random.Random) -> Iterator[CountedRequest]:
     """The paper's requests, without end."""
     categories = list(PAPER_RATIOS)
     while True:
         category = rng.choice(categories)
         ratio = PAPER_RATIOS[category] * rng.lognormvariate(0.0, _NOISE)
         prompt, output = lengths(rng)
-        yield Asked(category, max(1, round(prompt * ratio)), prompt, output)
+        yield CountedRequest(category, max(1, round(prompt * ratio)), prompt, output)
 
 
 def lengths(rng: random.Random) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def from_texts(
     *,
     by_label: bool = False,
     by_tenant: bool = False,
-) -> Iterator[Asked]:
+) -> Iterator[CountedRequest]:
     """Prompts of whole documents of one language, the last one cut; the tokens of a cut one are its share of the
     whole's. `by_label` takes categories from the documents instead of the classifier. `by_tenant` gives each language a
     tenant."""
@@ -153,10 +153,10 @@ def from_texts(
         prompt_tokens, output = lengths(rng)
         text, tokens = _prompt(by_language[language], tokenizer, prompt_tokens, rng)
         category = by_language[language][0].category if by_label else classify(sample_of(text))
-        yield Asked(category, len(text), tokens, output, TenantName(language) if by_tenant else NO_TENANT)
+        yield CountedRequest(category, len(text), tokens, output, TenantName(language) if by_tenant else NO_TENANT)
 
 
-def as_one(stream: Iterator[Asked]) -> Iterator[Asked]:
+def as_one(stream: Iterator[CountedRequest]) -> Iterator[CountedRequest]:
     """Stream in which all texts have the same category."""
     return (dataclasses.replace(each, category=Category.MIXED) for each in stream)
 
@@ -175,7 +175,7 @@ def _prompt(documents: Sequence[Document], tokenizer: str, wanted: int, rng: ran
     return b"".join(parts), tokens
 
 
-def followed(stream: Iterable[Asked], rule: PaperRule | Learnt, requests: int) -> Found:
+def followed(stream: Iterable[CountedRequest], rule: PaperRule | Learnt, requests: int) -> Found:
     """Feed `requests` requests to the rule; results count after each category's first `ANSWERS`."""
     counts = dict.fromkeys(Category, 0)
     true_bytes, true_tokens = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
@@ -212,7 +212,7 @@ def followed(stream: Iterable[Asked], rule: PaperRule | Learnt, requests: int) -
 
 
 def over_seeds(
-    streams: Callable[[random.Random], Iterator[Asked]],
+    streams: Callable[[random.Random], Iterator[CountedRequest]],
     rules: Callable[[], PaperRule | Learnt],
     *,
     seeds: int,
@@ -235,7 +235,7 @@ _EMPTY = RequestProfile(
 )
 
 
-def _profile(asked: Asked) -> RequestProfile:
+def _profile(asked: CountedRequest) -> RequestProfile:
     return replace(
         _EMPTY,
         tenant=asked.tenant,

@@ -8,7 +8,7 @@ from statistics import fmean
 from gateway.core.value import value
 from gateway.core.vocabulary import Category
 from loadgen.pages.markdown import NOTHING
-from loadgen.studies.prompts.accuracy import Seen
+from loadgen.studies.prompts.accuracy import ClassifiedDocuments
 from loadgen.studies.prompts.convergence import ANSWERS, PAPER_RATIOS, THRESHOLD_TOKENS, Found
 from loadgen.studies.prompts.texts import Document
 from loadgen.studies.rendering import render
@@ -19,10 +19,10 @@ _ORDER = (Category.PROSE, Category.CODE, Category.CJK, Category.MIXED)
 
 
 @value
-class Measured:
+class PromptFigures:
     documents: list[Document]
     """All documents, with their tokens."""
-    seen: list[Seen]
+    seen: list[ClassifiedDocuments]
     """Classifications of the documents that nothing was chosen on, and of texts synthesized from them."""
     cost_us: float
     drawn: dict[str, Found]
@@ -31,7 +31,7 @@ class Measured:
     """Results by tokenizer, and by way of categorizing texts."""
 
 
-def page_of(measured: Measured) -> str:
+def page_of(measured: PromptFigures) -> str:
     documents, tokenizers = measured.documents, list(measured.documents[0].tokens)
     aside = [each for each in documents if not each.is_for_choosing]
     languages: dict[tuple[int, str], list[Document]] = {}

@@ -20,7 +20,7 @@ from gateway.request.event_scanner import EventScanner
 from gateway.request.extras import Withheld
 from gateway.request.transcript import Transcript
 from loadgen.bench.relay import wire
-from loadgen.bench.relay.figures import Figure
+from loadgen.bench.relay.figures import RelayFigure
 from loadgen.bench.relay.measures import MeasureName
 from loadgen.bench.relay.relays import NIGHTSIDE, TOKEN_IDS, UNRESUMED
 from loadgen.demo.processes import DemoFailure
@@ -33,14 +33,14 @@ _SLICES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ResumeCost:
     setting: str
     chunk_us: Middle
     ratio: Middle
     """Ratio to the cost without resume, round by round."""
 
 
-def measure_costs(rounds: int) -> list[Cost]:
+def measure_costs(rounds: int) -> list[ResumeCost]:
     """Cost of a chunk in the whole gateway. Raises DemoFailure with the output of the bench."""
     relays = (UNRESUMED, NIGHTSIDE, TOKEN_IDS)
     names = [f"--only={each.name}" for each in relays]
@@ -57,11 +57,11 @@ def measure_costs(rounds: int) -> list[Cost]:
     return costs_of(json.loads(done.stdout)["readings"])
 
 
-def costs_of(readings: Sequence[dict[str, object]]) -> list[Cost]:
+def costs_of(readings: Sequence[dict[str, object]]) -> list[ResumeCost]:
     """Costs from the readings of the bench."""
     told: dict[str, dict[object, float]] = {}
     for each in readings:
-        value = each.get(Figure.CPU_PER_CHUNK)
+        value = each.get(RelayFigure.CPU_PER_CHUNK)
         if isinstance(value, float) and not each["process"]:
             told.setdefault(str(each["relay"]), {})[each["round"]] = value
     base = told.get(UNRESUMED.name, {})
@@ -71,7 +71,7 @@ def costs_of(readings: Sequence[dict[str, object]]) -> list[Cost]:
         chunk_us = middle_of(values.values())
         ratio = middle_of(value / base[number] for number, value in values.items() if number in base)
         if chunk_us is not None and ratio is not None:
-            costs.append(Cost(setting, chunk_us, ratio))
+            costs.append(ResumeCost(setting, chunk_us, ratio))
     return costs
 
 

@@ -9,18 +9,18 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.studies.numbers import Middle
 from loadgen.studies.rendering import render
 from loadgen.studies.resume import playing
-from loadgen.studies.resume.costs import Cost
-from loadgen.studies.resume.playing import Outcome
-from loadgen.studies.resume.real_engines import Measured
+from loadgen.studies.resume.costs import ResumeCost
+from loadgen.studies.resume.playing import ResumeOutcome
+from loadgen.studies.resume.real_engines import EngineFigures
 
 RELAY_CHUNK_US = 33
 _P50, _P99 = 49, 98
 
 
 def page_of(
-    outcomes: Sequence[Outcome],
-    costs: tuple[Mapping[str, Middle], Sequence[Cost]],
-    measured: Measured,
+    outcomes: Sequence[ResumeOutcome],
+    costs: tuple[Mapping[str, Middle], Sequence[ResumeCost]],
+    measured: EngineFigures,
     machine: Mapping[str, object],
 ) -> str:
     added, whole = costs

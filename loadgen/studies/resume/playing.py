@@ -22,7 +22,7 @@ import yaml
 
 from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.region_files import free_ports
-from loadgen.engine.tokens import Message, chat_prompt, continuation
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation
 from mesh.clock import Clock
 
 MODEL = "llama"
@@ -45,7 +45,7 @@ _REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "ap-northeast-1": "JP"}
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedStream:
     """Observation of one stream by its client."""
 
     is_whole: bool
@@ -58,19 +58,19 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResumeOutcome:
     case: str
     is_resumed: bool
     kills: int = 0
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ObservedStream] = field(default_factory=list)
     tokens_read_again: float = 0.0
     held: int = 0
     """Streams that ran in the killed processes, as their engines reported the moment before."""
 
 
-async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
+async def play_engines(seconds: float, *, is_resumed: bool) -> ResumeOutcome:
     """Kill an engine of one region every few seconds, one at a time; each is restarted."""
-    outcome = Outcome("an engine", is_resumed)
+    outcome = ResumeOutcome("an engine", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         async with _Play(Path(folder), is_resumed, SMALL).running({"us-east-1": ENGINES}) as play:
             async with _load(play, outcome, CLIENTS, TOKENS):
@@ -86,10 +86,10 @@ async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
     return outcome
 
 
-async def play_region(clients: int, *, is_resumed: bool) -> Outcome:
+async def play_region(clients: int, *, is_resumed: bool) -> ResumeOutcome:
     """Kill the gateway and the engines of a region that holds `clients` forwards; another region has room. The other
     region is started when the first one holds them all. Raises DemoFailure where it does not."""
-    outcome = Outcome("a region", is_resumed)
+    outcome = ResumeOutcome("a region", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         engines = {"us-east-1": 0, "eu-west-1": 2, "ap-northeast-1": 2}
         async with _Play(Path(folder), is_resumed, LARGE).running(engines, late="ap-northeast-1") as play:
@@ -269,7 +269,7 @@ def _asked(question: str, tokens: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _load(
-    play: _Play, outcome: Outcome, clients: int, tokens: int, *, times: int | None = None
+    play: _Play, outcome: ResumeOutcome, clients: int, tokens: int, *, times: int | None = None
 ) -> AsyncIterator[None]:
     """Run clients that each send their next request as soon as the last one is answered, `times` times each if
     given."""
@@ -287,7 +287,7 @@ async def _load(
 
 
 async def _ask_on(
-    ask: Callable[[str], Awaitable[Seen]], outcome: Outcome, client: str, may_ask: Callable[[int], bool]
+    ask: Callable[[str], Awaitable[ObservedStream]], outcome: ResumeOutcome, client: str, may_ask: Callable[[int], bool]
 ) -> None:
     asked = 0
     while may_ask(asked):
@@ -295,7 +295,7 @@ async def _ask_on(
         outcome.seen.append(await ask(f"{client} asks for the {asked}th time"))
 
 
-async def _ask(session: aiohttp.ClientSession, play: _Play, question: str, *, tokens: int) -> Seen:
+async def _ask(session: aiohttp.ClientSession, play: _Play, question: str, *, tokens: int) -> ObservedStream:
     began_s = last_s = _now_s()
     first_s: float | None = None
     gap_s, said = 0.0, b""
@@ -311,9 +311,9 @@ async def _ask(session: aiohttp.ClientSession, play: _Play, question: str, *, to
                 said, last_s = said + piece, now_s
     except aiohttp.ClientError:
         pass
-    wanted = continuation(MODEL, chat_prompt([Message("user", question)]), tokens).decode()
+    wanted = continuation(MODEL, chat_prompt([PromptMessage("user", question)]), tokens).decode()
     is_whole = b"data: [DONE]" in said and _text_of(said) == wanted
-    return Seen(is_whole, not is_whole and first_s is not None, _WENT_ON in said, gap_s, first_s)
+    return ObservedStream(is_whole, not is_whole and first_s is not None, _WENT_ON in said, gap_s, first_s)
 
 
 def _text_of(said: bytes) -> str:
@@ -322,7 +322,7 @@ def _text_of(said: bytes) -> str:
     return "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
 
 
-def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[Outcome]:
+def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[ResumeOutcome]:
     """Play all cases. Raises DemoFailure where one could not be played."""
     outcomes = []
     for is_resumed in (False, True):

@@ -38,14 +38,14 @@ class Killed(msgspec.Struct, frozen=True):
     """Time to the first token of each stream."""
 
 
-class Measured(msgspec.Struct):
+class EngineFigures(msgspec.Struct):
     exactness: dict[str, Exactness] = {}
     killed: dict[str, Killed] = {}
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> EngineFigures:
     """Measurements in the file; empty if it does not exist. Raises msgspec.DecodeError for a file of another form."""
-    return msgspec.json.decode(path.read_bytes(), type=Measured) if path.exists() else Measured()
+    return msgspec.json.decode(path.read_bytes(), type=EngineFigures) if path.exists() else EngineFigures()
 
 
 def write_measured(path: Path, *, exactness: Exactness | None = None, killed: Killed | None = None) -> None:

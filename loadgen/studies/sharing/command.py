@@ -20,7 +20,7 @@ from loadgen.studies.sharing.page import page_of
 from loadgen.studies.sharing.worlds import StudySize
 
 
-class Part(Protocol):
+class PagePart(Protocol):
     """Interface of a part of the page, a module."""
 
     def measure(self, size: StudySize, /) -> Figures: ...
@@ -30,7 +30,7 @@ class Part(Protocol):
         ...
 
 
-PARTS: Final[dict[str, Part]] = {
+PARTS: Final[dict[str, PagePart]] = {
     "fairness": fairness,
     "noisy_neighbour": noisy_neighbour,
     "class_goodput": class_goodput,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gateway.core.vocabulary import ServiceClass
 from loadgen.figures import Figures, asked_in, share
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
@@ -141,7 +141,7 @@ def played(workload: str, policy: str, seed: int, *, is_quick: bool = False) -> 
     }
 
 
-def _in_time(asked: Sequence[RequestRecord], service_class: ServiceClass) -> float | None:
+def _in_time(asked: Sequence[RequestReport], service_class: ServiceClass) -> float | None:
     """Share of the class's requests whose first token met its objective; a request without a first token did not."""
     slo_ns = SLO_S[service_class] * _SECOND_NS
     own = [each for each in asked if each.service_class is service_class]

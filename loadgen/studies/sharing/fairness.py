@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.core.features.sharing.config import SharingConfig
 from loadgen.figures import Figures
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import REPLICAS, SLOTS, StudySize, client, play, world
 from loadgen.vocabulary import RequestEnd
@@ -53,7 +53,7 @@ def _row(seed: int, seconds: int, weights: tuple[float, float], *, is_fair: bool
 
 
 def apart(
-    records: Sequence[RequestRecord], weights: tuple[float, float], window: tuple[int, int]
+    records: Sequence[RequestReport], weights: tuple[float, float], window: tuple[int, int]
 ) -> tuple[float, list[float]]:
     """Range of the difference between both tenants' weighted service, sampled at the end of each answer, and the total
     service of each."""
@@ -71,7 +71,7 @@ def apart(
     return most - least, list(served.values())
 
 
-def bound(records: Sequence[RequestRecord], weights: tuple[float, float]) -> float:
+def bound(records: Sequence[RequestReport], weights: tuple[float, float]) -> float:
     """Bound on the range: twice the slack, plus one request, plus the requests of a tenant that may run at once, which
     are counted here only at their end."""
     config = SharingConfig()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadgen.figures import Figures
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
 from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import LONG, SHORT, StudySize, client, play, world
@@ -29,7 +29,7 @@ def measure(size: StudySize) -> Figures:
 
 def played(
     seed: int, seconds: int, floods_as: str | None, run: Mapping[str, Any] | None = None, of: str = LONG
-) -> Sequence[RequestRecord]:
+) -> Sequence[RequestReport]:
     """Records of one run. `floods_as` is the class of the flood; None: there is none."""
     clients = [client(name, rate=rate) for name, rate in _CHATS]
     if floods_as is not None:
@@ -48,10 +48,10 @@ class Floods:
     def neighbours(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> list[Neighbour]:
         return self.beside(self.played(floods_as, run))
 
-    def played(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> Sequence[RequestRecord]:
+    def played(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> Sequence[RequestReport]:
         return played(self._seed, self._seconds, floods_as, run, self._of)
 
-    def beside(self, records: Sequence[RequestRecord]) -> list[Neighbour]:
+    def beside(self, records: Sequence[RequestReport]) -> list[Neighbour]:
         """Figures of the tenants that do not flood."""
         from_ns = self._seconds // 6 * 1_000_000_000
         return neighbours_of(FLOODER, quiet=self._quiet, fair=records, first_come=self._first_come, from_ns=from_ns)
@@ -81,7 +81,7 @@ def _rows(seed: int, seconds: int, of: str) -> list[dict[str, object]]:
     ]
 
 
-def _answered(records: Sequence[RequestRecord]) -> int:
+def _answered(records: Sequence[RequestReport]) -> int:
     """Answered requests of the flood."""
     return sum(each.tenant == FLOODER and each.end is RequestEnd.COMPLETED for each in records)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadgen.figures import Figures, asked_in
-from loadgen.report import RequestRecord, percentiles
+from loadgen.report import RequestReport, percentiles
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.simulator.scenario import Scenario, parse_scenario
@@ -55,7 +55,7 @@ _START_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScalingChange:
     """Change in a run that was added after the look."""
 
     slots: int = 8
@@ -63,10 +63,10 @@ class Change:
     headroom: float = 1.0
 
 
-AS_IT_IS: Final = Change()
+AS_IT_IS: Final = ScalingChange()
 AFTERWARDS: Final = (
-    ("chat", "more headroom (`headroom: 2`)", Change(headroom=2.0)),
-    ("code", "replicas half as large, and twice as many", Change(slots=4)),
+    ("chat", "more headroom (`headroom: 2`)", ScalingChange(headroom=2.0)),
+    ("code", "replicas half as large, and twice as many", ScalingChange(slots=4)),
 )
 """Questions raised by the first look; no result was expected beforehand."""
 
@@ -97,7 +97,7 @@ def measure(size: StudySize) -> Figures:
 
 
 def scenario(
-    curve: str, mode: ScalingMode, seed: int, *, is_quick: bool = False, change: Change = AS_IT_IS
+    curve: str, mode: ScalingMode, seed: int, *, is_quick: bool = False, change: ScalingChange = AS_IT_IS
 ) -> Scenario:
     day_s = _QUICK_S if is_quick else _DAY_S
     document: dict[str, Any] = {
@@ -142,7 +142,9 @@ def _points(curve: str) -> Points:
     return tuple((float(hour), float(rate)) for hour, rate in enumerate(CURVES[curve]))
 
 
-def played(curve: str, mode: ScalingMode, seed: int, *, is_quick: bool, change: Change = AS_IT_IS) -> dict[str, object]:
+def played(
+    curve: str, mode: ScalingMode, seed: int, *, is_quick: bool, change: ScalingChange = AS_IT_IS
+) -> dict[str, object]:
     world = scenario(curve, mode, seed, is_quick=is_quick, change=change)
     story = World(world, world.runs[0]).play()
     figures = figures_of(world, story)
@@ -168,7 +170,7 @@ def _all_day(played: Scenario) -> Figures:
     return {"replica_hours": round(hours, 3), "actions": 0, "regions": {}}
 
 
-def _is_in_time(record: RequestRecord) -> bool:
+def _is_in_time(record: RequestReport) -> bool:
     """True if the first token came within the objective, and the request completed."""
     first_ns = record.first_token_ns
     return (
@@ -176,7 +178,7 @@ def _is_in_time(record: RequestRecord) -> bool:
     )
 
 
-def _p99_s(asked: list[RequestRecord]) -> float:
+def _p99_s(asked: list[RequestReport]) -> float:
     found = percentiles(each.first_token_ns - each.sent_ns for each in asked if each.first_token_ns is not None)
     return 0.0 if found is None else round(found.p99_ns / _SECOND_NS, 3)
 

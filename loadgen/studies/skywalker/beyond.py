@@ -14,10 +14,10 @@ from loadgen.studies.skywalker.plan import (
     SKYWALKER,
     WORTH,
 )
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 
-def judged_rule(reader: Reader, name: str) -> str:
+def judged_rule(reader: SectionReader, name: str) -> str:
     found = judgement(reader, name)
     if not found.throughputs:
         return f"`{name}`: not played."
@@ -38,7 +38,7 @@ def _wait(found: Judgement) -> str:
     return f"× {mean_ratio(found.waits):.2f}" if len(found.waits) == len(found.gains) else NOTHING
 
 
-def together(reader: Reader) -> str:
+def together(reader: SectionReader) -> str:
     """Sentence on whether all rules together gain more than `worth` alone."""
     alone, together = (judgement(reader, name, unseen=False) for name in (WORTH, ALL_OF_THEM))
     if not (alone.is_whole and together.is_whole):
@@ -54,7 +54,7 @@ def together(reader: Reader) -> str:
     )
 
 
-def variants(reader: Reader, experiment: Experiment) -> str:
+def variants(reader: SectionReader, experiment: Experiment) -> str:
     names = [name for name in experiment.run_names if name != SKYWALKER]
     rows = []
     for point in experiment.points:

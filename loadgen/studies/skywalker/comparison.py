@@ -11,14 +11,14 @@ from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, measured, middle_box, number, percent, seconds_of, times
 from loadgen.studies.skywalker.plan import SKYWALKER
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 _SAME = 0.01
 _HEAD = ("system", "requests/s", "", "TTFT p50, s", "", "mean", "", "p90", "", "whole p50, s", "", "hits", "away",
          "outstanding", "busiest / mean")  # fmt: skip
 
 
-def compared(reader: Reader, plots: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+def compared(reader: SectionReader, plots: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     """Title, plot and table of each workload; plots are added."""
     for place, workload in enumerate(reader.workloads()):
         name = f"skywalker-fig8-{place}.svg"
@@ -26,11 +26,11 @@ def compared(reader: Reader, plots: dict[str, str]) -> Iterator[tuple[str, str, 
         yield workload, name, _table(reader, workload)
 
 
-def _table(reader: Reader, workload: str) -> str:
+def _table(reader: SectionReader, workload: str) -> str:
     return table(_HEAD, [_row(reader, workload, system) for system in reader.plan.fig8.run_names])
 
 
-def _row(reader: Reader, workload: str, system: str) -> tuple[str, ...]:
+def _row(reader: SectionReader, workload: str, system: str) -> tuple[str, ...]:
     runs = reader.system(workload, system)
 
     def against(measure: Measure) -> str:
@@ -44,7 +44,7 @@ def _row(reader: Reader, workload: str, system: str) -> tuple[str, ...]:
     return system, *cells
 
 
-def _plot(reader: Reader, workload: str) -> str:
+def _plot(reader: SectionReader, workload: str) -> str:
     systems = reader.plan.fig8.run_names
     panels = [
         Boxes(title, "s", [middle_box(reader.system(workload, system), kind) for system in systems])
@@ -53,7 +53,7 @@ def _plot(reader: Reader, workload: str) -> str:
     return picture_file(rows(f"{workload}: first tokens and whole answers", systems, panels))
 
 
-def where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:
+def where_behind(reader: SectionReader, measure: Measure, words: str, *, more_is_better: bool) -> str:
     """Sentence naming the systems that are better than SkyWalker."""
     rivals = [name for name in reader.plan.fig8.run_names if name != SKYWALKER]
     workloads = reader.workloads()

@@ -23,7 +23,7 @@ from loadgen.studies.skywalker.plan import (
     SKYWALKER,
     WORTH,
 )
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 _SKEWED_HEAD = ("replicas", SKYWALKER, REGION_LOCAL, "mesh over region-local", f"`{WORTH}` over region-local",
                 "TTFT p90, s", f"`{WORTH}`'s", "region-local's", "away")  # fmt: skip
@@ -31,24 +31,24 @@ PAPER_OF_DAY = 0.405
 _P90_HEAD = tuple(f"P90 of TTFT, {region}, s" for region in REGIONS)
 
 
-def skewed_gain(reader: Reader, replicas: int, run: str = SKYWALKER) -> Middle | None:
+def skewed_gain(reader: SectionReader, replicas: int, run: str = SKYWALKER) -> Middle | None:
     return ratio(reader.skewed(replicas, run), reader.skewed(replicas, REGION_LOCAL), of.THROUGHPUT)
 
 
-def skewed_plot(reader: Reader) -> str:
+def skewed_plot(reader: SectionReader) -> str:
     curves = [Line(name, points) for name in (SKYWALKER, WORTH, REGION_LOCAL) if (points := _throughputs(reader, name))]
     return picture_file(lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second"))
 
 
-def skewed_table(reader: Reader) -> str:
+def skewed_table(reader: SectionReader) -> str:
     return table(_SKEWED_HEAD, [_skewed_row(reader, count) for count in SKEWED_FLEETS])
 
 
-def smallest(reader: Reader) -> list[str]:
+def smallest(reader: SectionReader) -> list[str]:
     return [_smallest(reader, goal, run) for goal in (9, 12) for run in (SKYWALKER, WORTH)]
 
 
-def _skewed_row(reader: Reader, count: int) -> tuple[str, ...]:
+def _skewed_row(reader: SectionReader, count: int) -> tuple[str, ...]:
     mesh, worth, alone = (reader.skewed(count, run) for run in (SKYWALKER, WORTH, REGION_LOCAL))
     return (
         str(count),
@@ -63,7 +63,7 @@ def _skewed_row(reader: Reader, count: int) -> tuple[str, ...]:
     )
 
 
-def _smallest(reader: Reader, goal: int, run: str) -> str:
+def _smallest(reader: SectionReader, goal: int, run: str) -> str:
     """Sentence on the smallest fleet of a mesh with the throughput of `goal` replicas apart."""
     needed = _throughput(reader, goal, REGION_LOCAL)
     if needed is None:
@@ -75,11 +75,11 @@ def _smallest(reader: Reader, goal: int, run: str) -> str:
     return f"{start}{fewest} do, {1 - fewest / goal:.0%} fewer (paper: 9 for 12, 25 %)."
 
 
-def _throughput(reader: Reader, replicas: int, run: str) -> float | None:
+def _throughput(reader: SectionReader, replicas: int, run: str) -> float | None:
     return median_of(reader.skewed(replicas, run), of.THROUGHPUT)
 
 
-def _throughputs(reader: Reader, run: str) -> list[tuple[int, float]]:
+def _throughputs(reader: SectionReader, run: str) -> list[tuple[int, float]]:
     """Throughput by number of replicas, of the fleets that were played."""
     found = [(count, _throughput(reader, count, run)) for count in SKEWED_FLEETS]
     return [(count, each) for count, each in found if each is not None]
@@ -88,7 +88,7 @@ def _throughputs(reader: Reader, run: str) -> list[tuple[int, float]]:
 # A day
 
 
-def _days(reader: Reader) -> tuple[dict[int, list[Figures]], dict[int, list[Figures]]]:
+def _days(reader: SectionReader) -> tuple[dict[int, list[Figures]], dict[int, list[Figures]]]:
     """Runs by replicas, pooled and apart."""
     plan = reader.plan
     return (
@@ -97,7 +97,7 @@ def _days(reader: Reader) -> tuple[dict[int, list[Figures]], dict[int, list[Figu
     )
 
 
-def day_tables(reader: Reader) -> str:
+def day_tables(reader: SectionReader) -> str:
     pooled, apart = _days(reader)
     alone = [(str(count // len(REGIONS)), *_row(runs)) for count, runs in apart.items()]
     return "\n".join(
@@ -150,7 +150,7 @@ def _fewest(fleets: Mapping[int, Sequence[Figures]], regions: Sequence[str], slo
     return fewest
 
 
-def day_plot(reader: Reader) -> str:
+def day_plot(reader: SectionReader) -> str:
     pooled, apart = _days(reader)
     curves = [
         Line("pooled", [(count, _worst_s(runs, REGIONS)) for count, runs in pooled.items()]),

@@ -12,7 +12,7 @@ from loadgen.studies import numbers as of
 from loadgen.studies.experiments import Experiment
 from loadgen.studies.numbers import Measure, Middle, mean_ratio, ratio
 from loadgen.studies.skywalker.plan import SKYWALKER
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 SAME = 0.01
 """Relative difference below which values count as equal."""
@@ -67,7 +67,7 @@ class Judgement:
         return fit if self.is_fit else unfit
 
 
-def judgement(reader: Reader, name: str, base: str = SKYWALKER, *, unseen: bool = True) -> Judgement:
+def judgement(reader: SectionReader, name: str, base: str = SKYWALKER, *, unseen: bool = True) -> Judgement:
     """Judgement over every workload that the rule was to be played on, with those that nothing was fitted to if
     `unseen`."""
     plan = reader.plan
@@ -77,7 +77,7 @@ def judgement(reader: Reader, name: str, base: str = SKYWALKER, *, unseen: bool 
     return Judgement(throughputs, [each.median for each in waits], sum(len(each.points) for each in asked))
 
 
-def _ratios(reader: Reader, asked: Sequence[Experiment], name: str, base: str, measure: Measure) -> list[Middle]:
+def _ratios(reader: SectionReader, asked: Sequence[Experiment], name: str, base: str, measure: Measure) -> list[Middle]:
     found = [
         ratio(reader.of(experiment, point.name, name), reader.of(experiment, point.name, base), measure)
         for experiment in asked

@@ -15,8 +15,15 @@ from loadgen.studies.rendering import render
 from loadgen.studies.skywalker import beyond, comparison, fleets, pushing, sensitivity
 from loadgen.studies.skywalker.judgement import MAY_LOSE, SAME
 from loadgen.studies.skywalker.paper_claims import FLEETS_OF_CLAIM, claims
-from loadgen.studies.skywalker.plan import AXES, PAPER_FLEETS, SKYWALKER, VARIANT_WORDS, Evaluation, worth_trials
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.plan import (
+    AXES,
+    PAPER_FLEETS,
+    SKYWALKER,
+    VARIANT_WORDS,
+    SkyWalkerEvaluation,
+    worth_trials,
+)
+from loadgen.studies.skywalker.reader import SectionReader
 
 SLOTS = ("agreement", "scale")
 """Names of files with results of other commands beside the page, without `.json`."""
@@ -29,14 +36,14 @@ _PLOTS = {
 
 
 def page_of(
-    plan: Evaluation,
+    plan: SkyWalkerEvaluation,
     results: Results,
     others: Mapping[str, Figures | None],
     played: Collection[str] | None = None,
 ) -> dict[str, str]:
     """Contents by file name: the page and its plots. `others` holds measurements of other commands, by slot; `played`
     names the experiments that were selected, all of them if it is not given."""
-    reader = Reader(plan, results)
+    reader = SectionReader(plan, results)
     left_out = [each.name for each in plan.experiments if played is not None and each.name not in played]
 
     def shown(*needs: str) -> bool:
@@ -66,13 +73,13 @@ def page_of(
     return {"skywalker.md": text, **plots}
 
 
-def _size(plan: Evaluation) -> str:
+def _size(plan: SkyWalkerEvaluation) -> str:
     if plan.full:
         return "the full evaluation (`FULL=1`)"
     return "the short one (without `FULL=1`): few seeds, short runs, parts of the traces"
 
 
-def _recorded(plan: Evaluation) -> str:
+def _recorded(plan: SkyWalkerEvaluation) -> str:
     names = {
         "Mooncake's conversation trace": plan.traces.mooncake,
         "agentic coding sessions": plan.traces.sessions,

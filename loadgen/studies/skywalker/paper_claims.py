@@ -32,7 +32,7 @@ from loadgen.studies.skywalker.plan import (
     WILDCHAT,
     outstanding,
 )
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 _SINGLE = (ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG_04)
 _NAMED_MAX = 4
@@ -41,14 +41,14 @@ FLEETS_OF_CLAIM = (6, 9, 12)
 _Pairs = list[Middle | None]
 
 
-def claims(reader: Reader) -> list[Claim]:
+def claims(reader: SectionReader) -> list[Claim]:
     return [*_throughputs(reader), *_latencies(reader), *_hit_rates(reader), *_pushing(reader), _skewed(reader)]
 
 
 # Throughput
 
 
-def _throughputs(reader: Reader) -> list[Claim]:
+def _throughputs(reader: SectionReader) -> list[Claim]:
     talks, trees = reader.as_published(ARENA, WILDCHAT), reader.as_published(TREES)
     everything = reader.as_published(ARENA, WILDCHAT, TREES, MIXED)
 
@@ -74,7 +74,7 @@ def _throughputs(reader: Reader) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _why_throughput(reader: Reader, workloads: Sequence[str]) -> str:
+def _why_throughput(reader: SectionReader, workloads: Sequence[str]) -> str:
     close = _worst(reader, workloads, _SINGLE, of.THROUGHPUT, 1.12, more_is_better=True)
     return (
         f"Furthest off: {close}. We suspect that the paper's rule, which takes the least loaded replica below half a"
@@ -82,7 +82,7 @@ def _why_throughput(reader: Reader, workloads: Sequence[str]) -> str:
     )
 
 
-def _why_gke(reader: Reader, workloads: Sequence[str]) -> str:
+def _why_gke(reader: SectionReader, workloads: Sequence[str]) -> str:
     spread = _medians(reader, workloads, GKE, of.BUSIEST)
     hits = _medians(reader, workloads, GKE, of.HITS)
     if not spread or not hits:
@@ -94,13 +94,13 @@ def _why_gke(reader: Reader, workloads: Sequence[str]) -> str:
     )
 
 
-def _medians(reader: Reader, workloads: Sequence[str], system: str, measure: Measure) -> list[float]:
+def _medians(reader: SectionReader, workloads: Sequence[str], system: str, measure: Measure) -> list[float]:
     """Medians of the workloads that were played."""
     found = [median_of(reader.system(workload, system), measure) for workload in workloads]
     return [each for each in found if each is not None]
 
 
-def _why_ch(reader: Reader, workloads: Sequence[str]) -> str:
+def _why_ch(reader: SectionReader, workloads: Sequence[str]) -> str:
     found = reader.all_compared(workloads, SKYWALKER, (SKYWALKER_CH,), of.THROUGHPUT)
     ahead = [workload for (workload, _), each in found.items() if each.median < 1]
     if not ahead:
@@ -111,7 +111,7 @@ def _why_ch(reader: Reader, workloads: Sequence[str]) -> str:
     )
 
 
-def _why_trees(reader: Reader, workloads: Sequence[str]) -> str:
+def _why_trees(reader: SectionReader, workloads: Sequence[str]) -> str:
     def hits(system: str) -> str:
         return listed([percent(measured(reader.system(workload, system), of.HITS)) for workload in workloads])
 
@@ -122,7 +122,7 @@ def _why_trees(reader: Reader, workloads: Sequence[str]) -> str:
 # Latency
 
 
-def _latencies(reader: Reader) -> list[Claim]:
+def _latencies(reader: SectionReader) -> list[Claim]:
     workloads = reader.as_published(ARENA, WILDCHAT, TREES, MIXED)
 
     def shares(measure: Measure) -> list[Middle | None]:
@@ -152,7 +152,7 @@ def _latencies(reader: Reader) -> list[Claim]:
 
 
 def _worst(
-    reader: Reader,
+    reader: SectionReader,
     workloads: Sequence[str],
     bases: Sequence[str],
     measure: Measure,
@@ -172,7 +172,7 @@ def _worst(
 # Hit rates
 
 
-def _hit_rates(reader: Reader) -> list[Claim]:
+def _hit_rates(reader: SectionReader) -> list[Claim]:
     talks, mixed = reader.as_published(ARENA, WILDCHAT), reader.as_published(MIXED)
 
     def hits(workloads: Sequence[str], *systems: str) -> list[Middle | None]:
@@ -194,7 +194,7 @@ def _hit_rates(reader: Reader) -> list[Claim]:
 # Fig. 9 and Fig. 10
 
 
-def _pushing(reader: Reader) -> list[Claim]:
+def _pushing(reader: SectionReader) -> list[Claim]:
     """Claims about SGLang's selection, with both its sets of thresholds."""
     throughputs: _Pairs = []
     waits: _Pairs = []
@@ -219,7 +219,7 @@ def _pushing(reader: Reader) -> list[Claim]:
     ]
 
 
-def _why_pushing(reader: Reader) -> str:
+def _why_pushing(reader: SectionReader) -> str:
     parts = []
     for selection, _ in SELECTIONS[:2]:
         pending, blind = reader.pushing(selection, PENDING), reader.pushing(selection, BLIND)
@@ -235,7 +235,7 @@ def _why_pushing(reader: Reader) -> str:
     )
 
 
-def _skewed(reader: Reader) -> Claim:
+def _skewed(reader: SectionReader) -> Claim:
     gains = {count: skewed_gain(reader, count) for count in FLEETS_OF_CLAIM}
     shown = listed([f"{times(gain)} at {count}" for count, gain in gains.items()])
     why = (

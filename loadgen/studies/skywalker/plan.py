@@ -216,7 +216,7 @@ Sections = Mapping[str, Changes]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SettingAxis:
     """One setting, changed alone."""
 
     name: str
@@ -255,7 +255,7 @@ def _of_run(section: str, values: Sequence[tuple[str, Changes]]) -> tuple[tuple[
 
 
 AXES = (
-    Axis(
+    SettingAxis(
         "probe interval",
         "100 ms",
         tuple((f"{ms} ms", {"probe_interval": f"{ms}ms"}, {}) for ms in (25, 50, 100, 250, 1000)),
@@ -264,7 +264,7 @@ AXES = (
         key="probes.interval",
         chosen="Each halving doubles what probes cost engines and gateways.",
     ),
-    Axis(
+    SettingAxis(
         "queue buffer τ",
         "small",
         _of_run("placement", [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)]),
@@ -273,7 +273,7 @@ AXES = (
         key="placement.peer_queue_length_max",
         chosen="It is what the paper's public branch has.",
     ),
-    Axis(
+    SettingAxis(
         "explore below",
         "50 %",
         _of_run(
@@ -287,7 +287,7 @@ AXES = (
         " policy, it decides only whether a sibling gateway in the region is followed, and there is none here. What"
         " replaces it follows.",
     ),
-    Axis(
+    SettingAxis(
         "load that a match is worth",
         "–",
         _of_run(
@@ -300,7 +300,7 @@ AXES = (
         chosen="It counts only where `explore_rule` is `worth`, as in all of these runs, and comes from"
         f" {worth_trials('the workloads of [Beyond the paper](#beyond-the-paper)')}.",
     ),
-    Axis(
+    SettingAxis(
         "in-band credit",
         "off",
         _of_run(
@@ -314,7 +314,7 @@ AXES = (
         default="4",
         key="pushing.in_band_credit",
     ),
-    Axis(
+    SettingAxis(
         "round trips",
         "× 1",
         tuple((f"× {factor:g}", _round_trips(factor), {}) for factor in (0, 0.5, 1, 2, 4)),
@@ -322,7 +322,7 @@ AXES = (
         default=None,
         chosen="× 0 stands for 1 ms, the least.",
     ),
-    Axis(
+    SettingAxis(
         "index bound",
         "2²⁴ characters",
         _of_run(
@@ -348,7 +348,7 @@ SKEWED = "skewed, 9 replicas"
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class SkyWalkerEvaluation:
     """All experiments of one evaluation."""
 
     traces: Traces
@@ -370,14 +370,14 @@ class Evaluation:
         return (*figures, *self.sensitivity.values(), self.improvement, self.unseen)
 
 
-def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> Evaluation:
+def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> SkyWalkerEvaluation:
     """All experiments. `full`: ten seeds instead of three, and the sensitivity on every workload."""
     chosen = tuple(seeds or range(1, 11 if full else 4))
     asked = workloads(traces)
     skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))
     sensitive = (*(point for point in asked if full or point.name in SENSITIVITY_POINTS), skewed)
     mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, WORTH_PLACEMENT))
-    return Evaluation(
+    return SkyWalkerEvaluation(
         traces,
         full,
         chosen,

@@ -9,14 +9,14 @@ from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import measured, median_of, number, percent, ratio, seconds_of, spread_times
 from loadgen.studies.skywalker.plan import PENDING, PUSHING, SELECTIONS, WITH_CREDIT
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.reader import SectionReader
 
 _HEAD = ("selection, pushing", "requests/s", "SP-P over it", "TTFT p90, s", "it over SP-P", "whole p50, s", "hits",
          "busiest / mean")  # fmt: skip
 _CASES = [(selection, name) for selection, _ in SELECTIONS for name, _ in PUSHING]
 
 
-def pushing_plot(reader: Reader) -> str:
+def pushing_plot(reader: SectionReader) -> str:
     throughput, waits_s = (
         [median_of(reader.pushing(*case), measure) for case in _CASES] for measure in (of.THROUGHPUT, of.TTFT_P90)
     )
@@ -24,11 +24,11 @@ def pushing_plot(reader: Reader) -> str:
     return picture_file(rows("Pushing: throughput and first tokens", [", ".join(case) for case in _CASES], panels))
 
 
-def pushing(reader: Reader) -> str:
+def pushing(reader: SectionReader) -> str:
     return table(_HEAD, [_row(reader, selection, name) for selection, name in _CASES])
 
 
-def _row(reader: Reader, selection: str, name: str) -> tuple[str, ...]:
+def _row(reader: SectionReader, selection: str, name: str) -> tuple[str, ...]:
     runs, pending = reader.pushing(selection, name), reader.pushing(selection, PENDING)
     return (
         f"{selection}, {name}",
@@ -42,7 +42,7 @@ def _row(reader: Reader, selection: str, name: str) -> tuple[str, ...]:
     )
 
 
-def credit(reader: Reader) -> list[str]:
+def credit(reader: SectionReader) -> list[str]:
     """The in-band credit, on against off."""
     said = []
     for selection, _ in SELECTIONS:

@@ -8,13 +8,13 @@ from loadgen.figures import Figures
 from loadgen.studies.cells import Results
 from loadgen.studies.experiments import Experiment, runs_of
 from loadgen.studies.numbers import Measure, Middle, ratio
-from loadgen.studies.skywalker.plan import PAPER_FLEETS, PUSHING_POINT, Axis, Evaluation, pushing_name
+from loadgen.studies.skywalker.plan import PAPER_FLEETS, PUSHING_POINT, SettingAxis, SkyWalkerEvaluation, pushing_name
 
 
-class Reader:
+class SectionReader:
     """All results, by the sections' names for them. Lists have one entry for each seed."""
 
-    def __init__(self, plan: Evaluation, results: Results) -> None:
+    def __init__(self, plan: SkyWalkerEvaluation, results: Results) -> None:
         self.plan = plan
         self._results = results
 
@@ -61,5 +61,5 @@ class Reader:
     def skewed(self, replicas: int, run: str) -> list[Figures]:
         return self.of(self.plan.fig10, str(replicas), run)
 
-    def axis(self, axis: Axis, value: str, workload: str, run: str) -> list[Figures]:
+    def axis(self, axis: SettingAxis, value: str, workload: str, run: str) -> list[Figures]:
         return self.of(self.plan.sensitivity[axis.name, value], workload, run)

@@ -8,18 +8,26 @@ from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies import numbers as of
 from loadgen.studies.numbers import Measure, mean_ratio, quotient, ratio, times
 from loadgen.studies.skywalker.judgement import SAME, judgement
-from loadgen.studies.skywalker.plan import AXES, CREDIT_ALONE, SKYWALKER, WORTH, WORTH_AND_CREDIT, Axis, worth_trials
-from loadgen.studies.skywalker.reader import Reader
+from loadgen.studies.skywalker.plan import (
+    AXES,
+    CREDIT_ALONE,
+    SKYWALKER,
+    WORTH,
+    WORTH_AND_CREDIT,
+    SettingAxis,
+    worth_trials,
+)
+from loadgen.studies.skywalker.reader import SectionReader
 
 
-def defaults(reader: Reader) -> str:
+def defaults(reader: SectionReader) -> str:
     """Table of each setting's default, and whether these runs support it."""
     rows = [_default(reader, axis) for axis in AXES if axis.default is not None]
     return table(("setting", "default", "best throughput", "default's, of the best", "span of the axis",
                   "default's mean TTFT, of the least", "these runs"), rows)  # fmt: skip
 
 
-def _default(reader: Reader, axis: Axis) -> tuple[str, ...]:
+def _default(reader: SectionReader, axis: SettingAxis) -> tuple[str, ...]:
     assert axis.default is not None
     name = f"{axis.name}, `{axis.key}`"
     scores, waits = _scores(reader, axis, of.THROUGHPUT), _scores(reader, axis, of.TTFT_MEAN)
@@ -39,7 +47,7 @@ def _times(share: float | None, digits: int) -> str:
     return NOTHING if share is None else f"× {share:.{digits}f}"
 
 
-def rule_gain(reader: Reader) -> str:
+def rule_gain(reader: SectionReader) -> str:
     """Sentence on the gain of Nightside's rule on all workloads, beside the other defaults, for which a default is
     chosen."""
     found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
@@ -57,11 +65,11 @@ def rule_gain(reader: Reader) -> str:
     )
 
 
-def tried_workloads(reader: Reader, axis: Axis) -> list[str]:
+def tried_workloads(reader: SectionReader, axis: SettingAxis) -> list[str]:
     return [point.name for point in reader.plan.sensitivity[axis.name, axis.base].points]
 
 
-def axis_table(reader: Reader, axis: Axis) -> str:
+def axis_table(reader: SectionReader, axis: SettingAxis) -> str:
     workloads = tried_workloads(reader, axis)
     rows = []
     for value, _, _ in axis.values:
@@ -75,7 +83,7 @@ def axis_table(reader: Reader, axis: Axis) -> str:
     return table((axis.name, *head), rows)
 
 
-def choice(reader: Reader, axis: Axis) -> str:
+def choice(reader: SectionReader, axis: SettingAxis) -> str:
     """Sentence on the best value over all workloads, and on the default."""
     scores = _scores(reader, axis, of.THROUGHPUT)
     if not scores:
@@ -92,18 +100,18 @@ def choice(reader: Reader, axis: Axis) -> str:
     return f"{said} {axis.chosen}".rstrip()
 
 
-def _best(scores: Mapping[str, float], axis: Axis) -> str:
+def _best(scores: Mapping[str, float], axis: SettingAxis) -> str:
     """Best value; the default, unless another is better in the third digit."""
     return max(scores, key=lambda value: (round(scores[value], 3), value == axis.default))
 
 
-def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:
+def _scores(reader: SectionReader, axis: SettingAxis, measure: Measure) -> dict[str, float]:
     """Ratio of each value to the base over all workloads; values that were not played on all of them are left out."""
     found = {value: _ratios(reader, axis, value, measure) for value, _, _ in axis.values}
     return {value: mean_ratio(ratios) for value, ratios in found.items() if ratios}
 
 
-def _ratios(reader: Reader, axis: Axis, value: str, measure: Measure) -> list[float]:
+def _ratios(reader: SectionReader, axis: SettingAxis, value: str, measure: Measure) -> list[float]:
     found = [
         ratio(reader.axis(axis, value, workload, SKYWALKER), reader.axis(axis, axis.base, workload, SKYWALKER), measure)
         for workload in tried_workloads(reader, axis)

@@ -30,7 +30,7 @@ _ASK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LeaderChange:
     """One leader followed by another."""
 
     led_s: float
@@ -47,7 +47,7 @@ class Succession:
     lease_s: float
     renew_interval_s: float
     look_interval_s: float
-    changes: tuple[Change, ...]
+    changes: tuple[LeaderChange, ...]
 
 
 def play(file: Path, rounds: int, tell: Callable[[str], None]) -> Succession:
@@ -64,11 +64,11 @@ def play(file: Path, rounds: int, tell: Callable[[str], None]) -> Succession:
     )
 
 
-async def _play(file: Path, folder: Path, rounds: int, tell: Callable[[str], None]) -> list[Change]:
+async def _play(file: Path, folder: Path, rounds: int, tell: Callable[[str], None]) -> list[LeaderChange]:
     files = [_copy(file, folder, name) for name in ("one", "two")]
     clock = Clock()
     running: list[Process] = []
-    changes: list[Change] = []
+    changes: list[LeaderChange] = []
     try:
         async with asyncio.timeout(_ENOUGH_S * (rounds + 1)):
             leader, _ = await _begun(files[0], running, _READY)
@@ -87,7 +87,7 @@ async def _play(file: Path, folder: Path, rounds: int, tell: Callable[[str], Non
     return changes
 
 
-async def _change(leader: Process, follower: Process, admin: str, clock: Clock) -> Change:
+async def _change(leader: Process, follower: Process, admin: str, clock: Clock) -> LeaderChange:
     leader.send_signal(signal.SIGKILL)
     began_ns = clock.now_ns()
     times: list[int] = []
@@ -97,7 +97,7 @@ async def _change(leader: Process, follower: Process, admin: str, clock: Clock) 
         led.add_done_callback(lambda _: times.append(clock.now_ns()))
         await written
         written_ns = clock.now_ns()
-    return Change((times[0] - began_ns) / _SECOND_NS, (written_ns - began_ns) / _SECOND_NS)
+    return LeaderChange((times[0] - began_ns) / _SECOND_NS, (written_ns - began_ns) / _SECOND_NS)
 
 
 async def _until_ordered(admin: str) -> None:

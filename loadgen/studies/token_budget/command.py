@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from loadgen.studies.commands import FOLDER, options, refuse_over_the_whole, write
 from loadgen.studies.progress import played_whole
-from loadgen.studies.token_budget.page import Reader, page_of
+from loadgen.studies.token_budget.page import FigureReader, page_of
 from loadgen.studies.token_budget.plan import cells
 from loadgen.studies.token_budget.workloads import present
 
@@ -39,7 +39,7 @@ def token_budget(
     except OSError as error:
         raise click.ClickException(str(error)) from error
     rows = [{**to_builtins(setting), **figures} for setting, figures in found.items()]
-    pages = page_of(Reader(found, names, quick=quick), _elsewhere(out or FOLDER))
+    pages = page_of(FigureReader(found, names, quick=quick), _elsewhere(out or FOLDER))
     write(out, pages, json.dumps(rows, indent=2) if as_json else None)
 
 

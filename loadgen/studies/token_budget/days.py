@@ -20,8 +20,8 @@ from loadgen.engine.model import EngineConfig, EngineModel
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
-from loadgen.planner.fleet import Seats, Sizing
-from loadgen.planner.lengths import Lengths, Shape
+from loadgen.planner.fleet import SeatCounting, Sizing
+from loadgen.planner.lengths import RequestShape, WeightedShapes
 from loadgen.planner.regions import region_load
 from loadgen.planner.verified import Slo
 from loadgen.studies.token_budget.engines import Engines, Running
@@ -52,14 +52,14 @@ _SECOND_NS, _MS_NS = 1_000_000_000, 1_000_000
 class _Ask:
     at_ns: int
     region: int
-    shape: Shape
+    shape: RequestShape
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
     name: str
     engine: EngineConfig
-    lengths: Lengths
+    lengths: WeightedShapes
     share: float
     slo: Slo
     carried_per_s: float
@@ -121,12 +121,12 @@ def play(seats: str, design: str, routing: str, traces: Path | None, *, quick: b
     """Fewest instances that meet the objectives, over all regions."""
     curves = _curves(traces, quick=quick)
     found = {}
-    for pool in _pools(Seats(seats), design):
+    for pool in _pools(SeatCounting(seats), design):
         found[pool.name] = _fewest(pool, curves, routing)
     return {"pools": found, "instances": sum(each["instances"] for each in found.values())}
 
 
-def _pools(seats: Seats, design: str) -> list[_Pool]:
+def _pools(seats: SeatCounting, design: str) -> list[_Pool]:
     profile = replace(
         LLAMA_3_70B_A100, kv_blocks=65_536 // _QUARTER, sequences_max=LLAMA_3_70B_A100.sequences_max // _QUARTER
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from loadgen.engine.model import EngineModel, Finished, FirstToken, Preempted
+from loadgen.engine.model import EngineModel, Finished, FirstTokenMade, Preempted
 from loadgen.engine.sequences import EngineRequest
 
 
@@ -56,7 +56,7 @@ class Engines(ABC, Generic[_Request]):
     def _take(self, engine: EngineModel, running: dict[str, _Request], now_ns: int) -> None:
         for output in engine.advance(now_ns):
             match output:
-                case FirstToken():
+                case FirstTokenMade():
                     running[output.request_id].first_ns = running[output.request_id].first_ns or output.at_ns
                 case Preempted():
                     running[output.request_id].preempted = True

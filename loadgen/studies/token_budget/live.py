@@ -18,7 +18,7 @@ from gateway.core.vocabulary import ModelName
 from loadgen.demo.members import until_ready
 from loadgen.demo.processes import running_child
 from loadgen.demo.region_files import LOOPBACK, free_ports
-from loadgen.live_client import Answer, AnswerFailure, Dialect, exchange
+from loadgen.live_client import AnswerFailure, EndpointDialect, PartialAnswer, exchange
 from loadgen.workload import Message
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
@@ -40,7 +40,7 @@ _SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Seen:
+class FirstTokens:
     """Seconds to the first token as clients saw them, of the requests that had one."""
 
     chat_calm_s: list[float] = field(default_factory=list)
@@ -59,9 +59,9 @@ class Planned:
     seen: list[float]
 
 
-async def play(design: str, seed: int, folder: Path) -> Seen:
+async def play(design: str, seed: int, folder: Path) -> FirstTokens:
     """Play one design. Raises DemoFailure where a process does not come up or dies."""
-    seen = Seen()
+    seen = FirstTokens()
     folder.mkdir(parents=True)  # noqa: ASYNC240 - before any request runs
     async with TaskGroup() as tasks, _running(design, folder, tasks) as url:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
@@ -78,7 +78,7 @@ async def play(design: str, seed: int, folder: Path) -> Seen:
     return seen
 
 
-def plans(seed: int, seen: Seen) -> Iterator[Planned]:
+def plans(seed: int, seen: FirstTokens) -> Iterator[Planned]:
     """Requests in the order in which they are sent. A seed gives every design the same ones."""
     rng = random.Random(f"{seed}/live")
     plans = [Planned(_CALM_S + 0.001 * number, BURST_TOKENS, BURST_ANSWER, seen.long_s) for number in range(BURST)]
@@ -89,10 +89,10 @@ def plans(seed: int, seen: Seen) -> Iterator[Planned]:
     return iter(sorted(plans, key=lambda each: each.at_s))
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, number: int, seen: Seen) -> None:
+async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, number: int, seen: FirstTokens) -> None:
     """Send a request that begins with a unique word, so that no prefix cache has it."""
     text = f"{number:03}" + " abc" * planned.words
-    body = Dialect(MODEL).body([Message(role="user", content=text)], planned.output_tokens)
+    body = EndpointDialect(MODEL).body([Message(role="user", content=text)], planned.output_tokens)
     clock = Clock()
     began_ns, first_ns = clock.now_ns(), 0
 
@@ -101,7 +101,9 @@ async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, numbe
         first_ns = first_ns or clock.now_ns()
 
     try:
-        await exchange(session, f"{url}/v1/chat/completions", headers={}, body=body, answer=Answer(), on_text=on_text)
+        await exchange(
+            session, f"{url}/v1/chat/completions", headers={}, body=body, answer=PartialAnswer(), on_text=on_text
+        )
     except (AnswerFailure, aiohttp.ClientError, OSError, TimeoutError) as error:
         seen.failures.append(str(error) or type(error).__name__)
     if first_ns:

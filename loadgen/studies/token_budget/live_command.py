@@ -17,7 +17,7 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.studies.commands import Machine, options, rounds, tell, write
 from loadgen.studies.rendering import render
 from loadgen.studies.token_budget import live
-from loadgen.studies.token_budget.live import Seen, at, middle
+from loadgen.studies.token_budget.live import FirstTokens, at, middle
 from mesh.faults import ConfigError
 
 NAME = "token-budget-live.md"
@@ -33,7 +33,7 @@ def token_budget_live(*, rounds: int, out: Path | None) -> None:
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
     folder, machine = Path(tempfile.mkdtemp(prefix="nightside-live-")), Machine()
-    found: dict[str, list[Seen]] = {design: [] for design in live.DESIGNS}
+    found: dict[str, list[FirstTokens]] = {design: [] for design in live.DESIGNS}
     complaints: list[str] = []
     try:
         for number in range(rounds):
@@ -49,11 +49,11 @@ def token_budget_live(*, rounds: int, out: Path | None) -> None:
     write(out, {NAME: section(found, describe_machine(), machine.busy_share())})
 
 
-def section(found: Mapping[str, Sequence[Seen]], machine: Mapping[str, object], busy: float) -> str:
+def section(found: Mapping[str, Sequence[FirstTokens]], machine: Mapping[str, object], busy: float) -> str:
     return render("token_budget/live.j2", live=live, found=found, machine=machine, busy=busy, shown=_shown)
 
 
-def _shown(rounds: Sequence[Seen], times: str, share: float) -> str:
+def _shown(rounds: Sequence[FirstTokens], times: str, share: float) -> str:
     """Median over the rounds of a quantile of the named times, with its range."""
     values = [at(getattr(each, times), share) for each in rounds]
     found, present = middle(values), [value for value in values if value is not None]

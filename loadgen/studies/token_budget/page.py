@@ -15,33 +15,33 @@ from loadgen.pages.markdown import NOTHING, listed, table
 from loadgen.pages.plan import in_k
 from loadgen.pages.templates import picture_file
 from loadgen.planner.cited import LLAMA_3_70B_A100, QWEN3_235B_MI300X
-from loadgen.planner.fleet import Seats, Sizing, savings
+from loadgen.planner.fleet import SeatCounting, Sizing, savings
 from loadgen.studies.rendering import percent, render
 from loadgen.studies.token_budget import days, paper, plan, tuning
-from loadgen.studies.token_budget.plan import Setting
-from loadgen.studies.token_budget.workloads import EARLIER_SHARE, WORKLOADS, Workload
+from loadgen.studies.token_budget.plan import BudgetCell
+from loadgen.studies.token_budget.workloads import EARLIER_SHARE, WORKLOADS, BudgetWorkload
 
 NAME = "token-budget.md"
 _PLOT = "token-budget-fig6.svg"
 
 
-class Reader:
+class FigureReader:
     """Looks up the figures of settings."""
 
-    def __init__(self, results: Mapping[Setting, Figures], present: Sequence[str], *, quick: bool) -> None:
+    def __init__(self, results: Mapping[BudgetCell, Figures], present: Sequence[str], *, quick: bool) -> None:
         self.results = results
         self.present = present
         self.quick = quick
         self.seeds = tuning.SEEDS[:1] if quick else tuning.SEEDS
 
     def of(self, kind: str, load: str, design: str = "", condition: str = "", **tuned: int) -> Figures:
-        return self.results[Setting(kind, load, design, condition, **tuned, quick=self.quick)]
+        return self.results[BudgetCell(kind, load, design, condition, **tuned, quick=self.quick)]
 
-    def workloads(self) -> list[Workload]:
+    def workloads(self) -> list[BudgetWorkload]:
         return [each for name, each in WORKLOADS.items() if name in self.present]
 
 
-def page_of(reader: Reader, elsewhere: Mapping[str, str]) -> dict[str, str]:
+def page_of(reader: FigureReader, elsewhere: Mapping[str, str]) -> dict[str, str]:
     """Contents by file name: the page and its plot. `elsewhere` holds sections that other commands wrote, by their
     headings."""
     missing = [each.title for name, each in WORKLOADS.items() if name not in reader.present]
@@ -65,7 +65,7 @@ def _parts(split: Figures, key: str) -> str:
 
 
 def _throughputs(load: paper.PaperLoad) -> str:
-    sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), paper.RATE_PER_S, Seats.RESERVED)
+    sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), paper.RATE_PER_S, SeatCounting.RESERVED)
     split = sizing.split(paper.THRESHOLD)
     ours = (sizing.homogeneous().throughput_per_s, split.short.throughput_per_s, split.long.throughput_per_s)
     told = " / ".join(NOTHING if each is None else f"{each:g}" for each in load.throughputs)
@@ -75,7 +75,7 @@ def _throughputs(load: paper.PaperLoad) -> str:
     )
 
 
-def _figure_6(reader: Reader) -> str:
+def _figure_6(reader: FigureReader) -> str:
     curves = []
     for load in paper.LOADS:
         for fleet in (each["formula"] for each in reader.of("sized", load.name)["fleets"]):
@@ -100,7 +100,7 @@ def _short(limit: str) -> str:
 def _table_5() -> SimpleNamespace:
     profile = QWEN3_235B_MI300X
     lengths = paper.AZURE.lengths().cut(profile.context_tokens_max)[0] or paper.AZURE.lengths()
-    sizing = Sizing(profile, lengths, paper.TABLE_5_RATE_PER_S, Seats.RESERVED)
+    sizing = Sizing(profile, lengths, paper.TABLE_5_RATE_PER_S, SeatCounting.RESERVED)
     whole, split = sizing.homogeneous().instances, sizing.split(paper.THRESHOLD).instances
     return SimpleNamespace(profile=profile, whole=whole, split=split, saved=savings(split, whole))
 
@@ -111,7 +111,7 @@ def _musd(nodes: int | None) -> str:
     return NOTHING if cost is None else f"{cost / 1e6:.1f} M$"
 
 
-def _tuned(reader: Reader) -> str:
+def _tuned(reader: FigureReader) -> str:
     rows, gaps = [], []
     for load in (plan.CHOSEN_ON, *(each for each in plan.LOADS_TUNED if each in reader.present)):
         title = WORKLOADS[load].title if load in WORKLOADS else f"{load} (chosen on)"
@@ -135,16 +135,16 @@ def _tuned(reader: Reader) -> str:
     return f"{table(head, rows)}\n{said}\n"
 
 
-def _good(reader: Reader, load: str, condition: str, threshold: int) -> list[float]:
+def _good(reader: FigureReader, load: str, condition: str, threshold: int) -> list[float]:
     return [
         reader.of("tuned", load, condition=condition, threshold=threshold, seed=seed)["good_share"]
         for seed in reader.seeds
     ]
 
 
-def _whole_days(reader: Reader) -> str:
+def _whole_days(reader: FigureReader) -> str:
     rows = []
-    for seats in Seats:
+    for seats in SeatCounting:
         found = {
             (design, routing): reader.of("day", str(seats), design, routing)
             for design in days.DESIGNS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadgen.planner.lengths import Lengths, Step, from_steps
+from loadgen.planner.lengths import LengthStep, WeightedShapes, from_steps
 
 RATE_PER_S = 1_000.0
 THRESHOLD = 8_192
@@ -24,7 +24,7 @@ class PaperLoad(NamedTuple):
     """One of the paper's two loads."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[LengthStep, ...]
     output_share: tuple[float, float]
     homogeneous: int
     short: int
@@ -33,15 +33,15 @@ class PaperLoad(NamedTuple):
     throughputs: tuple[float, float, float | None]
     """Table 1: μ of an instance for all requests, of a short and of a long one."""
 
-    def lengths(self, seed: int = 42, draws: int = 8_000) -> Lengths:
+    def lengths(self, seed: int = 42, draws: int = 8_000) -> WeightedShapes:
         return from_steps(self.steps, self.output_share, seed=seed, draws=draws)
 
 
 AZURE = PaperLoad(
     "Azure-derived",
     (
-        Step(256, 0.2429), Step(512, 0.2210), Step(1_024, 0.1917), Step(2_048, 0.1444), Step(4_096, 0.0885),
-        Step(8_192, 0.0285), Step(16_384, 0.0397), Step(32_768, 0.0285), Step(65_536, 0.0148),
+        LengthStep(256, 0.2429), LengthStep(512, 0.2210), LengthStep(1_024, 0.1917), LengthStep(2_048, 0.1444),
+        LengthStep(4_096, 0.0885), LengthStep(8_192, 0.0285), LengthStep(16_384, 0.0397), LengthStep(32_768, 0.0285), LengthStep(65_536, 0.0148),
     ),
     (0.10, 0.05),
     361, 72, 229, 0.166,
@@ -50,8 +50,8 @@ AZURE = PaperLoad(
 LMSYS = PaperLoad(
     "LMSYS-derived",
     (
-        Step(64, 0.25876), Step(128, 0.23746), Step(256, 0.20854), Step(512, 0.16083), Step(1_024, 0.09566),
-        Step(2_048, 0.03384), Step(4_096, 0.00424), Step(8_192, 0.00007), Step(16_384, 0.0006),
+        LengthStep(64, 0.25876), LengthStep(128, 0.23746), LengthStep(256, 0.20854), LengthStep(512, 0.16083),
+        LengthStep(1_024, 0.09566), LengthStep(2_048, 0.03384), LengthStep(4_096, 0.00424), LengthStep(8_192, 0.00007), LengthStep(16_384, 0.0006),
     ),
     (0.755, 0.10),
     265, 155, 8, 0.385,
@@ -76,7 +76,7 @@ FIGURE_6 = {
 }
 
 
-class Projection(NamedTuple):
+class FleetProjection(NamedTuple):
     """A row of Table 5: Qwen3-235B on MI300X at 10,000 requests a second."""
 
     nodes: int
@@ -84,5 +84,5 @@ class Projection(NamedTuple):
     musd_per_year: float
 
 
-TABLE_5 = {"homogeneous": Projection(197, 1_576, 50.6), "split": Projection(137, 1_096, 35.2)}
+TABLE_5 = {"homogeneous": FleetProjection(197, 1_576, 50.6), "split": FleetProjection(137, 1_096, 35.2)}
 TABLE_5_RATE_PER_S = 10_000.0

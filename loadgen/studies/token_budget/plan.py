@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from loadgen.figures import Figures
-from loadgen.planner.fleet import Seats
+from loadgen.planner.fleet import SeatCounting
 from loadgen.studies.cells import Cell
 from loadgen.studies.token_budget import days, sizing, tuning
 from loadgen.studies.token_budget.paper import AZURE, LOADS
@@ -23,7 +23,7 @@ CHOSEN_ON = AZURE.name
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BudgetCell:
     """All inputs of a cell's figures except the code and the load's files."""
 
     kind: str
@@ -48,7 +48,7 @@ class Setting:
                 is_steady = self.condition == "steady"
                 return partial(sizing.latency, self.load, self.design, is_steady=is_steady, quick=self.quick)
             case "tuned":
-                tuned = tuning.Setting(self.load, self.condition, self.threshold, self.seed, self.quick)
+                tuned = tuning.TuningCell(self.load, self.condition, self.threshold, self.seed, self.quick)
                 return partial(tuning.play, tuned, traces)
             case _:
                 return partial(days.play, self.load, self.design, self.condition, traces, quick=self.quick)
@@ -60,23 +60,23 @@ class Setting:
         return tuple((WORKLOADS[self.load].files(traces) or ()) if self.load in WORKLOADS else ())
 
 
-def sized(present: Sequence[str], *, quick: bool = False) -> list[Setting]:
-    return [Setting("sized", load, quick=quick) for load in (*(each.name for each in LOADS), *present)]
+def sized(present: Sequence[str], *, quick: bool = False) -> list[BudgetCell]:
+    return [BudgetCell("sized", load, quick=quick) for load in (*(each.name for each in LOADS), *present)]
 
 
-def latencies(*, quick: bool = False) -> list[Setting]:
+def latencies(*, quick: bool = False) -> list[BudgetCell]:
     return [
-        Setting("latency", AZURE.name, design, moment, quick=quick)
+        BudgetCell("latency", AZURE.name, design, moment, quick=quick)
         for design in ("homogeneous", "split")
         for moment in MOMENTS
     ]
 
 
-def tuned(present: Sequence[str], *, quick: bool = False) -> list[Setting]:
+def tuned(present: Sequence[str], *, quick: bool = False) -> list[BudgetCell]:
     loads = [load for load in LOADS_TUNED if load in present]
     seeds = tuning.SEEDS[:1] if quick else tuning.SEEDS
     return [
-        Setting("tuned", load, condition=condition, threshold=threshold, seed=seed, quick=quick)
+        BudgetCell("tuned", load, condition=condition, threshold=threshold, seed=seed, quick=quick)
         for load in (CHOSEN_ON, *loads)
         for condition in tuning.CONDITIONS
         for threshold in (*tuning.GRID, 0)
@@ -84,16 +84,16 @@ def tuned(present: Sequence[str], *, quick: bool = False) -> list[Setting]:
     ]
 
 
-def whole_days(*, quick: bool = False) -> list[Setting]:
+def whole_days(*, quick: bool = False) -> list[BudgetCell]:
     return [
-        Setting("day", str(seats), design, routing, quick=quick)
-        for seats in Seats
+        BudgetCell("day", str(seats), design, routing, quick=quick)
+        for seats in SeatCounting
         for design in days.DESIGNS
         for routing in days.ROUTINGS
     ]
 
 
-def cells(present: Sequence[str], *, quick: bool = False) -> list[Setting]:
+def cells(present: Sequence[str], *, quick: bool = False) -> list[BudgetCell]:
     return [
         *sized(present, quick=quick),
         *latencies(quick=quick),

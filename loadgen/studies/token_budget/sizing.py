@@ -12,8 +12,8 @@ from pathlib import Path
 
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
-from loadgen.planner.fleet import Seats
-from loadgen.planner.planning import Ask, plan
+from loadgen.planner.fleet import SeatCounting
+from loadgen.planner.planning import PlanInputs, plan
 from loadgen.planner.profiles import Profile
 from loadgen.planner.sources import Source
 from loadgen.planner.verified import WARM_UP_SHARE, Slo, Times, Trial, poisson, times
@@ -49,13 +49,13 @@ def sized(load: str, traces: Path | None, *, quick: bool = False) -> Figures:
     each method of counting slots."""
     source, profile = source_of(load, traces)
     grid = tuple(each for each in GRID if each < profile.context_tokens_max)
-    by_formula = plan(profile, source, Ask(RATE_PER_S, grid, trial=None))
+    by_formula = plan(profile, source, PlanInputs(RATE_PER_S, grid, trial=None))
     fleets = []
     for fleet in by_formula["fleets"]:
         chosen = {min(THRESHOLD, grid[-1]), fleet["best_threshold_tokens"] or grid[0]}
         slo = Slo(ttft_s=WORKLOADS[load].ttft_s) if load in WORKLOADS else Slo()
-        trial, seats = QUICK if quick else TRIAL, Seats(fleet["seats"])
-        ask = Ask(RATE_PER_S, tuple(sorted(chosen)), (seats,), slo, trial)
+        trial, seats = QUICK if quick else TRIAL, SeatCounting(fleet["seats"])
+        ask = PlanInputs(RATE_PER_S, tuple(sorted(chosen)), (seats,), slo, trial)
         fleets.append({"formula": fleet, "played": plan(profile, source, ask)["fleets"][0]})
     return {"load": by_formula["load"], "context_tokens": profile.context_tokens_max, "fleets": fleets}
 

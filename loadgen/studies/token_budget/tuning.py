@@ -22,8 +22,8 @@ from loadgen.engine.model import EngineConfig, EngineModel
 from loadgen.engine.sequences import EngineRequest
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100
-from loadgen.planner.fleet import Seats, Sizing
-from loadgen.planner.lengths import Shape, recorded
+from loadgen.planner.fleet import SeatCounting, Sizing
+from loadgen.planner.lengths import RequestShape, recorded
 from loadgen.studies.token_budget.engines import Engines, Running
 from loadgen.studies.token_budget.paper import LOADS
 from loadgen.studies.token_budget.workloads import EARLIER_SHARE, WORKLOADS
@@ -49,7 +49,7 @@ _SHORT, _LONG = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TuningCell:
     load: str
     condition: str
     threshold: int
@@ -62,14 +62,14 @@ CONFIG = ThresholdConfig(tuned=True, requests_min=100)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TimedRequest:
     at_ns: int
-    shape: Shape
+    shape: RequestShape
 
 
 @dataclass(slots=True)
 class _Asked(Running):
-    ask: Ask
+    ask: TimedRequest
     profile: RequestProfile
     pool: int
     is_counted: bool
@@ -100,10 +100,12 @@ class _Score:
         self.good += not (is_late or asked.is_cut)
 
 
-class World(Engines[_Asked]):
+class TuningWorld(Engines[_Asked]):
     """Two pools, and a gateway's estimates of lengths."""
 
-    def __init__(self, engines: tuple[EngineConfig, EngineConfig], counts: tuple[int, int], setting: Setting) -> None:
+    def __init__(
+        self, engines: tuple[EngineConfig, EngineConfig], counts: tuple[int, int], setting: TuningCell
+    ) -> None:
         super().__init__(
             [[EngineModel(engine) for _ in range(count)] for engine, count in zip(engines, counts, strict=True)]
         )
@@ -115,7 +117,7 @@ class World(Engines[_Asked]):
         self._rng = random.Random(f"{setting.seed}/world")
         self.score = _Score()
 
-    def ask(self, number: int, ask: Ask, *, is_counted: bool) -> None:
+    def ask(self, number: int, ask: TimedRequest, *, is_counted: bool) -> None:
         self.run_until(ask.at_ns)
         profile = self._profile(number, ask.shape)
         estimate = self._budget.estimate(profile)
@@ -133,7 +135,7 @@ class World(Engines[_Asked]):
 
     # Parts
 
-    def _profile(self, number: int, shape: Shape) -> RequestProfile:
+    def _profile(self, number: int, shape: RequestShape) -> RequestProfile:
         """Profile of a request. Half of all clients name a maximum; the bytes per token vary by a tenth or so."""
         text_bytes = max(1, round(shape.prompt_tokens * max(1.0, self._rng.gauss(_BYTES_A_TOKEN, 0.4))))
         limit = 2 * shape.output_tokens if self._rng.random() < _LIMITED_SHARE else None
@@ -186,11 +188,11 @@ class World(Engines[_Asked]):
         )
 
 
-def play(setting: Setting, traces: Path | None) -> Figures:
+def play(setting: TuningCell, traces: Path | None) -> Figures:
     """Figures of a setting. Raises TraceError."""
     earlier, later, window = _shapes(setting, traces)
     engines, counts, rate_per_s = _fleet(earlier, window)
-    world = World(engines, counts, setting)
+    world = TuningWorld(engines, counts, setting)
     requests = _QUICK if setting.quick else _REQUESTS
     for number, ask in enumerate(_asks(later, setting, rate_per_s, requests)):
         world.ask(number, ask, is_counted=number >= requests * _WARM_UP_SHARE)
@@ -208,7 +210,7 @@ def play(setting: Setting, traces: Path | None) -> Figures:
     }
 
 
-def _shapes(setting: Setting, traces: Path | None) -> tuple[list[Shape], list[Shape], int]:
+def _shapes(setting: TuningCell, traces: Path | None) -> tuple[list[RequestShape], list[RequestShape], int]:
     """Requests by which the fleet is sized, requests that are played, and the long pool's window."""
     if setting.load in WORKLOADS:
         assert traces is not None, "recorded loads lie somewhere"
@@ -223,13 +225,15 @@ def _shapes(setting: Setting, traces: Path | None) -> tuple[list[Shape], list[Sh
     return shapes[:cut], shapes[cut:], window
 
 
-def _fleet(earlier: Sequence[Shape], window: int) -> tuple[tuple[EngineConfig, EngineConfig], tuple[int, int], float]:
+def _fleet(
+    earlier: Sequence[RequestShape], window: int
+) -> tuple[tuple[EngineConfig, EngineConfig], tuple[int, int], float]:
     """Fleet of quarter engines (slots and cache), so that few requests fill them; sized at the initial threshold, by
     the earlier requests."""
     profile = replace(
         LLAMA_3_70B_A100, context_tokens_max=window, kv_blocks=65_536 // 4, sequences_max=32, slots={WINDOW: 32}
     )
-    sizing = Sizing(profile, recorded(earlier), 1.0, Seats.PAGED)
+    sizing = Sizing(profile, recorded(earlier), 1.0, SeatCounting.PAGED)
     split = sizing.split(HOME)
     short_rate = _INSTANCES * split.short.throughput_per_s / max(split.short.share, 1e-9)
     rate_per_s = _LOAD_SHARE * short_rate
@@ -239,7 +243,9 @@ def _fleet(earlier: Sequence[Shape], window: int) -> tuple[tuple[EngineConfig, E
     return engines, (_INSTANCES, long_count), rate_per_s
 
 
-def _asks(later: Sequence[Shape], setting: Setting, rate_per_s: float, requests: int) -> Iterator[Ask]:
+def _asks(
+    later: Sequence[RequestShape], setting: TuningCell, rate_per_s: float, requests: int
+) -> Iterator[TimedRequest]:
     """Arrivals. Steady: in recorded order. Drift: from the middle on, a fifth of all requests is taken from the longest
     fifth, in addition to those already there. Burst: the same between 50 and 65 % of the requests, which arrive twice
     as fast."""
@@ -255,4 +261,4 @@ def _asks(later: Sequence[Shape], setting: Setting, rate_per_s: float, requests:
         shape = later[(start + number) % len(later)]
         if (is_burst or (setting.condition == "drift" and part >= 0.5)) and rng.random() < 0.2:
             shape = rng.choice(longer)
-        yield Ask(round(at_s * _SECOND_NS), shape)
+        yield TimedRequest(round(at_s * _SECOND_NS), shape)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from loadgen.planner.lengths import Shape, paired, quantiles_of, recorded
+from loadgen.planner.lengths import RequestShape, paired, quantiles_of, recorded
 from loadgen.planner.sources import DRAWS, Source, cumulative
 from loadgen.studies.recordings import MOONCAKE, SERVEGEN, SERVEGEN_SCALE, all_files
 from loadgen.traces.files import Draw, TraceError, read_trace
@@ -22,14 +22,14 @@ EARLIER_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BudgetWorkload:
     name: str
     title: str
     patterns: tuple[str, ...]
     """Files that it reads, beneath the folder of traces."""
     context_tokens: int
     """Window of a pool for all requests: the first power of two that nearly all of them fit into."""
-    read: Callable[[Sequence[Path]], list[Shape]]
+    read: Callable[[Sequence[Path]], list[RequestShape]]
     note: str
     ttft_s: float = 2.0
     """The paper's objective; longer where prompts take longer even alone."""
@@ -38,7 +38,7 @@ class Workload:
         """Files of the load; None where one is missing."""
         return all_files(folder, self.patterns)
 
-    def shapes(self, folder: Path) -> list[Shape]:
+    def shapes(self, folder: Path) -> list[RequestShape]:
         """Lengths in recorded order. Raises TraceError."""
         files = self.files(folder)
         if files is None:
@@ -51,12 +51,12 @@ class Workload:
 
 
 @cache
-def _read(name: str, files: tuple[Path, ...]) -> list[Shape]:
+def _read(name: str, files: tuple[Path, ...]) -> list[RequestShape]:
     found = WORKLOADS[name].read(files)
     return [each for each in found if each.prompt_tokens > 0 and each.output_tokens > 0]
 
 
-def _from_curves(files: Sequence[Path]) -> list[Shape]:
+def _from_curves(files: Sequence[Path]) -> list[RequestShape]:
     """Lengths drawn in random order, since curves have no time."""
     prompts, answers = (quantiles_of(cumulative(file)) for file in files)
     lengths = paired(prompts, answers, seed=_SEED, draws=DRAWS)
@@ -67,27 +67,27 @@ def _from_curves(files: Sequence[Path]) -> list[Shape]:
     return [shapes[number] for number in order]
 
 
-def _servegen(files: Sequence[Path]) -> list[Shape]:
+def _servegen(files: Sequence[Path]) -> list[RequestShape]:
     rows = read_trace(files[0], draw=Draw(files[1], _SEED, rate_scale=SERVEGEN_SCALE)).rows
-    return [Shape(row.passage.tokens, row.output_tokens) for row in rows]
+    return [RequestShape(row.passage.tokens, row.output_tokens) for row in rows]
 
 
-def _mooncake(files: Sequence[Path]) -> list[Shape]:
+def _mooncake(files: Sequence[Path]) -> list[RequestShape]:
     rows = sorted(read_trace(files[0]).rows, key=lambda row: row.at_s)
-    return [Shape(row.passage.tokens, row.output_tokens) for row in rows]
+    return [RequestShape(row.passage.tokens, row.output_tokens) for row in rows]
 
 
 _INDEPENDENT = "prompts and answers are drawn independently: Microsoft published only their curves"
 WORKLOADS = {
     each.name: each
     for each in (
-        Workload("azure_conv", "Azure 2024, conversation", ("azure2024_digitised/conv_input_cdf.csv",
+        BudgetWorkload("azure_conv", "Azure 2024, conversation", ("azure2024_digitised/conv_input_cdf.csv",
                  "azure2024_digitised/conv_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
-        Workload("azure_code", "Azure 2024, code", ("azure2024_digitised/code_input_cdf.csv",
+        BudgetWorkload("azure_code", "Azure 2024, code", ("azure2024_digitised/code_input_cdf.csv",
                  "azure2024_digitised/code_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
-        Workload("reasoning", "ServeGen, reasoning", SERVEGEN, 65_536, _servegen,
+        BudgetWorkload("reasoning", "ServeGen, reasoning", SERVEGEN, 65_536, _servegen,
                  "prompts and answers are drawn independently within a client"),
-        Workload("mooncake", "Mooncake, conversations", (MOONCAKE,), 131_072, _mooncake,
+        BudgetWorkload("mooncake", "Mooncake, conversations", (MOONCAKE,), 131_072, _mooncake,
                  "prompts are read whole; 37 % of their tokens would be in a prefix cache", 10.0),
     )
 }  # fmt: skip

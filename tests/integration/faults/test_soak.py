@@ -31,7 +31,7 @@ from gateway.door.call import ClientCall
 from gateway.http1.server import Exchange as ClientExchange
 from gateway.peers.client import PeerLeg
 from gateway.peers.exchange.serving_stream import ServedForward
-from gateway.request.answer import Answer
+from gateway.request.answer import ClientAnswer
 from gateway.request.event_scanner import EventScanner
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.proxied import ProxiedRequest
@@ -86,7 +86,7 @@ GONE_AT_REST = tuple(
     name_of(kind)
     for kind in (
         ProxiedRequest,
-        Answer,
+        ClientAnswer,
         LegAnswer,
         RequestState,
         AttemptState,

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from gateway.core.vocabulary import ModelName, RegionName
-from loadgen.live_client import Dialect
+from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import ClosedLoop, LiveClientGroup, LiveRunner, LoadPlan, OpenLoop
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.vocabulary import ApiKind, RequestEnd
 from loadgen.workload import LengthSpread, MultiTurnWorkload, Program, WorkloadConfig, WorkloadStep
 from mesh.clock import Clock
@@ -26,7 +26,7 @@ from tests.support.listening import serving_http
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")
 MODEL = ModelName("any-model")
-CHAT = Dialect(MODEL)
+CHAT = EndpointDialect(MODEL)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -84,7 +84,7 @@ def plan_for(
     clients: int = 1,
     api_key: str | None = None,
     load: ClosedLoop | OpenLoop | None = None,
-    dialect: Dialect = CHAT,
+    dialect: EndpointDialect = CHAT,
     **rest: Any,
 ) -> LoadPlan:
     users = load or ClosedLoop(MultiTurnWorkload(WORKLOAD, seed=1), clients)
@@ -92,7 +92,7 @@ def plan_for(
     return LoadPlan(groups, dialect, load_s, drain_s, ramp_s=0.0, pause_after_failure_s=0.01, **rest)
 
 
-def runner_for(plan: LoadPlan, on_record: Callable[[RequestRecord], None] | None = None) -> LiveRunner:
+def runner_for(plan: LoadPlan, on_record: Callable[[RequestReport], None] | None = None) -> LiveRunner:
     return LiveRunner(plan, clock=Clock(), on_record=on_record)
 
 
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def run_against(handler: Handler, *, clock: Clock | None = None, **rest: Any) -> list[RequestRecord]:
+async def run_against(handler: Handler, *, clock: Clock | None = None, **rest: Any) -> list[RequestReport]:
     async with serving(handler) as url:
         runner = LiveRunner(plan_for(url, **rest), clock=clock or Clock())
         await runner.run()
@@ -254,7 +254,7 @@ async def test_tallies_and_callbacks_follow_every_request() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return await send(request, token("a"), token("b"), DONE, region=EU)
 
-    heard: list[RequestRecord] = []
+    heard: list[RequestReport] = []
     async with serving(answer) as url:
         runner = runner_for(plan_for(url, clients=2), heard.append)
         await runner.run()
@@ -424,7 +424,7 @@ async def test_urls_take_turns_and_completions_are_asked_with_a_prompt() -> None
         asked.setdefault(str(request.url), []).append(await request.json())
         return await send(request, event({"choices": [{"index": 0, "text": "a"}]}), DONE)
 
-    dialect = Dialect(MODEL, ApiKind.COMPLETIONS, include_usage=False, ignore_eos=True)
+    dialect = EndpointDialect(MODEL, ApiKind.COMPLETIONS, include_usage=False, ignore_eos=True)
     async with serving(answer) as one, serving(answer) as other:
         group = LiveClientGroup(US, (one, other), OpenLoop([(0.0, burst(4))]))
         runner = runner_for(LoadPlan((group,), dialect, 0.1, 5.0))

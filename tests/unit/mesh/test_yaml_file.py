@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.faults import TOLD_MAX, Fault, FileError, KeyFaults
+from mesh.faults import TOLD_MAX, FileError, FileFault, KeyFaults
 from mesh.settings import FileModel
 from mesh.yaml_file import YamlFile, read_yaml
 
@@ -78,14 +78,14 @@ def test_a_fault_names_line_and_key(tmp_path: Path, text: str, expected: str) ->
 
 
 def test_faults_without_end_are_counted(tmp_path: Path) -> None:
-    told = str(FileError(tmp_path / "file.yaml", [Fault(f"x{number}", "is odd") for number in range(TOLD_MAX + 7)]))
+    told = str(FileError(tmp_path / "file.yaml", [FileFault(f"x{number}", "is odd") for number in range(TOLD_MAX + 7)]))
     assert len(told.splitlines()) == TOLD_MAX + 1
     assert told.endswith("file.yaml: 7 more faults")
 
 
 def test_a_fault_is_one_line_with_an_end() -> None:
-    assert str(Fault("a\nb\x1b[2J", "is odd")) == r"a\nb\x1b[2J: is odd"
-    assert len(str(Fault("a", "x" * 10_000))) < 5000
+    assert str(FileFault("a\nb\x1b[2J", "is odd")) == r"a\nb\x1b[2J: is odd"
+    assert len(str(FileFault("a", "x" * 10_000))) < 5000
 
 
 def test_aliases_repeat_but_not_without_end(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_models_faults_are_told_by_line(tmp_path: Path) -> None:
 
 def test_a_fault_between_two_keys_is_told_where_one_of_them_stands(tmp_path: Path) -> None:
     file = read(tmp_path, TEXT)
-    (found,) = file.located([Fault("unwritten", "is below name", beside="name")])
+    (found,) = file.located([FileFault("unwritten", "is below name", beside="name")])
     assert str(found) == "line 1: unwritten: is below name"
     assert str(KeyFaults(found)) == str(found)
 

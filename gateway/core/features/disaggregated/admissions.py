@@ -37,7 +37,7 @@ class WorkerView(Struct, frozen=True):
     """Difference between the load of the group's fullest worker and this load."""
 
 
-class Admission(Struct, frozen=True):
+class DecodeAdmission(Struct, frozen=True):
     key: RequestId
     worker_id: ReplicaId
     reason: AdmissionReason

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.core.features.disaggregated.admissions import Admission
+from gateway.core.features.disaggregated.admissions import DecodeAdmission
 from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictor import Facts
@@ -253,13 +253,15 @@ class DecodePools:
 
     # A request passes through
 
-    def read(self, pool: DecodePool, profile: RequestProfile, prefilled: LegEnded, now_ns: int) -> Admission | None:
+    def read(
+        self, pool: DecodePool, profile: RequestProfile, prefilled: LegEnded, now_ns: int
+    ) -> DecodeAdmission | None:
         """Queue a request whose prompt has been prefilled; the prefill worker keeps the KV cache for the lease's time.
         Returns an admission if the policy sends the request at once; otherwise it waits for a tick."""
         facts = _facts_of(profile, prefilled.prompt_tokens, prefilled.nearness)
         return pool.tier.add(facts, now_ns, now_ns + pool.spec.lease_ns)
 
-    def commit(self, pool: DecodePool, profile: RequestProfile, now_ns: int) -> Admission:
+    def commit(self, pool: DecodePool, profile: RequestProfile, now_ns: int) -> DecodeAdmission:
         """Choose the decode worker of a request whose prefill and decode legs start together. The pool has room, or the
         request would not have been placed there."""
         admission = pool.tier.commit(_facts_of(profile, None), now_ns)
@@ -268,11 +270,11 @@ class DecodePools:
 
     # Records
 
-    def considered(self, admission: Admission) -> tuple[Candidate, ...]:
+    def considered(self, admission: DecodeAdmission) -> tuple[Candidate, ...]:
         """Candidates for the record: the chosen worker first, then others that were compared."""
         return tuple(self._candidates(admission))
 
-    def _candidates(self, admission: Admission) -> Iterator[Candidate]:
+    def _candidates(self, admission: DecodeAdmission) -> Iterator[Candidate]:
         for view in admission.considered:
             state = self._replicas.get(view.worker_id)
             if state is not None:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from gateway.core.config import all_of
-from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
+from gateway.core.features.disaggregated.admissions import DecodeAdmission, DecodeFigures
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
@@ -21,7 +21,7 @@ from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Part, Phase, Plan, RequestState
+from gateway.core.kernel.requests import AttemptState, LegEnd, LegPart, LegState, Phase, Plan, RequestState
 from gateway.core.placement.placer import Placement
 from gateway.core.vocabulary import (
     LegResult,
@@ -162,10 +162,10 @@ class Disaggregated(Feature):
         self._pools.look_again(now_ns)  # placing it may have filled the pool for the next request
         return True
 
-    def part_of(self, attempt: AttemptState, leg: LegState, /) -> Part:
+    def part_of(self, attempt: AttemptState, leg: LegState, /) -> LegPart:
         passage = _passage(attempt)
         spec = passage.pool.spec
-        return Part(spec.connector, spec.name, passage.prefill.target if leg.role is LegRole.DECODE else None)
+        return LegPart(spec.connector, spec.name, passage.prefill.target if leg.role is LegRole.DECODE else None)
 
     # Decode
 
@@ -189,7 +189,7 @@ class Disaggregated(Feature):
                 self._admit_to(pool, admission, now_ns)
         self._pools.look_again(now_ns)
 
-    def _admit_to(self, pool: DecodePool, admission: Admission, now_ns: int) -> None:
+    def _admit_to(self, pool: DecodePool, admission: DecodeAdmission, now_ns: int) -> None:
         """Start decoding an admitted request. If its prefill worker is gone, so is the KV cache: the request is queued
         again, without blame for the decode worker."""
         request = self._core.requests[admission.key]
@@ -202,7 +202,9 @@ class Disaggregated(Feature):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _start_decode(self, request: RequestState, attempt: AttemptState, admission: Admission, now_ns: int) -> None:
+    def _start_decode(
+        self, request: RequestState, attempt: AttemptState, admission: DecodeAdmission, now_ns: int
+    ) -> None:
         """Open the decode leg at the worker that the decode tier chose."""
         attempt.is_between_legs = False
         state = self._core.replicas.get(admission.worker_id)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.features.disaggregated.admissions import Admission, AdmissionReason, WorkerView
+from gateway.core.features.disaggregated.admissions import AdmissionReason, DecodeAdmission, WorkerView
 from gateway.core.features.disaggregated.books import Entry, Group, Worker, dispatch
 from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.pool import Pool
@@ -41,7 +41,7 @@ class Round:
         self.pool = pool
         self.groups = groups
         self.now_ns = now_ns
-        self.admissions: list[Admission] = []
+        self.admissions: list[DecodeAdmission] = []
         self._watcher = watcher
         self.left = config.admissions_max
         """Number of entries that may still be sent."""
@@ -61,7 +61,7 @@ class Round:
             raise AssertionError(f"{entry.key} does not wait")
         dispatch(entry, worker)
         self._watcher.sent(entry, worker)
-        self.admissions.append(Admission(entry.key, worker.id, reason, self.now_ns - entry.pooled_ns, considered))
+        self.admissions.append(DecodeAdmission(entry.key, worker.id, reason, self.now_ns - entry.pooled_ns, considered))
 
     def _considered(self, worker: Worker) -> tuple[WorkerView, ...]:
         if not self._considered_max:

@@ -7,7 +7,7 @@ from gateway.core.features.disaggregated.policy import DecodePolicy
 from gateway.core.features.disaggregated.predictor import Facts
 
 
-class PowerOfTwo(DecodePolicy):
+class DecodePowerOfTwo(DecodePolicy):
     def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         one = workers[self.rng.randrange(len(workers))]
         other = workers[self.rng.randrange(len(workers))]

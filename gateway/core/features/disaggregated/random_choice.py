@@ -7,6 +7,6 @@ from gateway.core.features.disaggregated.policy import DecodePolicy
 from gateway.core.features.disaggregated.predictor import Facts
 
 
-class RandomChoice(DecodePolicy):
+class DecodeRandomChoice(DecodePolicy):
     def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         return workers[self.rng.randrange(len(workers))]

@@ -12,7 +12,7 @@ from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.vocabulary import ReplicaId
 
 
-class RoundRobin(DecodePolicy):
+class DecodeRoundRobin(DecodePolicy):
     def __init__(
         self,
         config: DecodeConfig,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 
 from gateway.core.features.disaggregated import books
-from gateway.core.features.disaggregated.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
+from gateway.core.features.disaggregated.admissions import AdmissionReason, DecodeAdmission, DecodeFigures, GroupFigures
 from gateway.core.features.disaggregated.books import Entry, Group, Worker
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import LOCAL_POLICIES, DecodeConfig, check_decode
@@ -193,7 +193,7 @@ class DecodeTier:
 
     # Waiting entries
 
-    def add(self, facts: Facts, now_ns: int, expires_ns: int) -> Admission | None:
+    def add(self, facts: Facts, now_ns: int, expires_ns: int) -> DecodeAdmission | None:
         """Add a request whose prompt has been prefilled and whose KV cache is kept until `expires_ns`. A policy or
         config that sends at once may return its admission; otherwise it waits for a tick."""
         key = facts.request_id
@@ -206,13 +206,13 @@ class DecodeTier:
         self._dirty(now_ns)
         return None
 
-    def commit(self, facts: Facts, now_ns: int) -> Admission | None:
+    def commit(self, facts: Facts, now_ns: int) -> DecodeAdmission | None:
         """Choose the worker of a request before its prefill, with everything sent so far counted, running or not. None:
         every worker is closed or has its batch plus margin in flight, which `has_room` tells beforehand."""
         assert not self._connector.is_sequential, f"{self._connector} chooses once the prompt has been read"
         return self._choose_now(facts, now_ns, AdmissionReason.COMMITTED)
 
-    def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> Admission | None:
+    def _choose_now(self, facts: Facts, now_ns: int, reason: AdmissionReason) -> DecodeAdmission | None:
         groups = list(self._groups.values())
         with_slot = with_slots(groups)
         workers = [worker for worker in with_slot if worker.room_left >= facts.prompt_tokens]
@@ -228,7 +228,7 @@ class DecodeTier:
         books.dispatch(entry, worker)
         self.sent(entry, worker)
         self._admitted[reason] += 1
-        return Admission(entry.key, worker.id, reason, 0, considered)
+        return DecodeAdmission(entry.key, worker.id, reason, 0, considered)
 
     def _entry(self, facts: Facts, now_ns: int, expires_ns: int) -> Entry:
         self._serial += 1
@@ -273,7 +273,7 @@ class DecodeTier:
         self._last_progress_ns = now_ns
         return True
 
-    def tick(self, now_ns: int) -> list[Admission]:
+    def tick(self, now_ns: int) -> list[DecodeAdmission]:
         """Admit entries to workers; empty if no tick is due. Expired entries must have been removed before."""
         due_ns = self._tick_due_ns()
         if due_ns is None or due_ns > now_ns:

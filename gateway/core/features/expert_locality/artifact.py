@@ -26,7 +26,7 @@ class UnusableArtifact(ValueError):
     """Arrays that signatures cannot be compared with; the message gives the reason."""
 
 
-class Shape(Struct, frozen=True):
+class MoeShape(Struct, frozen=True):
     """Shape of a model's mixture of experts."""
 
     layers: int
@@ -39,7 +39,7 @@ class Shape(Struct, frozen=True):
 class EldrArtifact(Struct, frozen=True):
     """Fitted arrays, packed little-endian, row by row."""
 
-    shape: Shape
+    shape: MoeShape
     mask: tuple[int, ...]
     """Layers that count, in the order in which they were chosen."""
     idf: bytes
@@ -91,7 +91,7 @@ def centroids_of(artifact: EldrArtifact) -> Floats:
     return centroids
 
 
-def _check_shape(shape: Shape) -> None:
+def _check_shape(shape: MoeShape) -> None:
     fits = 1 <= shape.layers <= LAYERS_MAX and 1 <= shape.experts <= EXPERTS_MAX
     if not fits or shape.layers * shape.experts > CELLS_MAX:
         raise UnusableArtifact(f"{shape.layers} layers of {shape.experts} experts: no such model is used")

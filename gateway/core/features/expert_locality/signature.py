@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape, centroids_of, digest_of, idf_of
+from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape, centroids_of, digest_of, idf_of
 from gateway.core.nearness import UNIT, Nearness, SignatureState
 
 Counts = npt.NDArray[np.uint16]
@@ -17,7 +17,7 @@ class Comparer:
 
     def __init__(self, artifact: EldrArtifact) -> None:
         """Prepare the artifact. Raises UnusableArtifact."""
-        self.shape: Shape = artifact.shape
+        self.shape: MoeShape = artifact.shape
         self.clusters = artifact.clusters
         self.digest = digest_of(artifact)
         idf = idf_of(artifact)

@@ -85,7 +85,7 @@ class PoolFigures:
     """Bytes per token used for estimates, where any were learnt."""
 
 
-class Budget(Size):
+class LengthBudget(Size):
     """Token budget of one request."""
 
     __slots__ = ("_feature", "estimate", "refused_tokens")
@@ -164,7 +164,7 @@ class PoolsByLength(Feature):
 
     # Sizes
 
-    def size_of(self, profile: RequestProfile, /) -> Budget | None:
+    def size_of(self, profile: RequestProfile, /) -> LengthBudget | None:
         """Estimated tokens of a request, for a forward as its origin estimated them. None where the model's pools are
         not told apart by budgets, and for a control request."""
         if not self._core.has_thresholds(profile.model) or profile.is_control:
@@ -173,7 +173,7 @@ class PoolsByLength(Feature):
         if profile.budget_tokens:  # the origin has looked at the prompt; this gateway knows only its size
             prompt_tokens = max(1, profile.budget_tokens - estimate.output_tokens)
             estimate = at_least(replace(estimate, prompt_tokens=prompt_tokens), profile.budget_tokens)
-        return Budget(self, estimate)
+        return LengthBudget(self, estimate)
 
     def fit_of(self, estimate: Estimate, request_class: RequestClass) -> PoolFit | None:
         """Pools that a budget fits into, among those that residency allows."""
@@ -196,7 +196,7 @@ class PoolsByLength(Feature):
 
     def pool_choice(self, request: RequestState, placement: Placement, /) -> PoolChoice | None:
         fit, budget = request.request_class.fit, request.size
-        if fit is None or not isinstance(budget, Budget) or placement.step is None:
+        if fit is None or not isinstance(budget, LengthBudget) or placement.step is None:
             return None
         return PoolChoice(
             placement.step,
@@ -212,7 +212,7 @@ class PoolsByLength(Feature):
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
         """Tell a peer the budget, an engine to count, and both whether a longer pool may take the request."""
         budget = request.size
-        if not isinstance(budget, Budget):
+        if not isinstance(budget, LengthBudget):
             return
         choice, is_whole = leg.decision.pool, leg.role is LegRole.WHOLE
         if choice is not None and choice.pool is not None and leg.role is not LegRole.DECODE:
@@ -232,7 +232,7 @@ class PoolsByLength(Feature):
     def leg_over(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int, /) -> None:
         """Learn from the end of a leg. Counts from peers' engines are used as well."""
         budget = request.size
-        if not isinstance(budget, Budget):
+        if not isinstance(budget, LengthBudget):
             return
         is_news = was_cut = False
         if event.too_long is not None:
@@ -252,7 +252,7 @@ class PoolsByLength(Feature):
             if counts is not None:
                 counts.cut += 1
 
-    def _refused(self, request: RequestState, budget: Budget, leg: LegState, told: TooLong) -> bool:
+    def _refused(self, request: RequestState, budget: LengthBudget, leg: LegState, told: TooLong) -> bool:
         """Raise the request's budget above the limit of the engine that refused it. True if that limit is news about a
         replica."""
         state = leg.state

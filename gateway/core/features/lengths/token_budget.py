@@ -103,7 +103,7 @@ class Ratio:
         self.weight = min(self.weight + weight, decay / (1.0 - decay))
 
 
-class Lengths:
+class AnswerLengths:
     """Histogram of the lengths of answers without a maximum."""
 
     __slots__ = ("_counts", "_total")
@@ -142,7 +142,7 @@ class TokenBudget:
         self._config = config
         self._shared: dict[tuple[ModelName, Category], Ratio] = {}
         self._own: dict[tuple[ModelName, TenantName, Category], Ratio] = {}
-        self._lengths: dict[tuple[ModelName, Category], Lengths] = {}
+        self._lengths: dict[tuple[ModelName, Category], AnswerLengths] = {}
         # All three are ordered by their last observation, oldest first.
         self.observed = 0
         """Number of observations learnt."""
@@ -209,7 +209,7 @@ class TokenBudget:
                     self._keep_own(each.model, each.tenant, each.category, ratio)
         for known in snapshot.lengths:
             if len(known.counts) == _BUCKETS and min(known.counts) >= 0 and sum(known.counts) <= _LENGTHS_MAX:
-                self._keep_lengths(known.model, known.category, Lengths(known.counts))
+                self._keep_lengths(known.model, known.category, AnswerLengths(known.counts))
 
     # Internals
 
@@ -248,7 +248,7 @@ class TokenBudget:
     def _learn_output(self, profile: RequestProfile, tokens: int) -> None:
         lengths = self._lengths.pop((profile.model, profile.category), None)
         if lengths is None:
-            lengths = Lengths()
+            lengths = AnswerLengths()
         self.observed += 1
         lengths.learn(tokens)
         self._keep_lengths(profile.model, profile.category, lengths)
@@ -263,7 +263,7 @@ class TokenBudget:
             del self._own[next(iter(self._own))]
         self._own[model, tenant, category] = ratio
 
-    def _keep_lengths(self, model: ModelName, category: Category, lengths: Lengths) -> None:
+    def _keep_lengths(self, model: ModelName, category: Category, lengths: AnswerLengths) -> None:
         if len(self._lengths) >= _MODELS_MAX:
             del self._lengths[next(iter(self._lengths))]
         self._lengths[model, category] = lengths

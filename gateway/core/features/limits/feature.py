@@ -71,7 +71,7 @@ class _Divider:
     since."""
 
 
-class Limits(Feature):
+class TenantLimits(Feature):
     """Limits of all tenants at one gateway, applied to clients' requests. A forward counts where it arrived first."""
 
     def __init__(self, core: Kernel) -> None:
@@ -489,6 +489,6 @@ def _of(limit: Divided) -> str:
     return f" (limit {limit.limit}, of which this gateway's share is {limit.share} at present)"
 
 
-def limits_of(core: Kernel) -> Limits:
+def limits_of(core: Kernel) -> TenantLimits:
     """Feature of a core that was made with it."""
-    return next(each for each in core.features if isinstance(each, Limits))
+    return next(each for each in core.features if isinstance(each, TenantLimits))

@@ -24,7 +24,7 @@ from gateway.core.features.prices.price_table import MICROS, PriceTable, Replica
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.requests import Hold
-from gateway.core.placement.cost import Cost
+from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
 from gateway.core.vocabulary import Costs, PlacementReason, PoolName, RegionName, RequestProfile, Target, TargetKind
@@ -54,7 +54,7 @@ class _Option:
         self.is_peer = False
 
 
-class Price(Cost):
+class Price(CostPolicy):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._writing_ns = 0.0

@@ -27,7 +27,7 @@ _TRIED_MAX = 8
 
 
 @value
-class Verdict:
+class RegionPlan:
     """Plan for one region."""
 
     replicas: int
@@ -43,7 +43,7 @@ class Verdict:
     """Slots that the region's clients need and that no region has or may add, in thousandths."""
 
 
-def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, Verdict]:
+def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, RegionPlan]:
     """Plan for all regions; independent of the order of `needs`."""
     regions = sorted(needs, key=lambda each: each.region)
     counts = [min(max(each.replicas, each.least), each.most) for each in regions]
@@ -52,7 +52,7 @@ def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, Ve
     for_others = _grow(regions, counts, flow)
     loser = _loser(regions, counts, slack_share) if counts == before else None
     return {
-        each.region: Verdict(
+        each.region: RegionPlan(
             counts[index],
             may_lose=loser == index,
             is_for_others=index in for_others,

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from gateway.core.features.scaling.demand import Demand, needed_replicas, needed_slots
-from gateway.core.features.scaling.planner import Verdict, plan
+from gateway.core.features.scaling.planner import RegionPlan, plan
 from gateway.core.features.scaling.steady import Steady
 from gateway.core.features.scaling.vocabulary import (
     Heard,
     PoolKey,
     PoolLoad,
     PoolSettings,
-    Reason,
     RegionNeed,
     Sample,
+    ScalingReason,
     ScalingReport,
     ScalingSettings,
     Want,
@@ -133,7 +133,7 @@ class Scaler:
             self._region,
             key,
             steady.wanted,
-            Reason.BOUNDS if was_bound else reason,
+            ScalingReason.BOUNDS if was_bound else reason,
             ready=sum(each.ready for _, each in members[self._region]),
             alone=min(max(needed_replicas(need.needed, pool.concurrency), least), pool.replicas_max),
             offered=sum(each.offered for _, each in members[self._region]),
@@ -244,20 +244,26 @@ class Scaler:
         self,
         members: list[tuple[GatewayId, PoolLoad]],
         steady: Steady,
-        verdicts: Mapping[RegionName, Verdict],
+        verdicts: Mapping[RegionName, RegionPlan],
         pool: PoolSettings,
         now_ns: int,
-    ) -> Reason:
+    ) -> ScalingReason:
         verdict = verdicts[self._region]
         gateway_id, speaker = min(members, key=_by_id)
         if gateway_id != self._gateway_id:
             before = steady.wanted
             steady.follow(speaker.wanted, now_ns)
-            return Reason.LOAD if steady.wanted > before else Reason.IDLE if steady.wanted < before else Reason.STEADY
+            return (
+                ScalingReason.LOAD
+                if steady.wanted > before
+                else ScalingReason.IDLE
+                if steady.wanted < before
+                else ScalingReason.STEADY
+            )
         somebody_may_lose = any(each.may_lose for each in verdicts.values())
         return steady.take(verdict, somebody_may_lose, pool, now_ns)
 
-    def _doubt(self, pool: PoolSettings, sample: Sample, verdict: Verdict, now_ns: int) -> None:
+    def _doubt(self, pool: PoolSettings, sample: Sample, verdict: RegionPlan, now_ns: int) -> None:
         """Doubt neighbours that seem idle but do not take waiting requests for `patience_ns`: the region then relies on
         its own replicas for `distrust_ns`."""
         key = pool.key

@@ -3,8 +3,8 @@ oscillation."""
 
 from __future__ import annotations
 
-from gateway.core.features.scaling.planner import Verdict
-from gateway.core.features.scaling.vocabulary import PoolSettings, Reason, ScalingSettings
+from gateway.core.features.scaling.planner import RegionPlan
+from gateway.core.features.scaling.vocabulary import PoolSettings, ScalingReason, ScalingSettings
 
 
 class Steady:
@@ -46,7 +46,7 @@ class Steady:
         if wanted != self.wanted:
             self._change(wanted, now_ns)
 
-    def take(self, verdict: Verdict, somebody_may_lose: bool, pool: PoolSettings, now_ns: int) -> Reason:
+    def take(self, verdict: RegionPlan, somebody_may_lose: bool, pool: PoolSettings, now_ns: int) -> ScalingReason:
         """Apply one plan. The flag says whether some region of the mesh could lose a replica."""
         if verdict.replicas > self.wanted:
             return self._rise(verdict, now_ns)
@@ -55,28 +55,28 @@ class Steady:
             return self._cool(verdict, now_ns)
         self._calm_since_ns = None
         if verdict.missing and self.wanted >= pool.replicas_max:
-            return Reason.AT_MOST
+            return ScalingReason.AT_MOST
         return _at_rest(verdict)
 
-    def _rise(self, verdict: Verdict, now_ns: int) -> Reason:
+    def _rise(self, verdict: RegionPlan, now_ns: int) -> ScalingReason:
         self._calm_since_ns = None
         if self._short_since_ns is None:
             self._short_since_ns = now_ns
         if now_ns - self._short_since_ns < self._settings.up_after_ns:
-            return Reason.WAITS
+            return ScalingReason.WAITS
         self._change(verdict.replicas, now_ns)
-        return Reason.NEIGHBOURS if verdict.is_for_others else Reason.LOAD
+        return ScalingReason.NEIGHBOURS if verdict.is_for_others else ScalingReason.LOAD
 
-    def _cool(self, verdict: Verdict, now_ns: int) -> Reason:
+    def _cool(self, verdict: RegionPlan, now_ns: int) -> ScalingReason:
         if self._calm_since_ns is None:
             self._calm_since_ns = now_ns
         if not verdict.may_lose:
             return _at_rest(verdict)
         is_calm = now_ns - self._calm_since_ns >= self._settings.down_after_ns
         if not is_calm or now_ns - self._moved_ns < self._settings.down_every_ns:
-            return Reason.COOLS
+            return ScalingReason.COOLS
         self._change(self.wanted - 1, now_ns)
-        return Reason.IDLE
+        return ScalingReason.IDLE
 
     def _change(self, wanted: int, now_ns: int) -> None:
         self.wanted = wanted
@@ -84,7 +84,7 @@ class Steady:
         self._short_since_ns = None
 
 
-def _at_rest(verdict: Verdict) -> Reason:
+def _at_rest(verdict: RegionPlan) -> ScalingReason:
     if verdict.borrowed:
-        return Reason.BORROWS
-    return Reason.LENDS if verdict.lent else Reason.STEADY
+        return ScalingReason.BORROWS
+    return ScalingReason.LENDS if verdict.lent else ScalingReason.STEADY

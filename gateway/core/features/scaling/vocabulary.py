@@ -164,7 +164,7 @@ class RegionNeed(Struct, frozen=True):
     is_alone: bool = False
 
 
-class Reason(Word):
+class ScalingReason(Word):
     """Reason for the number of replicas wanted."""
 
     STEADY = "steady"
@@ -195,7 +195,7 @@ class Want(Struct, frozen=True):
     region: RegionName
     key: PoolKey
     wanted: int
-    reason: Reason
+    reason: ScalingReason
     ready: int
     alone: int
     """Replicas that would be wanted without neighbours."""

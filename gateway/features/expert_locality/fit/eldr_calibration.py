@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from gateway.core.features.expert_locality.artifact import Shape
+from gateway.core.features.expert_locality.artifact import MoeShape
 from gateway.features.expert_locality.expert_counts import BadCounts, unpack_counts
 
 REQUESTS_MAX = 20_000
@@ -30,7 +30,7 @@ class UnusableCalibration(ValueError):
 class Calibration(Struct, frozen=True):
     """Calibration in columns, each with one entry per request."""
 
-    shape: Shape
+    shape: MoeShape
     ids: tuple[str, ...]
     documents: tuple[str, ...]
     """Document that each request came from: prompts of one document are alike, and never both fitted to and tested
@@ -94,7 +94,7 @@ def read_calibration(path: Path) -> Calibration:
     decode = np.frombuffer(b"".join(each[2] for each in rows), "<u4").reshape(size).astype(np.float32)
     steps = np.array([max(1, line.steps) for line, _, _ in rows], np.float32)
     return Calibration(
-        Shape(first.layers, first.experts, first.model),
+        MoeShape(first.layers, first.experts, first.model),
         tuple(line.id for line, _, _ in rows),
         tuple(line.document for line, _, _ in rows),
         tuple(line.domain for line, _, _ in rows),

@@ -21,7 +21,7 @@ _AGENTS, _MORE_AGENTS = 20, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LiveCase:
     """One load on one fleet."""
 
     name: str
@@ -40,23 +40,23 @@ class Case:
         return scenario
 
 
-def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, object]) -> list[Case]:
+def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, object]) -> list[LiveCase]:
     """Agents, more agents, and trees; recorded agents where their file is in the folder, real engines where they are
     given. `changes` apply to all."""
     sessions = find_traces(traces).sessions
     found = [
         _agentic("agentic", _AGENTS, sessions, changes),
         _agentic("agentic, half as many again", _MORE_AGENTS, sessions, changes),
-        Case("mixed", "unequal trees of thoughts, made up", SCENARIOS / "live_mixed.yaml", changes),
+        LiveCase("mixed", "unequal trees of thoughts, made up", SCENARIOS / "live_mixed.yaml", changes),
         *_few_large(changes),
     ]
     if llamacpp is not None:
         what = "made-up sessions of agents on two real llama.cpp servers with SmolLM2-135M"
-        found.append(Case("agentic, real engines", what, SCENARIOS / "live_real.yaml", changes, llamacpp))
+        found.append(LiveCase("agentic, real engines", what, SCENARIOS / "live_real.yaml", changes, llamacpp))
     return found
 
 
-def _few_large(changes: Mapping[str, object]) -> list[Case]:
+def _few_large(changes: Mapping[str, object]) -> list[LiveCase]:
     """Cases of large engines: one of 16 slots alone, and beside one of 4 whose region has all users; then at the
     distance of another continent, as four engines of 4 slots, and with users in three regions."""
     path = SCENARIOS / "few_large.yaml"
@@ -93,21 +93,21 @@ def _few_large(changes: Mapping[str, object]) -> list[Case]:
         ("in four parts", "24 users where the small engine is", parts),
         ("and three small ones", "12 users at each of three small engines", several),
     ]
-    cases = [Case(whole, "24 users where the one engine of 16 slots is", path, {**alone, **changes})]
+    cases = [LiveCase(whole, "24 users where the one engine of 16 slots is", path, {**alone, **changes})]
     return cases + [
-        Case(f"a large engine {name}", what, path, {**own, **changes}, beside=whole) for name, what, own in found
+        LiveCase(f"a large engine {name}", what, path, {**own, **changes}, beside=whole) for name, what, own in found
     ]
 
 
-def _agentic(name: str, agents: int, sessions: Path | None, changes: Mapping[str, object]) -> Case:
+def _agentic(name: str, agents: int, sessions: Path | None, changes: Mapping[str, object]) -> LiveCase:
     path = SCENARIOS / "live_agentic.yaml"
     asking: Changes = {f"clients.{number}.clients": agents for number in range(len(REGIONS))}
     if sessions is None:
         what = f"{agents} agents a region, made up: their prompts grow step by step"
-        return Case(name, what, path, {**asking, **changes})
+        return LiveCase(name, what, path, {**asking, **changes})
     trace = {"file": str(sessions), "scale_tokens": _SCALE, "pause_max": "2s", "input_tokens_max": 15_000}
     what = (
         f"{agents} agents a region, recorded sessions of coding agents: prompts and answers {_SCALE:g} times as long,"
         " pauses of 2 s at most"
     )
-    return Case(name, what, path, {**asking, "workloads": {"session": {"trace": trace}}, **changes})
+    return LiveCase(name, what, path, {**asking, "workloads": {"session": {"trace": trace}}, **changes})

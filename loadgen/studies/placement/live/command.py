@@ -19,7 +19,7 @@ from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.settings import setting
 from loadgen.studies.commands import options, refuse_over_the_whole, rounds, write
-from loadgen.studies.placement.live.cases import Case, cases
+from loadgen.studies.placement.live.cases import LiveCase, cases
 from loadgen.studies.placement.live.page import case_table, page_of
 from loadgen.studies.placement.live.playing import Live
 from loadgen.studies.placement.live.systems import LiveSystem, systems
@@ -98,7 +98,7 @@ def _was_stopped(played: Live) -> bool:
         raise click.ClickException(str(error)) from error
 
 
-def _chosen(all_cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+def _chosen(all_cases: Sequence[LiveCase], only: Sequence[str]) -> list[LiveCase]:
     if unknown := [name for name in only if name not in {each.name for each in all_cases}]:
         names = "; ".join(each.name for each in all_cases)
         raise click.UsageError(f"no such case: {', '.join(unknown)}; there are: {names}")

@@ -18,16 +18,16 @@ from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.interrupts import leaves
-from loadgen.live_client import Answer, AnswerFailure, Dialect, exchange
+from loadgen.live_client import AnswerFailure, EndpointDialect, PartialAnswer, exchange
 from loadgen.live_runner import LiveRunner
 from loadgen.load.local_mesh import as_demo
 from loadgen.load.outcome import LiveRun, live_figures
-from loadgen.load.plan import Keys, Limits, plan_of
+from loadgen.load.plan import Keys, LiveLimits, plan_of
 from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.simulator.scenario import Scenario
-from loadgen.studies.placement.live.cases import Case
-from loadgen.studies.placement.live.systems import Answering, Fleet, LiveSystem
+from loadgen.studies.placement.live.cases import LiveCase
+from loadgen.studies.placement.live.systems import Answering, LiveFleet, LiveSystem
 from loadgen.workload import Message
 from mesh.clock import Clock
 from mesh.faults import ConfigError
@@ -43,7 +43,7 @@ _LEFT_OUT = ("series", "placements", "regions")
 class Live:
     """All cases, systems and rounds. `runs` and `faults` hold the results so far, however the run ended."""
 
-    cases: Sequence[Case]
+    cases: Sequence[LiveCase]
     systems: Sequence[LiveSystem]
     rounds: int
     seed: int
@@ -67,12 +67,12 @@ class Live:
                     title = f"{played} of {total}: {case.name}, round {number + 1}: {system.name}"
                     await self._play(case, system, number, title)
 
-    async def _play(self, case: Case, system: LiveSystem, number: int, title: str) -> None:
+    async def _play(self, case: LiveCase, system: LiveSystem, number: int, title: str) -> None:
         scenario = case.scenario(self.seed + number)
         folder = self.folder / f"{number + 1}-{case.name}-{system.name}".replace(" ", "-")
         folder.mkdir(parents=True)
         demo = replace(as_demo(scenario, folder), llamacpp=case.llamacpp)
-        fleet = Fleet(demo, RegionName(scenario.balancer_region or next(iter(scenario.regions))))
+        fleet = LiveFleet(demo, RegionName(scenario.balancer_region or next(iter(scenario.regions))))
         try:
             async with asyncio.TaskGroup() as tasks, system.running(fleet, folder, tasks) as answering:
                 figures = await self._send(case, scenario, answering, title, tasks)
@@ -89,10 +89,12 @@ class Live:
         self.console.print(f"{title}: {why}", markup=False, highlight=False, style="red")
 
     async def _send(
-        self, case: Case, scenario: Scenario, answering: Answering, title: str, tasks: asyncio.TaskGroup
+        self, case: LiveCase, scenario: Scenario, answering: Answering, title: str, tasks: asyncio.TaskGroup
     ) -> Figures:
-        dialect = Dialect(ModelName(scenario.model), ignore_eos=case.llamacpp is not None)
-        runner = LiveRunner(plan_of(scenario, answering.urls, Keys(), dialect, Limits(_IN_FLIGHT_MAX)), clock=Clock())
+        dialect = EndpointDialect(ModelName(scenario.model), ignore_eos=case.llamacpp is not None)
+        runner = LiveRunner(
+            plan_of(scenario, answering.urls, Keys(), dialect, LiveLimits(_IN_FLIGHT_MAX)), clock=Clock()
+        )
         await _until_all_answer(answering, dialect)
         cpu = CpuSampler((os.getpid(), *answering.pids))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self.console, title, runner, cpu).run())]
@@ -105,7 +107,7 @@ class Live:
         return {key: value for key, value in live_figures(scenario, run).items() if key not in _LEFT_OUT}
 
 
-async def _until_all_answer(answering: Answering, dialect: Dialect) -> None:
+async def _until_all_answer(answering: Answering, dialect: EndpointDialect) -> None:
     """Send a small question from each region until it is answered. Raises DemoFailure."""
     last: str | None = ""
     try:
@@ -117,10 +119,12 @@ async def _until_all_answer(answering: Answering, dialect: Dialect) -> None:
         raise DemoFailure(f"no answer within {_ANSWERS_S:.0f} s: {last}") from None
 
 
-async def _refusal(session: aiohttp.ClientSession, url: str, dialect: Dialect) -> str | None:
+async def _refusal(session: aiohttp.ClientSession, url: str, dialect: EndpointDialect) -> str | None:
     body = dialect.body([Message(role="user", content="ready?")], 1)
     try:
-        await exchange(session, url + dialect.api.path, headers={}, body=body, answer=Answer(), on_text=lambda: None)
+        await exchange(
+            session, url + dialect.api.path, headers={}, body=body, answer=PartialAnswer(), on_text=lambda: None
+        )
     except (AnswerFailure, aiohttp.ClientError, OSError) as error:
         return str(error) or type(error).__name__
     return None

@@ -28,7 +28,7 @@ from loadgen.wan import Wan
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class LiveFleet:
     """Inputs that all systems share: engines, and the region of a router for all of them."""
 
     demo: DemoScenario
@@ -45,7 +45,7 @@ class Answering:
     """PIDs of engines, gateways and routers, with all their child processes."""
 
 
-Running = Callable[[Fleet, Path, asyncio.TaskGroup], AbstractAsyncContextManager[Answering]]
+Running = Callable[[LiveFleet, Path, asyncio.TaskGroup], AbstractAsyncContextManager[Answering]]
 """Function that runs a system, with a folder for files and logs; a process that dies fails the tasks."""
 
 
@@ -62,14 +62,14 @@ NIGHTSIDE = "nightside"
 
 
 @asynccontextmanager
-async def _running_mesh(fleet: Fleet, folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[Answering]:
+async def _running_mesh(fleet: LiveFleet, folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[Answering]:
     async with running_mesh(fleet.demo, OverflowMode.ON, folder, tasks) as mesh:
         yield Answering(urls_of(mesh), _with_children(mesh.pids))
 
 
 def _router(path: Path) -> Running:
     @asynccontextmanager
-    async def running(fleet: Fleet, folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[Answering]:
+    async def running(fleet: LiveFleet, folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[Answering]:
         """Run one router process in one region: clients of other regions reach it, and it reaches other regions'
         engines, with network delay."""
         layout, here = lay_out(fleet.demo), fleet.balancer

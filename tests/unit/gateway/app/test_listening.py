@@ -12,7 +12,7 @@ import pytest
 from gateway.app.listening import ListeningSockets, server_limits, stop_server
 from gateway.core.vocabulary import GatewayId
 from gateway.door.settings import HttpSettings
-from gateway.http1.server import Exchange, Fault, HttpServer
+from gateway.http1.server import Exchange, HttpFault, HttpServer
 from mesh.clock import Clock
 from mesh.tls import HttpTls
 from mesh.values import Address
@@ -37,7 +37,7 @@ class Hello:
         if not self.is_slow:
             exchange.respond(200, {}, b"hello")
 
-    def refuse(self, fault: Fault) -> bytes:
+    def refuse(self, fault: HttpFault) -> bytes:
         raise AssertionError(f"no test is refused for {fault}")
 
 

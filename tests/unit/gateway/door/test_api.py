@@ -23,7 +23,7 @@ from gateway.door import errors
 from gateway.door.api import ClientApi
 from gateway.door.call import raw_answer
 from gateway.door.settings import HttpSettings
-from gateway.http1.server import Fault, HttpServer
+from gateway.http1.server import HttpFault, HttpServer
 from gateway.records.refusals import Refusal
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.proxied import RequestContext
@@ -266,12 +266,12 @@ class TestPages:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("fault", Fault)
-    async def test_each_fault_of_a_connection_is_a_whole_answer_and_counted(self, edge: Edge, fault: Fault) -> None:
+    @pytest.mark.parametrize("fault", HttpFault)
+    async def test_each_fault_of_a_connection_is_a_whole_answer_and_counted(self, edge: Edge, fault: HttpFault) -> None:
         answer = read(edge.api.refuse(fault))
         code = {
-            Fault.VERSION_NOT_SUPPORTED: "http_version_not_supported",
-            Fault.HEADERS_INCOMPLETE: "headers_timeout",
+            HttpFault.VERSION_NOT_SUPPORTED: "http_version_not_supported",
+            HttpFault.HEADERS_INCOMPLETE: "headers_timeout",
         }.get(fault, fault)
         assert answer.code == code
         assert answer.headers["content-length"] == str(len(answer.body))

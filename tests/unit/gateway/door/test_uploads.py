@@ -21,7 +21,7 @@ from gateway.door.encodings import Inflater
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.settings import HttpSettings
 from gateway.door.uploads import Uploads, announced_bytes, check_announced
-from gateway.http1.server import Exchange, Fault, HttpServer
+from gateway.http1.server import Exchange, HttpFault, HttpServer
 from tests.support.core import US
 from tests.support.gateways import until
 from tests.support.listening import listening_protocols
@@ -80,7 +80,7 @@ class Desk:
 
         exchange.on_left = leave
 
-    def refuse(self, fault: Fault) -> bytes:
+    def refuse(self, fault: HttpFault) -> bytes:
         raise AssertionError(f"no test is refused for {fault}")
 
     async def take(self, exchange: Exchange) -> None:

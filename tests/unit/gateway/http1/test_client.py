@@ -22,7 +22,7 @@ from gateway.http1.client import (
     ClientExchange,
     ConnectionPool,
     Headers,
-    Origin,
+    HttpOrigin,
     request_head,
 )
 from gateway.http1.errors import EngineGone
@@ -34,7 +34,7 @@ from tests.support.lines import Line
 from tests.support.listening import Talk, listening
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nhi"
-HERE = Origin("engine", 8000, None)
+HERE = HttpOrigin("engine", 8000, None)
 
 
 class Reader:
@@ -92,7 +92,7 @@ class LinePool(ConnectionPool):
     def count_turn(self) -> None:
         self.turns += 1
 
-    async def connect(self, origin: Origin) -> ClientConnection:
+    async def connect(self, origin: HttpOrigin) -> ClientConnection:
         del origin
         await asyncio.sleep(0)
         if self.failures:
@@ -423,7 +423,7 @@ class TestConnections:
 
     async def test_those_of_another_origin_are_its_own(self, pool: LinePool) -> None:
         await read(pool, [OK])
-        pool.request("POST", Origin("engine", 8000, None), "/", [], b"", taker=Reader())
+        pool.request("POST", HttpOrigin("engine", 8000, None), "/", [], b"", taker=Reader())
         await until(lambda: len(pool.lines) == 2)
 
     async def test_one_that_closed_while_idle_is_not_used(self, pool: LinePool) -> None:
@@ -577,7 +577,7 @@ class TestHeads:
         assert (b"content-length: %d\r\n" % length in head) is has_length
 
     def test_an_ipv6_host_stands_in_brackets(self) -> None:
-        assert b"host: [::1]:80\r\n" in request_head("GET", Origin("::1", 80, None), "/", [], 0)
+        assert b"host: [::1]:80\r\n" in request_head("GET", HttpOrigin("::1", 80, None), "/", [], 0)
 
     def test_values_go_out_byte_for_byte(self) -> None:
         assert b"x: \xe6\x97\xff\r\n" in request_head("GET", HERE, "/", [("x", "\xe6\x97\xff")], 0)
@@ -598,9 +598,9 @@ class RawEngine:
         self._talk = talk
 
     @asynccontextmanager
-    async def served(self, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Origin]:
+    async def served(self, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[HttpOrigin]:
         async with listening(self._serve, tls=tls) as port:
-            yield Origin("127.0.0.1", port, None)
+            yield HttpOrigin("127.0.0.1", port, None)
 
     async def read_request(self, reader: asyncio.StreamReader) -> bytes:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -640,7 +640,7 @@ async def sockets(idle_s: float = 5.0, connect_s: float = 2.0) -> AsyncIterator[
         await asyncio.sleep(0)  # closing takes the event loop a turn
 
 
-async def post(connections: ConnectionPool, origin: Origin, body: bytes = b"{}") -> bytes:
+async def post(connections: ConnectionPool, origin: HttpOrigin, body: bytes = b"{}") -> bytes:
     return (await connections.fetch("POST", origin, "/v1/x", [], body, bytes_max=1 << 30)).body
 
 
@@ -680,9 +680,9 @@ async def test_with_tls_the_server_s_name_counts(tmp_path: Path) -> None:
     trust = ssl.create_default_context(cadata=roots_of(ca).decode())
     engine = answering(OK)
     async with engine.served(tls=own) as plain, sockets() as connections:
-        assert await post(connections, Origin(plain.host, plain.port, trust)) == b"hi"
+        assert await post(connections, HttpOrigin(plain.host, plain.port, trust)) == b"hi"
         with pytest.raises(ssl.SSLCertVerificationError):
-            await post(connections, Origin(plain.host, plain.port, trust, "another.example"))
+            await post(connections, HttpOrigin(plain.host, plain.port, trust, "another.example"))
 
 
 async def test_what_came_unasked_for_is_never_taken_for_the_next() -> None:
@@ -772,7 +772,7 @@ async def test_connecting_has_a_deadline_and_leaves_no_socket() -> None:
 
     async with listening(talk) as port, sockets(connect_s=0.05) as connections:
         with pytest.raises(TimeoutError):
-            await post(connections, Origin("127.0.0.1", port, ssl.create_default_context()))
+            await post(connections, HttpOrigin("127.0.0.1", port, ssl.create_default_context()))
         await gone.wait()
 
 
@@ -782,7 +782,7 @@ async def test_stopping_while_connecting_leaves_no_socket(turns: int) -> None:
         async with sockets() as connections:
             reader = Reader()
             exchange = connections.request(
-                "POST", Origin("127.0.0.1", listener.getsockname()[1], None), "/", [], b"", taker=reader
+                "POST", HttpOrigin("127.0.0.1", listener.getsockname()[1], None), "/", [], b"", taker=reader
             )
             for _ in range(turns):
                 await asyncio.sleep(0)

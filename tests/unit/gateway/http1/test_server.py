@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http1 import server as server_module
-from gateway.http1.server import READ_BYTES, Exchange, Fault, HttpServer, ServerConnection, ServerLimits
+from gateway.http1.server import READ_BYTES, Exchange, HttpFault, HttpServer, ServerConnection, ServerLimits
 from tests.support.gateways import until
 from tests.support.lines import Line
 from tests.support.listening import listening_protocols
@@ -41,7 +41,7 @@ class Site:
         self.now_s = 1000.0
         self.turns = 0
         self.exchanges: list[Exchange] = []
-        self.refused: list[Fault] = []
+        self.refused: list[HttpFault] = []
         self.bodies: dict[Exchange, bytes] = {}
         self.left: list[Exchange] = []
         self.answers: Callable[[Exchange], None] = self.echo
@@ -70,7 +70,7 @@ class Site:
         exchange.on_left = partial(self.left.append, exchange)
         self.answers(exchange)
 
-    def refuse(self, fault: Fault) -> bytes:
+    def refuse(self, fault: HttpFault) -> bytes:
         self.refused.append(fault)
         return f"refused: {fault}".encode()
 
@@ -184,57 +184,57 @@ CONVERSATIONS = {
 }
 """Client's bytes, answers sent to it (interim ones apart), and whether the connection is closed then."""
 FAULTS = {
-    "no-http": (b"\x16\x03\x01\x02\x00\x01", Fault.INVALID_REQUEST),
-    "no-version": (b"GET /\r\n\r\n", Fault.INVALID_REQUEST),
-    "no-version-post": (b"POST /\r\n\r\n", Fault.INVALID_REQUEST),
-    "no-host": (b"GET / HTTP/1.1\r\n\r\n", Fault.INVALID_REQUEST),
-    "two-hosts": (b"GET / HTTP/1.1\r\nhost: x\r\nHost: x\r\n\r\n", Fault.INVALID_REQUEST),
-    "http-2": (b"GET / HTTP/2.0\r\nhost: x\r\n\r\n", Fault.VERSION_NOT_SUPPORTED),
-    "http-2-with-body": (b"POST / HTTP/2.0\r\nhost: x\r\ncontent-length: 1\r\n\r\na", Fault.VERSION_NOT_SUPPORTED),
+    "no-http": (b"\x16\x03\x01\x02\x00\x01", HttpFault.INVALID_REQUEST),
+    "no-version": (b"GET /\r\n\r\n", HttpFault.INVALID_REQUEST),
+    "no-version-post": (b"POST /\r\n\r\n", HttpFault.INVALID_REQUEST),
+    "no-host": (b"GET / HTTP/1.1\r\n\r\n", HttpFault.INVALID_REQUEST),
+    "two-hosts": (b"GET / HTTP/1.1\r\nhost: x\r\nHost: x\r\n\r\n", HttpFault.INVALID_REQUEST),
+    "http-2": (b"GET / HTTP/2.0\r\nhost: x\r\n\r\n", HttpFault.VERSION_NOT_SUPPORTED),
+    "http-2-with-body": (b"POST / HTTP/2.0\r\nhost: x\r\ncontent-length: 1\r\n\r\na", HttpFault.VERSION_NOT_SUPPORTED),
     "upgrade-gzip": (
         b"POST / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: gzip\r\n\r\n",
-        Fault.INVALID_TRANSFER_ENCODING,
+        HttpFault.INVALID_TRANSFER_ENCODING,
     ),
     "gzip-chunked": (
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-        Fault.INVALID_TRANSFER_ENCODING,
+        HttpFault.INVALID_TRANSFER_ENCODING,
     ),
     "x-chunked": (
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: x, chunked\r\n\r\n0\r\n\r\n",
-        Fault.INVALID_TRANSFER_ENCODING,
+        HttpFault.INVALID_TRANSFER_ENCODING,
     ),
     "chunked-twice": (
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        Fault.INVALID_REQUEST,
+        HttpFault.INVALID_REQUEST,
     ),
     "chunked-1.0": (
         b"POST / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        Fault.INVALID_TRANSFER_ENCODING,
+        HttpFault.INVALID_TRANSFER_ENCODING,
     ),
     "length-and-chunks": (
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        Fault.INVALID_REQUEST,
+        HttpFault.INVALID_REQUEST,
     ),
     "two-lengths": (
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
-        Fault.INVALID_REQUEST,
+        HttpFault.INVALID_REQUEST,
     ),
-    "space-in-name": (b"GET / HTTP/1.1\r\nhost: x\r\na b: c\r\n\r\n", Fault.INVALID_REQUEST),
-    "folded": (b"GET / HTTP/1.1\r\nhost: x\r\na: b\r\n c\r\n\r\n", Fault.INVALID_REQUEST),
+    "space-in-name": (b"GET / HTTP/1.1\r\nhost: x\r\na b: c\r\n\r\n", HttpFault.INVALID_REQUEST),
+    "folded": (b"GET / HTTP/1.1\r\nhost: x\r\na: b\r\n c\r\n\r\n", HttpFault.INVALID_REQUEST),
     **{
-        f"control-{value:02x}": (b"GET / HTTP/1.1\r\nhost: x\r\na: b%cc\r\n\r\n" % value, Fault.INVALID_HEADER)
+        f"control-{value:02x}": (b"GET / HTTP/1.1\r\nhost: x\r\na: b%cc\r\n\r\n" % value, HttpFault.INVALID_HEADER)
         for value in (0x01, 0x1B, 0x7F, 0x00)
     },
-    "long-target": (b"GET /" + b"a" * 500 + b" HTTP/1.1\r\nhost: x\r\n\r\n", Fault.HEADERS_TOO_LARGE),
-    "long-line": (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"b" * 500 + b"\r\n\r\n", Fault.HEADERS_TOO_LARGE),
+    "long-target": (b"GET /" + b"a" * 500 + b" HTTP/1.1\r\nhost: x\r\n\r\n", HttpFault.HEADERS_TOO_LARGE),
+    "long-line": (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"b" * 500 + b"\r\n\r\n", HttpFault.HEADERS_TOO_LARGE),
     "many-headers": (
         b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"a%d: b\r\n" % each for each in range(10)) + b"\r\n",
-        Fault.HEADERS_TOO_LARGE,
+        HttpFault.HEADERS_TOO_LARGE,
     ),
-    "many-times": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 11 + b"\r\n", Fault.HEADERS_TOO_LARGE),
+    "many-times": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 11 + b"\r\n", HttpFault.HEADERS_TOO_LARGE),
     "large-headers": (
         b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"a%d: %b\r\n" % (each, b"b" * 480) for each in range(5)) + b"\r\n",
-        Fault.HEADERS_TOO_LARGE,
+        HttpFault.HEADERS_TOO_LARGE,
     ),
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.check import Check, PolicyFinding, Severity, check_policies
-from mesh.faults import Fault
+from mesh.faults import FileFault
 from tests.support.policies import Rule, Stated, by_jurisdiction, by_region, stated
 
 
@@ -162,7 +162,7 @@ def test_a_file_at_odds_with_itself_stands_for_a_closed_region_and_says_why() ->
 
 def test_a_file_without_a_policy_counts_more_than_a_contradiction_and_is_told_first() -> None:
     path, policy = stated("dublin", "EU", process={})
-    invalid = PolicyFinding(Severity.INVALID, Path("none.yaml"), Fault("", "cannot be read"))
+    invalid = PolicyFinding(Severity.INVALID, Path("none.yaml"), FileFault("", "cannot be read"))
     checked = check_policies({path: policy}, [invalid])
     assert checked.result == "invalid"
     assert [each.severity for each in checked.findings] == [Severity.INVALID, Severity.CONTRADICTION]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
-from gateway.request.answer import Answer, AnswerSettings
+from gateway.request.answer import AnswerSettings, ClientAnswer
 from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_api import CHAT_PATH, EMBEDDINGS_PATH
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
@@ -27,9 +27,9 @@ def head(replica: str = "a") -> LegHead:
 
 def answer(
     sink: RecordingSink | None = None, *, asked_model: str = "", path: str = CHAT_PATH, hold: Hold | None = None
-) -> Answer:
+) -> ClientAnswer:
     port = Scene().port
-    return Answer(
+    return ClientAnswer(
         port,
         AnswerSettings(),
         sink or RecordingSink(),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.request import body_edits
-from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
+from gateway.request.body_edits import CACHE_SALT, BodyMember, BodySetting, set_members
 
 OURS = b'"0123456789abcdef"'
 NAME = "cache_salt"
@@ -150,7 +150,7 @@ def test_a_value_in_which_it_would_get_lost_is_overruled_from_both_ends() -> Non
     assert len(result) == 3
 
 
-STREAM, OPTIONS, CAP = Member("stream"), Member("stream_options"), Member("max_tokens")
+STREAM, OPTIONS, CAP = BodyMember("stream"), BodyMember("stream_options"), BodyMember("max_tokens")
 
 
 @pytest.mark.parametrize(
@@ -166,21 +166,21 @@ STREAM, OPTIONS, CAP = Member("stream"), Member("stream_options"), Member("max_t
 def test_several_are_set_in_one_go(body: bytes, result: bytes) -> None:
     named = json.loads(body)
     wanted = [
-        Setting(STREAM, b"false", is_named="stream" in named),
-        Setting(CAP, b"1", is_named="max_tokens" in named),
+        BodySetting(STREAM, b"false", is_named="stream" in named),
+        BodySetting(CAP, b"1", is_named="max_tokens" in named),
     ]
     assert b"".join(set_members(body, wanted)) == result
 
 
 def test_of_several_only_what_takes_long_to_find_is_at_both_ends() -> None:
     body = b'{"stream":true,"stream_options":%b,"a":1}' % (b"[" * 3000 + b"]" * 3000)
-    wanted = [Setting(STREAM, b"false", is_named=True), Setting(OPTIONS, b"null", is_named=True)]
+    wanted = [BodySetting(STREAM, b"false", is_named=True), BodySetting(OPTIONS, b"null", is_named=True)]
     result = b"".join(set_members(body, wanted))
     assert result.startswith(b'{"stream_options":null,"stream":false,')
     assert result.endswith(b'"a":1,"stream_options":null}')
 
 
-MANY = [Member(f"member_{letter}") for letter in "abcdefghijklmnop"]
+MANY = [BodyMember(f"member_{letter}") for letter in "abcdefghijklmnop"]
 
 
 class Counted:
@@ -196,7 +196,7 @@ class Counted:
 
 
 def of_many(body: bytes) -> bytes:
-    return b"".join(set_members(body, [Setting(member, b"0", is_named=True) for member in MANY]))
+    return b"".join(set_members(body, [BodySetting(member, b"0", is_named=True) for member in MANY]))
 
 
 @pytest.mark.parametrize("spelling", [b"", b'"\\u006d\\u0065"'])

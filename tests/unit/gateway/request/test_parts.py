@@ -24,7 +24,7 @@ from gateway.core.vocabulary import (
     Target,
     replica_target,
 )
-from gateway.request.answer import Answer, AnswerSettings
+from gateway.request.answer import AnswerSettings, ClientAnswer
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.legs import NONCE_BYTES, OutboundRequest, PartInput, RequestSummary
@@ -59,7 +59,7 @@ class Part:
         self.connector = connector
         self.sink = RecordingSink()
         self.outbound = OutboundRequest(replace(profile("r1"), stream=stream), CHAT_PATH, (), b'{"model":"m"}')
-        self.answer = Answer(
+        self.answer = ClientAnswer(
             self.port,
             AnswerSettings(held_bytes_max=held_bytes_max),
             self.sink,

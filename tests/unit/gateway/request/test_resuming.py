@@ -13,7 +13,7 @@ from gateway.request.answer_events import Said
 from gateway.request.bodies import read_body
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
-from gateway.request.resuming import REFUSED, Rest, rest_of
+from gateway.request.resuming import REFUSED, ResumeRequest, rest_of
 from gateway.request.transcript import Unsound
 from tests.support.core import profile
 
@@ -25,7 +25,7 @@ RESPONSE: dict[str, Any] = {"model": "llama", "input": "hello", "stream": True, 
 COMPLETION: dict[str, Any] = {"model": "llama", "prompt": "once", "stream": True, "max_tokens": 10}
 
 
-def rest(path: str, body: dict[str, Any], said: Said = SAID, asked: RequestProfile | None = None) -> Rest:
+def rest(path: str, body: dict[str, Any], said: Said = SAID, asked: RequestProfile | None = None) -> ResumeRequest:
     outbound = OutboundRequest(asked or profile("r1"), path, (), json.dumps(body).encode())
     return rest_of(outbound, said, prefix_blocks_max=100)
 

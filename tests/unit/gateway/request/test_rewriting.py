@@ -10,7 +10,7 @@ import pytest
 from gateway.request.answer_events import Said, TokenUsage
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
-from gateway.request.resuming import Rest
+from gateway.request.resuming import ResumeRequest
 from gateway.request.rewriting import rewriter_for
 from gateway.request.sse import events, fields
 from tests.fakes.engine import DONE, ROLE, chat_chunk, event, token
@@ -36,7 +36,7 @@ def rewritten(
     path: str, *blocks: bytes, wants_usage: bool = True, is_full: bool = False, **said: Any
 ) -> list[tuple[str, Any]]:
     told = Said(text="Hello", tokens=3, answer_id="first", created=7, model="llama", index=1, **said)
-    rest = Rest(OutboundRequest(profile("r1"), path, (), b"{}"), told, wants_usage, is_full)
+    rest = ResumeRequest(OutboundRequest(profile("r1"), path, (), b"{}"), told, wants_usage, is_full)
     rewriter = rewriter_for(path, rest, remark=REMARK)
     whole = b"".join([rewriter.rewrite(block) for block in blocks] + [rewriter.close()])
     assert whole.count(REMARK) == 1
@@ -160,7 +160,9 @@ def test_an_engine_that_ends_without_a_word() -> None:
 
 
 def test_what_was_said_before_is_no_prompt_of_the_clients() -> None:
-    rest = Rest(OutboundRequest(profile("r1"), CHAT_PATH, (), b"{}"), Said(text="a", tokens=3), wants_usage=False)
+    rest = ResumeRequest(
+        OutboundRequest(profile("r1"), CHAT_PATH, (), b"{}"), Said(text="a", tokens=3), wants_usage=False
+    )
     rewriter = rewriter_for(CHAT_PATH, rest)
     assert rewriter.usage_of_all(TokenUsage(25, 4, 24)) == TokenUsage(22, 4, 24)
     assert rewriter.usage_of_all(None) is None

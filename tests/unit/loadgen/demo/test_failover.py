@@ -20,7 +20,7 @@ from loadgen.demo.failover import (
 )
 from loadgen.demo.report import RunResult
 from loadgen.demo.watch import Cause, Death, ReplicasReturned, Sightings
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.vocabulary import RequestEnd
 
 US, AP = RegionName("us-east-1"), RegionName("ap-northeast-1")
@@ -32,14 +32,14 @@ FAILOVER = DemoFailover(
     8 * S,
     ReplicasReturned(15 * S, 14 * S),
 )
-ANSWERED = RequestRecord(US, RequestEnd.COMPLETED, 0, S)
-IN_FLIGHT = RequestRecord(AP, RequestEnd.FAILED, 4 * S, 5 * S + 2, detail="cut")
-OLD_ANSWER = RequestRecord(AP, RequestEnd.FAILED, 6 * S, 6 * S + 1, detail="refused ('127.77.3.1', 1)")
-LATE = RequestRecord(US, RequestEnd.FAILED, 9 * S, 10 * S, detail="cut")
+ANSWERED = RequestReport(US, RequestEnd.COMPLETED, 0, S)
+IN_FLIGHT = RequestReport(AP, RequestEnd.FAILED, 4 * S, 5 * S + 2, detail="cut")
+OLD_ANSWER = RequestReport(AP, RequestEnd.FAILED, 6 * S, 6 * S + 1, detail="refused ('127.77.3.1', 1)")
+LATE = RequestReport(US, RequestEnd.FAILED, 9 * S, 10 * S, detail="cut")
 
 
 def report(
-    *records: RequestRecord, failover: DemoFailover | None = FAILOVER, is_partial: bool = False
+    *records: RequestReport, failover: DemoFailover | None = FAILOVER, is_partial: bool = False
 ) -> FailoverReport:
     return FailoverReport(RunResult("failover", (US, AP), 13.0, records, {}, is_partial=is_partial), failover)
 

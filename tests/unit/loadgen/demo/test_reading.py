@@ -12,7 +12,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.report import RunReport, RunResult, report_on
-from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestReport
 from loadgen.vocabulary import RequestEnd
 
 US = RegionName("us-east-1")
@@ -20,9 +20,9 @@ EU = RegionName("eu-west-1")
 MILLISECOND_NS = 1_000_000
 
 
-def record(region: RegionName, ttft_ms: int, *, served_by: RegionName | None = None) -> RequestRecord:
+def record(region: RegionName, ttft_ms: int, *, served_by: RegionName | None = None) -> RequestReport:
     ttft_ns = ttft_ms * MILLISECOND_NS
-    return RequestRecord(
+    return RequestReport(
         region,
         RequestEnd.COMPLETED,
         sent_ns=0,
@@ -34,7 +34,7 @@ def record(region: RegionName, ttft_ms: int, *, served_by: RegionName | None = N
     )
 
 
-def report(name: str, *records: RequestRecord) -> RunReport:
+def report(name: str, *records: RequestReport) -> RunReport:
     prefix_tokens = {region: PrefixTokens(100, 60) for region in (US, EU)}
     return report_on(RunResult(name, (US, EU), 10.0, records, prefix_tokens))
 

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.report import RunResult, as_document, report_on, table_of
-from loadgen.report import MachineUse, PrefixTokens, RequestRecord
+from loadgen.report import MachineUse, PrefixTokens, RequestReport
 from loadgen.vocabulary import RequestEnd
 
 US = RegionName("us-east-1")
 EU = RegionName("eu-west-1")
 SECOND_NS = 1_000_000_000
 
-DONE = RequestRecord(
+DONE = RequestReport(
     US,
     RequestEnd.COMPLETED,
     sent_ns=SECOND_NS,
@@ -31,7 +31,7 @@ REFUSED = replace(DONE, end=RequestEnd.FAILED, first_token_ns=None, served_by=No
 CUT_OFF = replace(DONE, end=RequestEnd.UNFINISHED, tokens_in_time=10)
 
 
-def run_of(*records: RequestRecord, **prefix_tokens: PrefixTokens) -> RunResult:
+def run_of(*records: RequestReport, **prefix_tokens: PrefixTokens) -> RunResult:
     named = {RegionName(name.replace("_", "-")): tokens for name, tokens in prefix_tokens.items()}
     return RunResult("mesh", (US, EU), 10.0, records, named)
 

@@ -12,7 +12,7 @@ from gateway.core.vocabulary import RegionName
 from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario
 from loadgen.demo.story import ALONE_RUN, MESH_RUN, DemoStory, print_intro, print_story, story_document
-from loadgen.report import MachineUse, RequestRecord
+from loadgen.report import MachineUse, RequestReport
 from loadgen.round_trips import read_round_trips
 from loadgen.vocabulary import RequestEnd
 
@@ -20,8 +20,8 @@ SCENARIO = DemoScenario()
 US, EU, AP = (RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))
 
 
-def record(region: RegionName, served_by: RegionName) -> RequestRecord:
-    return RequestRecord(
+def record(region: RegionName, served_by: RegionName) -> RequestReport:
+    return RequestReport(
         region,
         RequestEnd.COMPLETED,
         sent_ns=0,
@@ -37,7 +37,7 @@ HOME = (record(US, US), record(EU, EU), record(AP, AP))
 MOVED = (*HOME, record(US, EU))
 
 
-def run(name: str, *records: RequestRecord) -> RunResult:
+def run(name: str, *records: RequestReport) -> RunResult:
     return RunResult(name, (US, EU, AP), 10.0, records, {}, MachineUse(0.3, 0.5, 0.2))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.engine.api_requests import GenerationRequest, check_length, parse_generation
 from loadgen.engine.fields import ApiError
-from loadgen.engine.tokens import Message, chat_prompt, text_of
+from loadgen.engine.tokens import PromptMessage, chat_prompt, text_of
 from loadgen.engine.vocabulary import Endpoint
 
 SERVED = ("base", "adapter")
@@ -43,7 +43,7 @@ def test_chat_defaults() -> None:
     assert chat() == GenerationRequest(
         endpoint=Endpoint.CHAT,
         model="base",
-        prompt=chat_prompt([Message("user", "hello")]),
+        prompt=chat_prompt([PromptMessage("user", "hello")]),
         output_tokens_max=None,
         output_tokens_min=0,
         ignore_eos=False,
@@ -96,7 +96,7 @@ def test_content_may_come_in_parts_and_be_absent_beside_tool_calls() -> None:
     assert chat(messages=[{"role": "user", "content": parts}]) == chat()
     call = {"id": "1", "type": "function"}
     with_call = chat(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
-    assert with_call.prompt == chat_prompt([Message("assistant", json.dumps(call, sort_keys=True))])
+    assert with_call.prompt == chat_prompt([PromptMessage("assistant", json.dumps(call, sort_keys=True))])
 
 
 def test_bad_json_is_a_400_in_vllms_words() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadgen.engine.barrier import Barrier
 from loadgen.engine.decode_group import Steps
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineConfig, EngineModel, EngineOutput, Finished, FirstToken, TokensGenerated
+from loadgen.engine.model import EngineConfig, EngineModel, EngineOutput, Finished, FirstTokenMade, TokensGenerated
 from loadgen.engine.sequences import EngineRequest
 
 CONFIG = EngineConfig(
@@ -65,7 +65,7 @@ class Group:
         self.settle(None)
 
     def ends(self) -> list[tuple[str, int, bool]]:
-        seen = [output for output in self.outputs if isinstance(output, FirstToken | Finished)]
+        seen = [output for output in self.outputs if isinstance(output, FirstTokenMade | Finished)]
         return sorted((output.request_id, output.at_ns, isinstance(output, Finished)) for output in seen)
 
 

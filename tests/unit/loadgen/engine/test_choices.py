@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServerConfig, serve_engines
-from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation, token_count
 
 CONFIG = EngineServerConfig(model="m", engine=TINY, time_scale=0.05, ignore_eos=True, faults=True)
 PROMPTS = ["one", "the other"]
@@ -104,7 +104,7 @@ class TestForms:
     async def test_text_is_no_form(self) -> None:
         body = {**CHAT, "response_format": {"type": "text"}}
         (choice,) = json.loads((await ask("/v1/chat/completions", body))[1])["choices"]
-        prompt = chat_prompt([Message("user", "hello")])
+        prompt = chat_prompt([PromptMessage("user", "hello")])
         assert choice["message"]["content"] == continuation("m", prompt, 6).decode()
 
     @pytest.mark.parametrize(

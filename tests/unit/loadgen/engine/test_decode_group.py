@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, DecodeOutput, Pulled, Steps
-from loadgen.engine.model import Finished, FirstToken
+from loadgen.engine.model import Finished, FirstTokenMade
 from loadgen.engine.vocabulary import FinishReason, Rejection
 from tests.support.decode_steps import SteppedGroup, Work
 
@@ -36,7 +36,7 @@ def drain(group: DecodeGroup) -> Iterator[DecodeOutput]:
 
 
 def told(outputs: list[DecodeOutput]) -> list[tuple[str, str, int]]:
-    kinds = {FirstToken: "first", Finished: "finished"}
+    kinds = {FirstTokenMade: "first", Finished: "finished"}
     return sorted((each.request_id, kinds[type(each)], each.at_ns) for each in outputs if not isinstance(each, Pulled))
 
 
@@ -118,7 +118,7 @@ def test_a_rank_with_nothing_to_run_steps_along_and_its_newcomer_waits_for_the_b
 def test_who_comes_at_a_boundary_takes_part_in_the_step_that_begins_there() -> None:
     group = DecodeGroup(CONFIG)
     group.admit("a", 0, 100, 1, 0)
-    assert group.advance(1_700) == [FirstToken("a", 1_700), Finished("a", 1_700, FinishReason.LENGTH)]
+    assert group.advance(1_700) == [FirstTokenMade("a", 1_700), Finished("a", 1_700, FinishReason.LENGTH)]
     group.admit("b", 0, 100, 1, 1_700)
 
     assert told(list(drain(group))) == [("b", "finished", 3_400), ("b", "first", 3_400)]

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from loadgen.engine.faults import EngineFault, FaultMode
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
-from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation, token_count
 
 CONFIG = EngineServerConfig(model="m", engine=TINY, adapters=("tuned",), time_scale=0.05, ignore_eos=True)
 SLOW = replace(CONFIG, time_scale=20.0)
@@ -47,7 +47,7 @@ def said(body: str) -> str:
 
 
 def expected(text: str = "hello", tokens: int = 6, model: str = "m") -> str:
-    return continuation(model, chat_prompt([Message("user", text)]), tokens).decode()
+    return continuation(model, chat_prompt([PromptMessage("user", text)]), tokens).decode()
 
 
 async def test_a_stream_is_whole() -> None:
@@ -163,7 +163,7 @@ async def test_without_a_limit_a_chat_may_fill_the_context() -> None:
         async with session.post("/v1/chat/completions", json=chat(max_tokens=None)) as response:
             usage = (await response.json())["usage"]
 
-    assert usage["prompt_tokens"] == token_count(chat_prompt([Message("user", "hello")]))
+    assert usage["prompt_tokens"] == token_count(chat_prompt([PromptMessage("user", "hello")]))
     assert usage["total_tokens"] == 100
 
 

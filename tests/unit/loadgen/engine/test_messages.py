@@ -9,7 +9,7 @@ import pytest
 from loadgen.engine.api_requests import GenerationRequest
 from loadgen.engine.fields import ApiError
 from loadgen.engine.messages import MessagesAnswer, count_tokens, parse_messages
-from loadgen.engine.tokens import Message, chat_prompt, continuation, token_count
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation, token_count
 from loadgen.engine.tools import Tool, call_arguments
 from loadgen.engine.vocabulary import FinishReason
 from tests.support.named_events import events_of
@@ -33,7 +33,9 @@ def answer(**fields: Any) -> MessagesAnswer:
 class TestRequests:
     @pytest.mark.parametrize("system", ["be brief", [{"type": "text", "text": "be brief"}]])
     def test_the_system_prompt_comes_first(self, system: object) -> None:
-        assert parse(system=system).prompt == chat_prompt([Message("system", "be brief"), Message("user", "hello")])
+        assert parse(system=system).prompt == chat_prompt(
+            [PromptMessage("system", "be brief"), PromptMessage("user", "hello")]
+        )
 
     @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
     def test_a_tool_must_be_called(self, choice: object) -> None:

@@ -15,7 +15,7 @@ from loadgen.engine.model import (
     EngineModel,
     EngineOutput,
     Finished,
-    FirstToken,
+    FirstTokenMade,
     Preempted,
     TokensGenerated,
 )
@@ -61,7 +61,7 @@ def finish_times(outputs: Iterable[EngineOutput]) -> dict[str, int]:
 def token_counts(outputs: Iterable[EngineOutput]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for output in outputs:
-        if isinstance(output, FirstToken):
+        if isinstance(output, FirstTokenMade):
             counts[output.request_id] = 1
         elif isinstance(output, TokensGenerated):
             counts[output.request_id] += output.count
@@ -78,7 +78,7 @@ def test_one_request_takes_its_chunks_then_one_iteration_a_token() -> None:
     prefilled = first_chunk + 1_100 + 8 * 10
     assert outputs == [
         Admitted("a", 500, 0),
-        FirstToken("a", prefilled),
+        FirstTokenMade("a", prefilled),
         TokensGenerated("a", prefilled + 1_100, 1),
         TokensGenerated("a", prefilled + 2_200, 1),
         Finished("a", prefilled + 2_200, FinishReason.LENGTH),
@@ -94,7 +94,7 @@ def test_jumping_reports_the_same_tokens_in_one_piece() -> None:
     prefilled = 1_100 + 80
     assert outputs == [
         Admitted("a", 0, 0),
-        FirstToken("a", prefilled),
+        FirstTokenMade("a", prefilled),
         TokensGenerated("a", prefilled + 99 * 1_100, 99),
         Finished("a", prefilled + 99 * 1_100, FinishReason.LENGTH),
     ]
@@ -109,7 +109,7 @@ def test_prefill_of_one_rides_with_the_decoding_of_another() -> None:
     outputs = drain(model)
 
     a_first = 1_100 + 80
-    assert FirstToken("b", a_first + 1_000 + 2 * 100 + 20 * 10) in outputs
+    assert FirstTokenMade("b", a_first + 1_000 + 2 * 100 + 20 * 10) in outputs
     assert TokensGenerated("a", a_first + 1_000 + 2 * 100 + 20 * 10, 1) in outputs
 
 

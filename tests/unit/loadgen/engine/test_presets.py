@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.engine.model import EngineModel, Finished, FirstToken
+from loadgen.engine.model import EngineModel, Finished, FirstTokenMade
 from loadgen.engine.presets import LLAMA_31_8B_L4, PRESETS, TOKEN_BUDGET_A100
 from loadgen.engine.sequences import EngineRequest
 
@@ -25,7 +25,7 @@ def test_every_preset_runs_its_longest_request(name: str) -> None:
 def test_512_tokens_on_an_l4_take_the_300_ms_of_the_paper() -> None:
     model = EngineModel(LLAMA_31_8B_L4)
     model.submit(EngineRequest("a", 512, 1), 0)
-    first = next(out for out in model.advance(1_000 * MS) if isinstance(out, FirstToken))
+    first = next(out for out in model.advance(1_000 * MS) if isinstance(out, FirstTokenMade))
 
     assert first.at_ns == pytest.approx(300 * MS, rel=0.01)
 

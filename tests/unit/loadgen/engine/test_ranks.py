@@ -15,7 +15,7 @@ from loadgen.engine.model import (
     Expired,
     Fetching,
     Finished,
-    FirstToken,
+    FirstTokenMade,
 )
 from loadgen.engine.ranks import Ranks
 from loadgen.engine.sequences import EngineRequest
@@ -64,7 +64,7 @@ def test_engines_behind_a_barrier_tell_the_story_of_the_decode_group(
             ranks.abort(str(number - 1), now_ns)
             group.abort(str(number - 1), now_ns)
 
-    ends = [(each.request_id, each.at_ns) for each in drain(ranks) if isinstance(each, FirstToken | Finished)]
+    ends = [(each.request_id, each.at_ns) for each in drain(ranks) if isinstance(each, FirstTokenMade | Finished)]
     told = list[tuple[str, int]]()
     while (at_ns := group.next_change_ns()) is not None:
         told += [(each.request_id, each.at_ns) for each in group.advance(at_ns)]
@@ -95,7 +95,7 @@ def test_what_a_rank_keeps_and_fetches_is_found_by_its_request() -> None:
     ranks.submit(1, EngineRequest("a", 10, 1, lease_ns=40_000), 0)
     ranks.submit(0, EngineRequest("b", 10, 1, is_remote=True), 0)
     outputs = ranks.advance(5_000)
-    assert {type(each) for each in outputs} == {Fetching, Admitted, FirstToken, Finished}
+    assert {type(each) for each in outputs} == {Fetching, Admitted, FirstTokenMade, Finished}
     assert ranks.keeps("a")
     ranks.deliver("b", 6_000, has_come=True)
     assert ranks.renew("a", 90_000, 6_000)

@@ -8,7 +8,7 @@ from openai.types.responses import Response
 
 from loadgen.engine.fields import ApiError
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
-from loadgen.engine.tokens import Message, chat_prompt, continuation
+from loadgen.engine.tokens import PromptMessage, chat_prompt, continuation
 from loadgen.engine.tools import Tool, call_arguments
 from loadgen.engine.vocabulary import FinishReason
 from tests.support.named_events import events_of
@@ -43,7 +43,7 @@ class TestRequests:
     )
     def test_input_becomes_a_conversation(self, said: object, messages: list[tuple[str, str]]) -> None:
         request = parse(input=said)
-        assert request.messages == tuple(Message(*each) for each in messages)
+        assert request.messages == tuple(PromptMessage(*each) for each in messages)
         assert request.prompt == chat_prompt(request.messages)
 
     def test_what_was_said_before_is_remembered_and_instructions_are_not(self) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from loadgen.engine.tokens import (
     TOKEN_BYTES,
     TOKEN_ID_MAX,
-    Message,
+    PromptMessage,
     block_names,
     chat_prompt,
     continuation,
@@ -16,16 +16,16 @@ from loadgen.engine.tokens import (
 )
 from tests.support.names import names_in
 
-messages = st.lists(st.builds(Message, st.sampled_from(["system", "user"]), st.text(max_size=200)), max_size=4)
+messages = st.lists(st.builds(PromptMessage, st.sampled_from(["system", "user"]), st.text(max_size=200)), max_size=4)
 
 
 @given(messages, st.integers(1, 50), st.text(max_size=50))
 def test_a_conversation_with_its_answer_is_a_true_prefix_of_the_next_turn(
-    history: list[Message], answer_tokens: int, question: str
+    history: list[PromptMessage], answer_tokens: int, question: str
 ) -> None:
     prompt = chat_prompt(history)
     answer = continuation("m", prompt, answer_tokens)
-    next_turn = chat_prompt([*history, Message("assistant", answer.decode()), Message("user", question)])
+    next_turn = chat_prompt([*history, PromptMessage("assistant", answer.decode()), PromptMessage("user", question)])
 
     assert next_turn.startswith(prompt + answer)
 
@@ -48,7 +48,7 @@ def test_token_ids_stand_for_their_text(ids: list[int]) -> None:
 
 
 @given(messages)
-def test_a_chat_prompt_fills_whole_tokens(history: list[Message]) -> None:
+def test_a_chat_prompt_fills_whole_tokens(history: list[PromptMessage]) -> None:
     prompt = chat_prompt(history)
     assert text_of(token_ids(prompt)) == prompt
     assert token_count(prompt) * TOKEN_BYTES == len(prompt)
@@ -59,7 +59,7 @@ def test_a_started_token_counts() -> None:
 
 
 def test_unpaired_surrogates_are_text_too() -> None:
-    assert chat_prompt([Message("user", "\ud800")])
+    assert chat_prompt([PromptMessage("user", "\ud800")])
 
 
 def names_of(text: bytes, *, model: str = "m", cache_salt: str = "") -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.core.vocabulary import RegionName
 from loadgen.load.outcome import LiveRun, live_document, live_figures
 from loadgen.pages.runs import page_of
-from loadgen.report import MachineUse, RequestRecord
+from loadgen.report import MachineUse, RequestReport
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.world import World
 from loadgen.vocabulary import RequestEnd
@@ -24,7 +24,7 @@ SCENARIO = small_scenario(
         {"region": "eu", "workload": "chat", "clients": 1},
     ],
 )
-DONE = RequestRecord(
+DONE = RequestReport(
     US,
     RequestEnd.COMPLETED,
     sent_ns=3 * SECOND,
@@ -38,7 +38,7 @@ DONE = RequestRecord(
 )
 
 
-def live(*records: RequestRecord, load_ns: int = 4 * SECOND, **rest: Any) -> LiveRun:
+def live(*records: RequestReport, load_ns: int = 4 * SECOND, **rest: Any) -> LiveRun:
     return LiveRun("live", records, {US: [], EU: []}, load_ns, **rest)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.core.vocabulary import ModelName, RegionName
-from loadgen.live_client import Dialect
+from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import ClosedLoop, LoadPlan, OpenLoop
-from loadgen.load.plan import Keys, Limits, only_simulated, plan_of, read_keys, urls_by_region
+from loadgen.load.plan import Keys, LiveLimits, only_simulated, plan_of, read_keys, urls_by_region
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
@@ -30,7 +30,7 @@ def scenario(**changes: Any) -> Scenario:
 
 def plan(loaded: Scenario, keys: Keys | None = None, *, in_flight_max: int = 10) -> LoadPlan:
     urls = {US: ("http://us",), EU: ("http://eu",)}
-    return plan_of(loaded, urls, keys or Keys(), Dialect(ModelName("m")), Limits(in_flight_max))
+    return plan_of(loaded, urls, keys or Keys(), EndpointDialect(ModelName("m")), LiveLimits(in_flight_max))
 
 
 def test_a_url_without_a_region_is_for_every_region_that_has_none_of_its_own() -> None:

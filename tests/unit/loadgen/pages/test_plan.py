@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from loadgen.pages.plan import MISSING, facts, in_k, money, plan_page, savings_picture
 from loadgen.planner.cited import LLAMA_3_70B_A100, LLAMA_31_8B_L4
-from loadgen.planner.lengths import Shape, lengths_of
-from loadgen.planner.planning import Ask, plan
+from loadgen.planner.lengths import RequestShape, lengths_of
+from loadgen.planner.planning import PlanInputs, plan
 from loadgen.planner.regions import region_load
 from loadgen.planner.sources import Source
 
-SOURCE = Source("a <mix>", lengths_of([(Shape(500, 50), 0.9), (Shape(9_000, 600), 0.1)]), 100, 5.0, ("made up",))
-ASK = Ask(100.0, (1_024, 4_096), trial=None, regions=(region_load("us", 60.0), region_load("eu", 40.0)))
+SOURCE = Source(
+    "a <mix>", lengths_of([(RequestShape(500, 50), 0.9), (RequestShape(9_000, 600), 0.1)]), 100, 5.0, ("made up",)
+)
+ASK = PlanInputs(100.0, (1_024, 4_096), trial=None, regions=(region_load("us", 60.0), region_load("eu", 40.0)))
 
 
 def test_the_page_shows_the_plot_the_fleets_and_what_they_rest_on() -> None:

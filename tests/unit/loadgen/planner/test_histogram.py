@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.records.usage_metrics import LENGTHS
 from loadgen.planner.histogram import PROMPTS, TOTALS, HistogramError, lengths_from_pages
-from loadgen.planner.lengths import Shape, recorded
+from loadgen.planner.lengths import RequestShape, recorded
 from mesh.series import Distribution
 
 
-def page_of(shapes: dict[str, list[Shape]]) -> str:
+def page_of(shapes: dict[str, list[RequestShape]]) -> str:
     registry = CollectorRegistry()
     families = {name: Distribution(name, "words", LENGTHS, ("model",)) for name in (PROMPTS, TOTALS)}
     for model, asked in shapes.items():
@@ -23,10 +23,10 @@ def page_of(shapes: dict[str, list[Shape]]) -> str:
     return generate_latest(registry).decode()
 
 
-def chat(count: int, seed: int = 1) -> list[Shape]:
+def chat(count: int, seed: int = 1) -> list[RequestShape]:
     rng = random.Random(seed)
     return [
-        Shape(max(1, round(rng.lognormvariate(6.5, 1.2))), max(1, round(rng.lognormvariate(5, 1))))
+        RequestShape(max(1, round(rng.lognormvariate(6.5, 1.2))), max(1, round(rng.lognormvariate(5, 1))))
         for _ in range(count)
     ]
 
@@ -74,5 +74,5 @@ def test_what_is_no_metrics_page_is_refused() -> None:
 
 
 def test_what_is_beyond_the_last_bound_is_there_all_the_same() -> None:
-    counted = lengths_from_pages([page_of({"m": [Shape(2_000_000, 10)] * 10})])
+    counted = lengths_from_pages([page_of({"m": [RequestShape(2_000_000, 10)] * 10})])
     assert counted.lengths.quantile(0.5) > LENGTHS[-1]

@@ -7,14 +7,16 @@ import pytest
 
 from loadgen.figures import Figures
 from loadgen.planner.cited import LLAMA_3_70B_A100, LLAMA_31_8B_L4
-from loadgen.planner.fleet import Seats
-from loadgen.planner.lengths import Shape, lengths_of
-from loadgen.planner.planning import Ask, NothingFits, plan
+from loadgen.planner.fleet import SeatCounting
+from loadgen.planner.lengths import RequestShape, lengths_of
+from loadgen.planner.planning import NothingFits, PlanInputs, plan
 from loadgen.planner.regions import region_load
 from loadgen.planner.sources import Source
 from loadgen.planner.verified import Trial
 
-MIX = Source("a mix", lengths_of([(Shape(500, 50), 0.9), (Shape(9_000, 600), 0.1)]), 100, 5.0, ("made up",))
+MIX = Source(
+    "a mix", lengths_of([(RequestShape(500, 50), 0.9), (RequestShape(9_000, 600), 0.1)]), 100, 5.0, ("made up",)
+)
 SMALL = replace(LLAMA_3_70B_A100, kv_blocks=4_096, context_tokens_max=16_384, sequences_max=16)
 """Profile with KV cache for four windows of 16K, or sixteen of 4K."""
 
@@ -23,7 +25,7 @@ SMALL = replace(LLAMA_3_70B_A100, kv_blocks=4_096, context_tokens_max=16_384, se
 def played() -> Figures:
     trial = Trial(instances=2, requests_min=200, requests_max=200, rounds=3)
     regions = (region_load("us", 60.0), region_load("eu", 40.0))
-    return plan(SMALL, MIX, Ask(100.0, (1_024, 12_000), (Seats.RESERVED,), trial=trial, regions=regions))
+    return plan(SMALL, MIX, PlanInputs(100.0, (1_024, 12_000), (SeatCounting.RESERVED,), trial=trial, regions=regions))
 
 
 def test_instances_are_counted_from_what_one_of_each_pool_carries(played: Figures) -> None:
@@ -68,7 +70,7 @@ def test_the_document_is_json_and_says_what_was_supposed(played: Figures) -> Non
 
 
 def test_formulas_alone_play_nothing() -> None:
-    document = plan(SMALL, MIX, Ask(100.0, (1_024,), trial=None, regions=(region_load("us", 100.0),)))
+    document = plan(SMALL, MIX, PlanInputs(100.0, (1_024,), trial=None, regions=(region_load("us", 100.0),)))
     assert [each["seats"] for each in document["fleets"]] == ["reserved", "paged"]
     reserved, paged = document["fleets"]
     assert reserved["homogeneous"]["verified_instances"] is None
@@ -78,21 +80,21 @@ def test_formulas_alone_play_nothing() -> None:
 
 
 def test_requests_that_fit_into_no_window_are_told_and_not_planned_for() -> None:
-    long = Source("l", lengths_of([(Shape(500, 50), 3.0), (Shape(20_000, 10), 1.0)]), 4)
-    document = plan(SMALL, long, Ask(100.0, (1_024,), (Seats.RESERVED,), trial=None))
+    long = Source("l", lengths_of([(RequestShape(500, 50), 3.0), (RequestShape(20_000, 10), 1.0)]), 4)
+    document = plan(SMALL, long, PlanInputs(100.0, (1_024,), (SeatCounting.RESERVED,), trial=None))
     assert document["load"]["too_long_share"] == 0.25
     assert document["fleets"][0]["homogeneous"]["pool"]["rate_per_s"] == 75.0
 
 
 def test_what_cannot_be_planned_says_why() -> None:
-    giant = Source("g", lengths_of([(Shape(200_000, 5), 1.0)]), 1)
+    giant = Source("g", lengths_of([(RequestShape(200_000, 5), 1.0)]), 1)
     with pytest.raises(NothingFits, match="every request of g is longer than 16,384 tokens"):
-        plan(SMALL, giant, Ask(1.0, (1_024,), trial=None))
+        plan(SMALL, giant, PlanInputs(1.0, (1_024,), trial=None))
     with pytest.raises(NothingFits, match="hold no window of 65,536"):
-        plan(replace(LLAMA_3_70B_A100, kv_blocks=None), MIX, Ask(1.0, (1_024,), trial=None))
+        plan(replace(LLAMA_3_70B_A100, kv_blocks=None), MIX, PlanInputs(1.0, (1_024,), trial=None))
 
 
 def test_what_has_no_price_has_no_cost() -> None:
-    document = plan(LLAMA_31_8B_L4, MIX, Ask(1.0, (1_024,), (Seats.RESERVED,), trial=None))
+    document = plan(LLAMA_31_8B_L4, MIX, PlanInputs(1.0, (1_024,), (SeatCounting.RESERVED,), trial=None))
     assert document["profile"]["price"] is None
     assert document["fleets"][0]["splits"][0]["usd_per_year"] is None

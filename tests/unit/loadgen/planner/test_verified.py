@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from loadgen.engine.presets import TINY
-from loadgen.planner.lengths import Shape, recorded
+from loadgen.planner.lengths import RequestShape, recorded
 from loadgen.planner.verified import Carried, Slo, Trial, carried, play, poisson
 
 ENGINE = replace(TINY, report_tokens=False)
-LENGTHS = recorded([Shape(100, 20), Shape(200, 10)])
+LENGTHS = recorded([RequestShape(100, 20), RequestShape(200, 10)])
 TRIAL = Trial(instances=2, requests_min=200, requests_max=300, rounds=4)
 LOOSE = Slo(ttft_s=5.0, tpot_ms=500.0)
 
@@ -21,7 +21,7 @@ def test_of_one_seed_the_same_requests_come_at_every_rate() -> None:
 
 
 def test_an_idle_engine_takes_what_its_iterations_take() -> None:
-    played = play(ENGINE, poisson(recorded([Shape(100, 11)]), 0.1, 30, seed=1), 30, 1, LOOSE)
+    played = play(ENGINE, poisson(recorded([RequestShape(100, 11)]), 0.1, 30, seed=1), 30, 1, LOOSE)
     prefill_ms, step_ms = 4 + 0.5 + 100 * 0.02, 4.5
     assert played.requests == 20, "the first third is not counted"
     assert played.ttft_p50_s == pytest.approx(prefill_ms / 1e3)
@@ -48,7 +48,7 @@ def test_an_objective_that_no_iteration_meets_carries_nothing() -> None:
 def test_nobody_may_be_preempted() -> None:
     """Room for two long sequences, and slots for eight."""
     cramped = replace(ENGINE, kv_blocks=32, context_tokens_max=512)
-    lengths = recorded([Shape(60, 190)])
+    lengths = recorded([RequestShape(60, 190)])
     free = carried(replace(ENGINE, context_tokens_max=512), lengths, 8.0, LOOSE, TRIAL)
     found = carried(cramped, lengths, 8.0, LOOSE, TRIAL)
     assert found.rate_per_s < free.rate_per_s
@@ -56,7 +56,7 @@ def test_nobody_may_be_preempted() -> None:
 
 
 def test_one_that_fits_nowhere_is_rejected() -> None:
-    played = play(ENGINE, poisson(recorded([Shape(5_000, 1)]), 1.0, 10, seed=1), 10, 1, LOOSE)
+    played = play(ENGINE, poisson(recorded([RequestShape(5_000, 1)]), 1.0, 10, seed=1), 10, 1, LOOSE)
     assert played.rejections == 1, "it stops there"
     assert played.why_not(LOOSE) == "1 rejected"
 

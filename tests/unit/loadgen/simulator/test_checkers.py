@@ -46,7 +46,7 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import Ask
+from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.chaos import chaos_scenario
 from loadgen.simulator.checkers import Broken, InvariantWatch
 from loadgen.simulator.observers import GatewaySpec
@@ -376,9 +376,9 @@ def test_with_a_gateway_that_is_dead_nobody_waits() -> None:
     told.watch.look_for_idle_engines(engines, told.now_ns + 10 * SECOND, [GATEWAY])  # type: ignore[arg-type]
 
 
-def ask() -> Ask:
+def ask() -> ClientRequest:
     nothing = empty_prompt("llama", "default", 64)
-    return Ask(profile("a"), 0, nothing, 1, US.region, GATEWAY, 0, 0)
+    return ClientRequest(profile("a"), 0, nothing, 1, US.region, GATEWAY, 0, 0)
 
 
 def test_clients_are_answered_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gateway.core.features.prices.price_list import Hours, PriceList, Tariff
 from gateway.core.features.prices.price_table import EgressPrice
 from gateway.core.vocabulary import DEFAULT_POOL, PoolName, RegionName
-from loadgen.report import RequestRecord
+from loadgen.report import RequestReport
 from loadgen.simulator.money import ANSWER_TOKEN_BYTES, Meter, PricedDay
 from loadgen.vocabulary import RequestEnd
 
@@ -34,8 +34,8 @@ def spent(
     return found
 
 
-def record(client: RegionName, served: RegionName, took_s: float, tenant: str, tokens: int = 0) -> RequestRecord:
-    return RequestRecord(
+def record(client: RegionName, served: RegionName, took_s: float, tenant: str, tokens: int = 0) -> RequestReport:
+    return RequestReport(
         client, RequestEnd.COMPLETED, 0, round(took_s * SECOND), served_by=served, output_tokens=tokens,
         prompt_tokens=tokens, tenant=tenant,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gateway.core.vocabulary import RegionName
 from loadgen.figures import Figures, distribution
-from loadgen.report import PrefixTokens, RequestRecord
+from loadgen.report import PrefixTokens, RequestReport
 from loadgen.simulator.checkers import CheckCounts
 from loadgen.simulator.results import document_of, figures_of
 from loadgen.simulator.world import RegionSample, Story
@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 SCENARIO = small_scenario(
     warm_up="2s", regions={"us": {"jurisdiction": "US", "replicas": 2}, "eu": {"jurisdiction": "EU", "replicas": 1}}
 )
-DONE = RequestRecord(
+DONE = RequestReport(
     US,
     RequestEnd.COMPLETED,
     sent_ns=3 * SECOND,
@@ -33,7 +33,7 @@ DONE = RequestRecord(
 )
 
 
-def figures(*records: RequestRecord, samples: dict[RegionName, list[RegionSample]] | None = None) -> Figures:
+def figures(*records: RequestReport, samples: dict[RegionName, list[RegionSample]] | None = None) -> Figures:
     tokens = {US: PrefixTokens(100, 40), EU: PrefixTokens(100, 20)}
     told = samples or {US: [], EU: []}
     return figures_of(

@@ -17,7 +17,7 @@ from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
-from gateway.core.features.limits.feature import Limits
+from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.prices.price_table import Prices
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
     PoolsByLength: [events.TokenBudgetRestored(events.TokenBudgetSnapshot())],
     Resume: [],
-    Limits: [events.TokensSettled(RequestId("a"), 1)],
+    TenantLimits: [events.TokensSettled(RequestId("a"), 1)],
     Sharing: [],
     Shadow: [],
     Disaggregated: [

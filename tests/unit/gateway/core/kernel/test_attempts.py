@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, Rest, RetryBudget
+from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, RetryBudget, TargetPause
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.vocabulary import LegResult
 
@@ -103,7 +103,7 @@ def test_a_ramp_doubles_each_step_and_then_is_no_limit() -> None:
 
 def test_rests_double_while_all_are_turned_away_and_never_pass_the_longest() -> None:
     config = AttemptConfig(breaker_open_ns=3200)
-    rest = Rest(config)
+    rest = TargetPause(config)
     rests = []
     for now_ns in (0, 100, 200, 300, 400, 500, 600, 700):
         rest.turned_away(now_ns)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.requests import Hold
-from gateway.core.placement.cost import Cost, _beginning
+from gateway.core.placement.cost import CostPolicy, _beginning
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
 from gateway.core.vocabulary import (
@@ -48,7 +48,7 @@ class Told:
         peers = [peer_spec("gw-eu", EU)] if abroad else []
         self.core = desk(replicas=replicas, peers=peers, config=CoreConfig(placement=self.config)).core
         self.fleet = Fleet(self.config, self.core.replicas, self.core.peers, random.Random(1))
-        self.policy = Cost(self.fleet, self.config)
+        self.policy = CostPolicy(self.fleet, self.config)
         self.now_ns = 0
         self.legs = self.heard = 0
         for state in self.core.replicas:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.features.scaling.vocabulary import PoolKey, Reason, Want
+from gateway.core.features.scaling.vocabulary import PoolKey, ScalingReason, Want
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
 from gateway.features.scaling.metrics import ScalingMetrics
 
@@ -10,7 +10,7 @@ WANT = Want(
     RegionName("eu"),
     PoolKey(ModelName("m"), DEFAULT_POOL),
     wanted=3,
-    reason=Reason.BORROWS,
+    reason=ScalingReason.BORROWS,
     ready=2,
     alone=4,
     offered=31_250,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gateway.core.features.scaling.vocabulary import PoolKey, Reason, Want
+from gateway.core.features.scaling.vocabulary import PoolKey, ScalingReason, Want
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
 from gateway.features.scaling.config import WebhookConfig
 from gateway.features.scaling.webhook import Result, Webhook, sign
@@ -30,7 +30,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def wanting(wanted: int, model: str = "m") -> Want:
     key = PoolKey(ModelName(model), DEFAULT_POOL)
-    return Want(RegionName("eu"), key, wanted, Reason.LOAD, 1, wanted, 0, 0, 0, 0, 1, 8, 16)
+    return Want(RegionName("eu"), key, wanted, ScalingReason.LOAD, 1, wanted, 0, 0, 0, 0, 1, 8, 16)
 
 
 @dataclass

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from loadgen.bench.relay.figures import (
     DIRECT,
-    Figure,
+    RelayFigure,
     RelayReading,
     as_document,
     by_round,
@@ -12,8 +12,8 @@ from loadgen.bench.relay.figures import (
 )
 from loadgen.studies.numbers import Middle
 
-CHUNK = Figure.CPU_PER_CHUNK
-TTFT = Figure.TTFT_P99
+CHUNK = RelayFigure.CPU_PER_CHUNK
+TTFT = RelayFigure.TTFT_P99
 
 
 def test_ratios_are_taken_within_a_round() -> None:
@@ -38,8 +38,8 @@ def test_what_a_relay_adds_is_told_against_no_relay_in_the_same_round() -> None:
         RelayReading(3, "ours", TTFT, 7.0),
     ]
     added = with_added(readings)
-    assert by_round(added, "ours", Figure.ADDED_TTFT_P99) == {1: 0.5, 2: 0.25}
-    assert by_round(added, DIRECT, Figure.ADDED_TTFT_P99) == {}
+    assert by_round(added, "ours", RelayFigure.ADDED_TTFT_P99) == {1: 0.5, 2: 0.25}
+    assert by_round(added, DIRECT, RelayFigure.ADDED_TTFT_P99) == {}
     assert added[: len(readings)] == readings
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.bench.relay.figures import DIRECT, Figure, RelayReading
+from loadgen.bench.relay.figures import DIRECT, RelayFigure, RelayReading
 from loadgen.bench.relay.page import (
     Aim,
     RelayStory,
@@ -20,14 +20,14 @@ from loadgen.bench.relay.page import (
 from loadgen.studies.numbers import Middle
 
 READINGS = [
-    RelayReading(1, "ours", Figure.CPU_PER_CHUNK, 30.0),
-    RelayReading(2, "ours", Figure.CPU_PER_CHUNK, 20.0),
-    RelayReading(1, "theirs", Figure.CPU_PER_CHUNK, 20.0),
-    RelayReading(2, "theirs", Figure.CPU_PER_CHUNK, 20.0),
-    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 90.0),
-    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 50.0, "near"),
-    RelayReading(1, "ours twice", Figure.CPU_PER_CHUNK, 40.0, "far"),
-    RelayReading(1, DIRECT, Figure.REQUESTS_PER_S, 20_000.0),
+    RelayReading(1, "ours", RelayFigure.CPU_PER_CHUNK, 30.0),
+    RelayReading(2, "ours", RelayFigure.CPU_PER_CHUNK, 20.0),
+    RelayReading(1, "theirs", RelayFigure.CPU_PER_CHUNK, 20.0),
+    RelayReading(2, "theirs", RelayFigure.CPU_PER_CHUNK, 20.0),
+    RelayReading(1, "ours twice", RelayFigure.CPU_PER_CHUNK, 90.0),
+    RelayReading(1, "ours twice", RelayFigure.CPU_PER_CHUNK, 50.0, "near"),
+    RelayReading(1, "ours twice", RelayFigure.CPU_PER_CHUNK, 40.0, "far"),
+    RelayReading(1, DIRECT, RelayFigure.REQUESTS_PER_S, 20_000.0),
 ]
 STORY = RelayStory(
     readings=READINGS,
@@ -38,7 +38,7 @@ STORY = RelayStory(
     command="nightside bench relay",
     date="2026-11-21",
     ours="ours",
-    aims=(Aim(Figure.CPU_PER_CHUNK, 1.2, "theirs"), Aim(Figure.ADDED_TTFT_P50, 1.0)),
+    aims=(Aim(RelayFigure.CPU_PER_CHUNK, 1.2, "theirs"), Aim(RelayFigure.ADDED_TTFT_P50, 1.0)),
 )
 
 
@@ -75,7 +75,7 @@ def test_an_aim_is_judged_by_the_median_and_left_out_where_nothing_was_measured(
         ["aim", "measured", "reached"],
         ["CPU per streamed chunk ≤ 1.2 × theirs", "1.25 (1.00–1.50)", "no"],
     ]
-    content = replace(STORY, aims=(Aim(Figure.CPU_PER_CHUNK, 30.0),))
+    content = replace(STORY, aims=(Aim(RelayFigure.CPU_PER_CHUNK, 30.0),))
     assert aim_rows(content)[1:] == [["CPU per streamed chunk ≤ 30 µs", "25.0 (20.0–30.0)", "yes"]]
 
 
@@ -87,8 +87,8 @@ def test_processes_are_told_apart() -> None:
 
 
 def test_a_setting_has_a_row_beside_ours_and_no_column_among_the_relays() -> None:
-    plain = [*READINGS, RelayReading(1, "ours", Figure.CPU_PER_REQUEST, 300.0)]
-    readings = [*plain, RelayReading(1, "ours quiet", Figure.CPU_PER_REQUEST, 150.0)]
+    plain = [*READINGS, RelayReading(1, "ours", RelayFigure.CPU_PER_REQUEST, 300.0)]
+    readings = [*plain, RelayReading(1, "ours quiet", RelayFigure.CPU_PER_REQUEST, 150.0)]
     before = replace(STORY, readings=plain)
     story = replace(
         STORY, readings=readings, relays={**STORY.relays, "ours quiet": "no log"}, set_otherwise=["ours quiet", "ours?"]

@@ -7,20 +7,20 @@ import pytest
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute import plan, tables
 from loadgen.studies.balanceroute.plan import BR_0, JSQ, Comparison
-from loadgen.studies.balanceroute.tables import Reader
+from loadgen.studies.balanceroute.tables import ResultReader
 
 COMPARISON = Comparison("prompts", plan.STANDING, 8, (JSQ, BR_0))
 BASE: Figures = {"gap": 100.0, "deficit": 500.0, "tpot_p95_ms": 30.0, "tokens_per_s": 1000.0, "kv_share": 0.5,
                  "largest": 200.0, "mean": 150.0, "wait_mean_ms": 3.0}  # fmt: skip
 
 
-def reader() -> Reader:
+def reader() -> ResultReader:
     """Results in which BR-0 divides JSQ's gap by 2, 4 and 8, seed by seed, for any gap of JSQ."""
     results = {}
     for number, (base, ours) in enumerate(zip(COMPARISON.of(JSQ), COMPARISON.of(BR_0), strict=True), 1):
         results[base] = BASE | {"gap": 100.0 * number}
         results[ours] = BASE | {"gap": 100.0 * number / 2**number, "tokens_per_s": 1100.0}
-    return Reader(results)
+    return ResultReader(results)
 
 
 def test_ratios_are_paired_by_seed() -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from loadgen.figures import Figures
-from loadgen.studies.balanceroute.world import BACKLOG, Setting, play
+from loadgen.studies.balanceroute.world import BACKLOG, BalanceCell, play
 
-JSQ = Setting("prompts", DecodePolicyName.JOIN_SHORTEST_QUEUE, workers=4, batch=8, requests=250)
+JSQ = BalanceCell("prompts", DecodePolicyName.JOIN_SHORTEST_QUEUE, workers=4, batch=8, requests=250)
 BR_0 = replace(JSQ, policy=DecodePolicyName.BR_0)
 ORACLE = replace(JSQ, policy=DecodePolicyName.BR_H, predictor="oracle")
 
 
-def played(setting: Setting) -> Figures:
+def played(setting: BalanceCell) -> Figures:
     return play(setting, None)
 
 

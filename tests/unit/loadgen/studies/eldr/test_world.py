@@ -8,12 +8,14 @@ from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.nearness import SignatureState
 from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr
 from loadgen.studies.eldr.generator import Generator, ModelShape, Spread
-from loadgen.studies.eldr.world import Costs, Drawn, Fleet, Play, drawn_from, play
+from loadgen.studies.eldr.world import Drawn, EldrFleet, EngineCosts, Play, drawn_from, play
 
 SHAPE = ModelShape(3, 32, 4)
 SHARES = {"a": 1.0, "b": 1.0}
-COSTS = Costs(base_ns=1_000_000, expert_ns=100_000.0)
-SETTING = Play("round_robin", rate=60.0, seconds=4.0, warm_up_s=1.0, output_tokens=60, fleet=Fleet(2, 4), costs=COSTS)
+COSTS = EngineCosts(base_ns=1_000_000, expert_ns=100_000.0)
+SETTING = Play(
+    "round_robin", rate=60.0, seconds=4.0, warm_up_s=1.0, output_tokens=60, fleet=EldrFleet(2, 4), costs=COSTS
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.watch import Cause, Death
 from loadgen.studies.failover.cases import CASES, _failure
-from loadgen.studies.failover.clients import Asked
+from loadgen.studies.failover.clients import SdkCall
 
 DEATH = Death(frozenset({"127.77.3.1"}), 10, 12, 1_000)
-CUT = Asked(RegionName("us"), 5, 15, has_begun=True, fault="RemoteProtocolError: peer closed connection")
+CUT = SdkCall(RegionName("us"), 5, 15, has_begun=True, fault="RemoteProtocolError: peer closed connection")
 NOBODY = replace(CUT, left_ns=20, ended_ns=30, has_begun=False, fault="nobody listens at '127.77.3.1'")
 
 
@@ -33,5 +33,5 @@ def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:
         (replace(CUT, left_ns=13), Cause.OTHER),
     ],
 )
-def test_a_failure_is_of_the_death_that_explains_it_or_of_none(asked: Asked, cause: Cause) -> None:
+def test_a_failure_is_of_the_death_that_explains_it_or_of_none(asked: SdkCall, cause: Cause) -> None:
     assert _failure(asked, DEATH) == (cause, asked.has_begun, asked.fault)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loadgen.demo.watch import Cause
-from loadgen.studies.failover.cases import Outcome
+from loadgen.studies.failover.cases import CaseOutcome
 from loadgen.studies.failover.page import page_of
 
 MACHINE = {"cpu": "A CPU", "cores": 2, "memory_gib": 8, "kernel": "6", "python": "CPython 3.11", "core": "plain Python"}
 BENCH = {"death_ms_at_10_replicas_in_3_regions": 0.1234, "snapshot_bytes_at_10000_replicas_in_3_regions": 2048}
-GOOD = Outcome("1 killed", False, False, 0.1, 2.0, 1.0, 1.5, 100, ((Cause.IN_FLIGHT, True, "cut"),), 0)
+GOOD = CaseOutcome("1 killed", False, False, 0.1, 2.0, 1.0, 1.5, 100, ((Cause.IN_FLIGHT, True, "cut"),), 0)
 BESIDE = replace(GOOD, case="1 beside", has_sibling=True, served_s=None)
 
 
-def page(*outcomes: Outcome) -> str:
+def page(*outcomes: CaseOutcome) -> str:
     return page_of(outcomes, BENCH, {**MACHINE, "busy": 0.5})
 
 

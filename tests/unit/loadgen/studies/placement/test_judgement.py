@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.figures import Figures
 from loadgen.studies.experiments import Experiment, Point
-from loadgen.studies.placement.judgement import Verdict, all_goodputs, bends, goodput, verdict, verdicts
+from loadgen.studies.placement.judgement import PointVerdict, all_goodputs, bends, goodput, verdict, verdicts
 from loadgen.studies.placement.systems import BEFORE, LLM_D, LMETRIC, OURS, SGLANG
 
 QUANTILES = ("p50", "p90", "mean")
@@ -17,7 +17,7 @@ def figures(rate: float, ttft_s: float | None) -> Figures:
     return {"total": {"requests_per_s": rate, "ttft_ms": ttft}}
 
 
-def judged(**runs: tuple[float, float | None]) -> Verdict:
+def judged(**runs: tuple[float, float | None]) -> PointVerdict:
     """Verdict on runs by throughput and mean TTFT; Nightside has 100 requests/s and 1 s unless given."""
     names = {"ours": OURS, "before": BEFORE, "sglang": SGLANG, "lmetric": LMETRIC, "llm_d": LLM_D}
     told = {names[key]: figures(*value) for key, value in ({"ours": (100.0, 1.0)} | runs).items()}

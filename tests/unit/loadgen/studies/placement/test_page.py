@@ -13,7 +13,7 @@ from loadgen.studies.cells import Results
 from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.placement.constants import Constant
 from loadgen.studies.placement.page import page_of
-from loadgen.studies.placement.plan import Evaluation, evaluation
+from loadgen.studies.placement.plan import PlacementEvaluation, evaluation
 from loadgen.studies.placement.reasons import reason_of
 from loadgen.studies.placement.systems import LMETRIC, OURS, OURS_EXACT, SGLANG
 from tests.support.traces import published
@@ -23,7 +23,7 @@ TRIED = Constant("peer_queue_length_max", "10", ("3", "10", "30"), "As good as a
 
 
 @cache
-def plan() -> Evaluation:
+def plan() -> PlacementEvaluation:
     return evaluation(None, constants=(TRIED,))
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from gateway.core.kernel.config import PlacementConfig
 from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.placement.constants import CONSTANTS, Constant
-from loadgen.studies.placement.plan import SEEDS, SEEDS_FULL, Evaluation, evaluation
+from loadgen.studies.placement.plan import SEEDS, SEEDS_FULL, PlacementEvaluation, evaluation
 from loadgen.studies.placement.systems import BASELINES, BEFORE, LLM_D, OURS, STRONGEST, SYSTEMS
 from tests.support.traces import published
 
@@ -19,11 +19,11 @@ TRIED = Constant("peer_queue_length_max", "10", ("3", "10", "30"), "As good as a
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> PlacementEvaluation:
     return evaluation(published(tmp_path_factory.mktemp("traces")), constants=(TRIED,))
 
 
-def cells_of(plan: Evaluation) -> Iterator[ScenarioCell]:
+def cells_of(plan: PlacementEvaluation) -> Iterator[ScenarioCell]:
     """One cell of each point and run."""
     seen = set()
     for cell in all_cells(plan.experiments):
@@ -32,26 +32,26 @@ def cells_of(plan: Evaluation) -> Iterator[ScenarioCell]:
             yield cell
 
 
-def test_every_cell_is_a_scenario(plan: Evaluation) -> None:
+def test_every_cell_is_a_scenario(plan: PlacementEvaluation) -> None:
     for cell in cells_of(plan):
         assert cell.scenario().runs[0].name == cell.run_name
 
 
-def test_every_point_has_a_key_of_its_own(plan: Evaluation) -> None:
+def test_every_point_has_a_key_of_its_own(plan: PlacementEvaluation) -> None:
     """Points that are the same under another name may share a key."""
     first = {cell.point.name: cell for cell in cells_of(plan) if cell.run_name == OURS}
     keys = {cell.cell().key() for cell in first.values()}
     assert len(keys) >= len(first) - len(plan.sweeps)
 
 
-def test_points_of_an_experiment_have_names_of_their_own(plan: Evaluation) -> None:
+def test_points_of_an_experiment_have_names_of_their_own(plan: PlacementEvaluation) -> None:
     names = [experiment.name for experiment in plan.experiments]
     assert len(set(names)) == len(names)
     for experiment in plan.experiments:
         assert len({point.name for point in experiment.points}) == len(experiment.points)
 
 
-def test_workloads_are_played_by_everybody_and_sweeps_by_the_strongest(plan: Evaluation) -> None:
+def test_workloads_are_played_by_everybody_and_sweeps_by_the_strongest(plan: PlacementEvaluation) -> None:
     assert len(plan.workloads) == 18
     for series in plan.workloads:
         assert series.experiment.run_names == list(SYSTEMS)
@@ -62,7 +62,7 @@ def test_workloads_are_played_by_everybody_and_sweeps_by_the_strongest(plan: Eva
     assert set(STRONGEST) <= set(BASELINES)
 
 
-def test_a_sweep_has_a_point_for_each_load_and_both_loops_are_swept(plan: Evaluation) -> None:
+def test_a_sweep_has_a_point_for_each_load_and_both_loops_are_swept(plan: PlacementEvaluation) -> None:
     assert {"clients a region", "programs/s a region", "recorded arrivals, times"} == {
         each.axis for each in plan.sweeps
     }
@@ -71,7 +71,7 @@ def test_a_sweep_has_a_point_for_each_load_and_both_loops_are_swept(plan: Evalua
         assert list(series.loads) == sorted(series.loads)
 
 
-def test_each_experiment_tells_llm_d_how_fast_its_own_engines_prefill(plan: Evaluation) -> None:
+def test_each_experiment_tells_llm_d_how_fast_its_own_engines_prefill(plan: PlacementEvaluation) -> None:
     rates = {"llama-3.1-8b-l4": 8333, "llama-3.1-8b-h100": 125_000}
     for cell in cells_of(plan):
         if cell.run_name == LLM_D:
@@ -80,7 +80,7 @@ def test_each_experiment_tells_llm_d_how_fast_its_own_engines_prefill(plan: Eval
             assert config.affinity_prefill_bytes == rates[scenario.preset], cell.title
 
 
-def test_a_spike_is_over_before_it_is_looked_at(plan: Evaluation) -> None:
+def test_a_spike_is_over_before_it_is_looked_at(plan: PlacementEvaluation) -> None:
     assert len(plan.spikes) == 5
     for spike in plan.spikes:
         calm, spiked = (ScenarioCell("", point, {"name": "run"}, 1).scenario() for point in spike.experiment.points)
@@ -91,14 +91,14 @@ def test_a_spike_is_over_before_it_is_looked_at(plan: Evaluation) -> None:
         assert all(curve and curve[-1][1] == 0 and curve[-1][0] < calm.warm_up for curve in curves)
 
 
-def test_larger_fleets_have_as_many_more_users(plan: Evaluation) -> None:
+def test_larger_fleets_have_as_many_more_users(plan: PlacementEvaluation) -> None:
     (series,) = (each for each in plan.cases if each.experiment.name == "case, fleets")
     scenarios = [ScenarioCell("", point, {"name": "run"}, 1).scenario() for point in series.experiment.points]
     sizes = [(sum(map(len, each.fleet().values())), sum(c.clients or 0 for c in each.clients)) for each in scenarios]
     assert sizes == [(6, 90), (24, 360), (96, 1440)]
 
 
-def test_what_is_lost_is_lost_while_it_is_looked_at(plan: Evaluation) -> None:
+def test_what_is_lost_is_lost_while_it_is_looked_at(plan: PlacementEvaluation) -> None:
     lost = [each for each in plan.cases if "lost" in each.experiment.name]
     assert len(lost) == 4
     for series in lost:
@@ -109,7 +109,7 @@ def test_what_is_lost_is_lost_while_it_is_looked_at(plan: Evaluation) -> None:
         assert len(scenario.faults) == (in_region if "region" in series.experiment.name else 1)
 
 
-def test_a_constant_is_tried_alone(plan: Evaluation) -> None:
+def test_a_constant_is_tried_alone(plan: PlacementEvaluation) -> None:
     experiments = plan.sensitivity[TRIED.key]
     assert len(experiments) == 6
     for experiment in experiments:
@@ -125,7 +125,7 @@ def test_constants_are_settings() -> None:
         Constant("overflow", "on", ("off",), "")
 
 
-def test_what_is_held_out_is_played_only_when_it_is_looked_at(plan: Evaluation, tmp_path: Path) -> None:
+def test_what_is_held_out_is_played_only_when_it_is_looked_at(plan: PlacementEvaluation, tmp_path: Path) -> None:
     assert plan.held_out == ()
     looked = evaluation(published(tmp_path), look=True)
     assert [each.experiment.name for each in looked.held_out] == ["held out, azure", "held out, mtbench"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from loadgen.studies.placement.plan import evaluation
-from loadgen.studies.placement.reasons import REASONS, Reason, reason_of
+from loadgen.studies.placement.reasons import REASONS, ReasonClass, reason_of
 
 
 def test_the_first_that_is_about_a_point_is_its_reason() -> None:
-    told = (Reason(("skewed, 9",), "few"), Reason(("skewed", "other"), "many"))
+    told = (ReasonClass(("skewed, 9",), "few"), ReasonClass(("skewed", "other"), "many"))
     assert [reason_of(point, told) for point in ("skewed, 9 replicas", "skewed day", "other")] == [
         "few",
         "many",

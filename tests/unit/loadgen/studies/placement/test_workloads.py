@@ -9,7 +9,7 @@ import pytest
 from loadgen.simulator.scenario import Scenario
 from loadgen.studies.experiments import ScenarioCell
 from loadgen.studies.placement.workloads import (
-    Workload,
+    PlacementWorkload,
     as_recorded,
     at_rate,
     few_large,
@@ -22,7 +22,7 @@ from tests.support.traces import published
 GENERATED = workloads(find_traces(None))
 
 
-def scenario(workload: Workload) -> Scenario:
+def scenario(workload: PlacementWorkload) -> Scenario:
     return ScenarioCell("test", workload.point, {"name": "run"}, 1).scenario()
 
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.vocabulary import Category
 from loadgen.studies.prompts.convergence import (
     ANSWERS,
-    Asked,
+    CountedRequest,
     Learnt,
     PaperRule,
     Static,
@@ -36,8 +36,8 @@ def test_as_written_it_leaves_cjk_too_far_off_and_four_bytes_for_all_further() -
 
 def test_only_what_does_not_fit_and_goes_short_counts_as_misrouted() -> None:
     """Requests have twice as many tokens as four bytes each would give: the static estimate is half."""
-    warm = [Asked(Category.CJK, 4000, 2000, 0)] * ANSWERS
-    long, fits, longer = (Asked(Category.CJK, size, size // 2, 0) for size in (20_000, 8_000, 200_000))
+    warm = [CountedRequest(Category.CJK, 4000, 2000, 0)] * ANSWERS
+    long, fits, longer = (CountedRequest(Category.CJK, size, size // 2, 0) for size in (20_000, 8_000, 200_000))
     found = followed([*warm, long, fits, longer], Static(), 1000)
     assert found.requests == 3
     assert found.misrouted == {Category.CJK: pytest.approx(1 / 3)}

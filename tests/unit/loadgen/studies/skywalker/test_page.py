@@ -41,8 +41,8 @@ from loadgen.studies.skywalker.plan import (
     VARIANTS,
     WORTH,
     WORTH_AND_CREDIT,
-    Axis,
-    Evaluation,
+    SettingAxis,
+    SkyWalkerEvaluation,
     Traces,
     evaluation,
     find_traces,
@@ -85,7 +85,7 @@ def without(experiment: str, point: str, run: str) -> str:
     return page_of(PLAN, Results(kept), {})["skywalker.md"]
 
 
-def results(plan: Evaluation = PLAN, rates: Mapping[str, float] | None = None) -> Results:
+def results(plan: SkyWalkerEvaluation = PLAN, rates: Mapping[str, float] | None = None) -> Results:
     """Equal results for all runs but those with a rate given here."""
     found = {}
     for cell in all_cells(plan.experiments):
@@ -209,7 +209,7 @@ def test_it_says_what_was_fitted() -> None:
 
 
 @pytest.mark.parametrize("axis", [axis for axis in AXES if axis.default is not None], ids=lambda axis: axis.name)
-def test_a_default_is_what_the_code_has(axis: Axis) -> None:
+def test_a_default_is_what_the_code_has(axis: SettingAxis) -> None:
     (changes,) = (dict(of_run) for value, _, of_run in axis.values if value == axis.default)
     assert RunSection.model_validate(changes).as_config() == CoreConfig()
 

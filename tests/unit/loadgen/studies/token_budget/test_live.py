@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gateway.config.reading import read_region_file
-from loadgen.studies.token_budget.live import BLIND, DESIGNS, Seen, at, middle, plans, region_file
+from loadgen.studies.token_budget.live import BLIND, DESIGNS, FirstTokens, at, middle, plans, region_file
 from loadgen.studies.token_budget.live_command import section
 
 
@@ -21,15 +21,15 @@ def test_a_gateway_takes_the_file_of_every_design(tmp_path: Path, design: str) -
 
 
 def test_every_design_is_asked_the_same() -> None:
-    one, other = list(plans(1, Seen())), list(plans(1, Seen()))
+    one, other = list(plans(1, FirstTokens())), list(plans(1, FirstTokens()))
     assert [(each.at_s, each.words) for each in one] == [(each.at_s, each.words) for each in other]
     assert [each.at_s for each in one] == sorted(each.at_s for each in one)
     assert {each.words for each in one} == {200, 16_000}
 
 
 def test_the_section_has_a_row_for_each_and_says_what_failed() -> None:
-    seen = Seen([0.1, 0.2], [0.3, 0.4], [5.0], ["no"])
-    text = section({BLIND: [seen], "split": [Seen()]}, {"cpu": "A CPU", "cores": 2}, 0.5)
+    seen = FirstTokens([0.1, 0.2], [0.3, 0.4], [5.0], ["no"])
+    text = section({BLIND: [seen], "split": [FirstTokens()]}, {"cpu": "A CPU", "cores": 2}, 0.5)
     assert "| one pool, pushed blindly | 0.20 (0.20–0.20) |" in text
     assert "| split | – |" in text
     assert text.rstrip().endswith("| 0 |")

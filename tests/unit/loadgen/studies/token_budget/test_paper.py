@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from loadgen.planner.cited import LLAMA_3_70B_A100
-from loadgen.planner.fleet import Seats, Sizing
+from loadgen.planner.fleet import SeatCounting, Sizing
 from loadgen.studies.token_budget.paper import AZURE, LMSYS, LOADS, RATE_PER_S, THRESHOLD, PaperLoad
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_fleets_by_formula_are_table_2_s_within_two_percent(load: PaperLoad) -> None:
-    sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), RATE_PER_S, Seats.RESERVED)
+    sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), RATE_PER_S, SeatCounting.RESERVED)
     whole, split = sizing.homogeneous(), sizing.split(THRESHOLD)
     assert whole.instances == pytest.approx(load.homogeneous, rel=0.02)
     assert split.short.instances == pytest.approx(load.short, rel=0.02)
@@ -32,7 +32,7 @@ def test_shares_and_means_are_those_that_it_tells() -> None:
 def test_figure_6_rises_for_azure_and_peaks_for_lmsys() -> None:
     saved = {}
     for load in LOADS:
-        sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), RATE_PER_S, Seats.RESERVED)
+        sizing = Sizing(LLAMA_3_70B_A100, load.lengths(), RATE_PER_S, SeatCounting.RESERVED)
         whole = sizing.homogeneous().instances or 1
         saved[load.name] = [1 - (sizing.split(2**power).instances or 0) / whole for power in range(10, 16)]
     azure, lmsys = saved[AZURE.name], saved[LMSYS.name]

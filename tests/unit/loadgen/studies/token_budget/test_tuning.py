@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import TINY
-from loadgen.planner.lengths import Shape
-from loadgen.studies.token_budget.tuning import Ask, Setting, World, play
+from loadgen.planner.lengths import RequestShape
+from loadgen.studies.token_budget.tuning import TimedRequest, TuningCell, TuningWorld, play
 
-QUICK = Setting("Azure-derived", "drift", 0, 1, quick=True)
+QUICK = TuningCell("Azure-derived", "drift", 0, 1, quick=True)
 SECOND = 1_000_000_000
 
 
-def world(threshold: int, short: EngineConfig) -> World:
-    return World((short, TINY), (1, 2), replace(QUICK, threshold=threshold))
+def world(threshold: int, short: EngineConfig) -> TuningWorld:
+    return TuningWorld((short, TINY), (1, 2), replace(QUICK, threshold=threshold))
 
 
 def test_the_same_setting_gives_the_same_figures_and_another_seed_others() -> None:
@@ -26,7 +26,7 @@ def test_requests_go_by_their_estimates() -> None:
     for threshold, in_short in ((16, 0), (2_048, 20)):
         these = world(threshold, replace(TINY, context_tokens_max=2_048))
         for number in range(20):
-            these.ask(number, Ask(number * SECOND, Shape(40, 10)), is_counted=True)
+            these.ask(number, TimedRequest(number * SECOND, RequestShape(40, 10)), is_counted=True)
         these.run_out()
         assert these.score.counted == 20
         assert these.score.in_short == in_short
@@ -40,8 +40,8 @@ def test_answers_that_the_short_pool_cuts_bring_a_tuned_threshold_down_and_no_ot
     )
     for these in (tuned, still):
         for number in range(600):
-            shape = Shape(1_700, 600 if number % 25 == 0 else 10)
-            these.ask(number, Ask(number * SECOND, shape), is_counted=True)
+            shape = RequestShape(1_700, 600 if number % 25 == 0 else 10)
+            these.ask(number, TimedRequest(number * SECOND, shape), is_counted=True)
         these.run_out()
         assert these.score.counted == 600
     assert tuned.score.troubles["cut"] > 0, "half of all name no maximum"

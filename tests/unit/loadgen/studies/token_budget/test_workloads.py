@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.planner.lengths import Shape
+from loadgen.planner.lengths import RequestShape
 from loadgen.studies.token_budget.workloads import WORKLOADS, present
 from loadgen.traces.files import TraceError
 
@@ -27,7 +27,7 @@ def test_a_recorded_one_comes_in_its_own_order(tmp_path: Path) -> None:
     lines = ['{"timestamp": 3000, "input_length": 900, "output_length": 5, "hash_ids": [1, 2]}',
              '{"timestamp": 0, "input_length": 20, "output_length": 7, "hash_ids": [3]}']  # fmt: skip
     (tmp_path / "mooncake" / "conversation_trace.jsonl").write_text("\n".join(lines))
-    assert WORKLOADS["mooncake"].shapes(tmp_path) == [Shape(20, 7), Shape(900, 5)]
+    assert WORKLOADS["mooncake"].shapes(tmp_path) == [RequestShape(20, 7), RequestShape(900, 5)]
 
 
 def test_one_that_is_not_there_says_so(tmp_path: Path) -> None:

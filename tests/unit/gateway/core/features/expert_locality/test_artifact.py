@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.features.expert_locality.artifact import CELLS_MAX, Shape, UnusableArtifact, digest_of
+from gateway.core.features.expert_locality.artifact import CELLS_MAX, MoeShape, UnusableArtifact, digest_of
 from gateway.core.features.expert_locality.signature import Comparer
 from tests.support.locality import artifact_of
 
@@ -30,9 +30,9 @@ def floats(*numbers: float) -> bytes:
         (replace(GOOD, clusters=10**9), "1000000000 clusters"),
         (replace(GOOD, centroids=floats(1, 0, 0, 0, 0, 0)), "not of length 1"),
         (replace(GOOD, centroids=floats(1, 0, 0, 0, float("inf"), 0)), "centroids: holds what is no number"),
-        (replace(GOOD, shape=Shape(0, 3)), "no such model"),
-        (replace(GOOD, shape=Shape(1024, CELLS_MAX)), "no such model"),
-        (replace(GOOD, shape=Shape(2, 3, "x" * 200)), "fingerprint is too long"),
+        (replace(GOOD, shape=MoeShape(0, 3)), "no such model"),
+        (replace(GOOD, shape=MoeShape(1024, CELLS_MAX)), "no such model"),
+        (replace(GOOD, shape=MoeShape(2, 3, "x" * 200)), "fingerprint is too long"),
     ],
 )
 def test_what_nothing_can_be_compared_with_is_refused_in_words(wrong: object, fault: str) -> None:
@@ -45,7 +45,7 @@ def test_a_digest_is_of_all_that_is_compared_with_and_of_nothing_else() -> None:
     assert digest_of(replace(GOOD, rho=(0.5,), calibration="other")) == digest
     others = [
         replace(GOOD, mask=(1,)),
-        replace(GOOD, shape=Shape(2, 3, "another")),
+        replace(GOOD, shape=MoeShape(2, 3, "another")),
         replace(GOOD, idf=floats(1, 1, 1, 1, 1, 2)),
         artifact_of([[1, 0, 0], [0, 0, 1]], layers=2),
     ]

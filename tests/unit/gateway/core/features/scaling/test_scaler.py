@@ -8,8 +8,8 @@ from gateway.core.features.scaling.vocabulary import (
     Heard,
     PoolKey,
     PoolSettings,
-    Reason,
     Sample,
+    ScalingReason,
     ScalingReport,
     ScalingSettings,
     Want,
@@ -50,7 +50,7 @@ def test_an_idle_neighbour_is_counted_on_for_as_long_as_it_is_heard() -> None:
     look(there, 0, ready=4, to=EU)
     here.hear(heard(there, "us-1", US, 0))
     assert look(here, 1, running=20).wanted == 1
-    assert look(here, 9, running=20).reason is Reason.BORROWS
+    assert look(here, 9, running=20).reason is ScalingReason.BORROWS
     assert look(here, 12, running=20).wanted == 4
 
 
@@ -88,7 +88,7 @@ def test_a_plan_for_the_day_is_a_floor() -> None:
     it = scaler(pool=pool)
     assert look(it, 0, minute=3 * 60).wanted == 1
     risen = look(it, 1, minute=6 * 60)
-    assert (risen.wanted, risen.reason) == (3, Reason.BOUNDS)
+    assert (risen.wanted, risen.reason) == (3, ScalingReason.BOUNDS)
     assert look(it, 2, minute=19 * 60 + 59).least == 3
     assert look(it, 3, minute=20 * 60).least == 1
     assert pool.least_at(3 * 60) == 1, "before the first of the day, the last of the day before"
