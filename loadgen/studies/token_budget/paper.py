@@ -41,7 +41,8 @@ AZURE = PaperLoad(
     "Azure-derived",
     (
         LengthStep(256, 0.2429), LengthStep(512, 0.2210), LengthStep(1_024, 0.1917), LengthStep(2_048, 0.1444),
-        LengthStep(4_096, 0.0885), LengthStep(8_192, 0.0285), LengthStep(16_384, 0.0397), LengthStep(32_768, 0.0285), LengthStep(65_536, 0.0148),
+        LengthStep(4_096, 0.0885), LengthStep(8_192, 0.0285), LengthStep(16_384, 0.0397),
+        LengthStep(32_768, 0.0285), LengthStep(65_536, 0.0148),
     ),
     (0.10, 0.05),
     361, 72, 229, 0.166,
@@ -51,7 +52,8 @@ LMSYS = PaperLoad(
     "LMSYS-derived",
     (
         LengthStep(64, 0.25876), LengthStep(128, 0.23746), LengthStep(256, 0.20854), LengthStep(512, 0.16083),
-        LengthStep(1_024, 0.09566), LengthStep(2_048, 0.03384), LengthStep(4_096, 0.00424), LengthStep(8_192, 0.00007), LengthStep(16_384, 0.0006),
+        LengthStep(1_024, 0.09566), LengthStep(2_048, 0.03384), LengthStep(4_096, 0.00424),
+        LengthStep(8_192, 0.00007), LengthStep(16_384, 0.0006),
     ),
     (0.755, 0.10),
     265, 155, 8, 0.385,
