@@ -49,7 +49,6 @@ _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTA
 FOREIGN = {
     "apiVersion": "Kubernetes",
     "model_list": "LiteLLM",
-    "receivers": "OpenTelemetry's collector",
     "servingEngineSpec": "vLLM's production stack",
 }
 """Keys that mark another program's file, of which only the syntax is checked."""

@@ -30,8 +30,8 @@ def test_each_limit_of_what_was_taken_over_names_a_test() -> None:
 
 
 def test_what_is_not_promised_is_said() -> None:
-    assert SECTIONS["Not promised"].count("\n- **") >= 8
-    assert not named_on(SECTIONS["Not promised"])
+    assert SECTIONS["Limits"].count("\n- **") >= 8
+    assert not named_on(SECTIONS["Limits"])
 
 
 @pytest.mark.parametrize("test", named_on(PAGE), ids=str)
