@@ -37,7 +37,7 @@ class Section:
 
 
 def sections() -> Iterator[Section]:
-    for text in PAGE.read_text().split("\n## ")[1:]:
+    for text in PAGE.read_text().partition("\n## Limits\n")[0].split("\n## ")[1:]:
         title = text.partition("\n")[0]
         theirs, ours = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
         shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
