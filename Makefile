@@ -137,8 +137,9 @@ docs: ## Build the documentation site in build/docs; broken links and anchors fa
 	@PYTHON="$(PYTHON)" .ci/setup-docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
-metrics-page: setup ## Write docs/reference/metrics.md: every series of a gateway, and its alerts.
+metrics-page: setup ## Write docs/reference/metrics.md and controller_metrics.md: every series.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/reference/metrics.md
+	$(BIN)/nightside controller metrics -o docs/reference/controller_metrics.md
 
 log-events-page: setup ## Write docs/reference/log_events.md: every log event, and what to do.
 	$(BIN)/nightside controller log-events -o docs/reference/log_events.md

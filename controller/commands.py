@@ -16,6 +16,7 @@ import click
 import uvloop
 import yaml
 
+from controller import metrics_page
 from controller.app import ControllerHandle, run_controller
 from controller.config import ControllerFile, read_controller_file
 from controller.config_keys_cli import config_keys
@@ -120,6 +121,16 @@ def log_events(output: Path | None) -> None:
         click.echo(markdown(), nl=False)
     else:
         output.write_text(markdown(), encoding="utf-8")
+
+
+@cli.command()
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to this file.")
+def metrics(output: Path | None) -> None:
+    """List every series of a controller's metrics: name, type, labels and meaning."""
+    if output is None:
+        click.echo(metrics_page.markdown(), nl=False)
+    else:
+        output.write_text(metrics_page.markdown(), encoding="utf-8")
 
 
 def _check_certificates(controller: ControllerFile) -> None:

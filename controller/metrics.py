@@ -23,6 +23,26 @@ _PREFIX = "nightside_controller_"
 _WAITS = (1, 2, 5, 10, 20, 60, 120, 300)
 _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
+_READ_AT_SCRAPE = {
+    "gateways_attached": "Gateways connected to this controller.",
+    "replicas": "Registered replicas.",
+    "replicas_away": "Replicas assigned to another gateway than their home gateway.",
+    "replicas_orphaned": "Replicas without an eligible gateway.",
+    "registry_faults": "Announced replicas that are not valid.",
+    "places_refused": "Gateways refused because their region or jurisdiction contradicts the operators' table.",
+    "frozen": "1 while automatic failover and reassignment are suspended.",
+    "store_failing": "1 while writing to the store fails.",
+    "documents_pending": "Documents that wait for a write to the store.",
+    "term": "Term of the leading controller.",
+    "version": "Version of the last write to the store.",
+    "ready": "1 while the readiness check `/ready` succeeds.",
+    "leading": "1 while this controller holds the lease and leads.",
+    "lease_seconds": "Time until the lease ends; infinite for a store without leases.",
+    "records_version": "Version of the record tree that is known to be published; 0: unknown.",
+    "records_failing": "1 while publishing the newest records fails.",
+}
+"""Meaning of each level that is read at a scrape."""
+
 
 class ControllerMetrics(ServerWatch):
     """An observer of the driver and of the gateways' streams."""
@@ -75,6 +95,10 @@ class ControllerMetrics(ServerWatch):
         self._journal_stopped = self._level(
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
         )
+        self._gateways = self._level(
+            "gateways", "Registered gateways, by condition: `unknown`, `up`, `down` or `returning`.", ("condition",)
+        )
+        self._read_at_scrape = {name: self._level(name, words) for name, words in _READ_AT_SCRAPE.items()}
         ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
@@ -91,40 +115,27 @@ class ControllerMetrics(ServerWatch):
         is_ready: Callable[[], bool],
         lease_left_s: Callable[[], float],
     ) -> None:
-        """Add the metrics that are read at each scrape."""
+        """Follow the state that is read at each scrape."""
         core = manager.core
-        conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
         for condition in Condition:
-            conditions.follow(lambda wanted=condition: _conditions(manager)[wanted], condition)  # type: ignore[misc]
-        for name, words, read in (
-            ("gateways_attached", "Gateways connected to this controller.", attached),
-            ("replicas", "Registered replicas.", lambda: len(manager.registry.replicas)),
-            ("replicas_away", "Replicas assigned to another gateway than their home gateway.", lambda: _away(manager)),
-            (
-                "replicas_orphaned",
-                "Replicas without an eligible gateway.",
-                lambda: sum(n for n, _ in core.orphans.values()),
-            ),
-            ("registry_faults", "Announced replicas that are not valid.", lambda: len(manager.registry.faults)),
-            (
-                "places_refused",
-                "Gateways refused because their region or jurisdiction contradicts the operators' table.",
-                lambda: len(manager.places_refused),
-            ),
-            ("frozen", "1 while automatic failover and reassignment are suspended.", lambda: bool(core.frozen)),
-            ("store_failing", "1 while writing to the store fails.", lambda: bool(manager.store_writer.fault)),
-            (
-                "documents_pending",
-                "Documents that wait for a write to the store.",
-                lambda: manager.store_writer.pending,
-            ),
-            ("term", "Term of the leading controller.", lambda: manager.store_writer.version.term),
-            ("version", "Version of the last write to the store.", lambda: manager.store_writer.version.version),
-            ("ready", "1 while the readiness check `/ready` succeeds.", is_ready),
-            ("leading", "1 while this controller holds the lease and leads.", lambda: lease_left_s() > 0),
-            ("lease_seconds", "Time until the lease ends; infinite for a store without leases.", lease_left_s),
+            self._gateways.follow(lambda wanted=condition: _conditions(manager)[wanted], condition)  # type: ignore[misc]
+        for name, read in (
+            ("gateways_attached", attached),
+            ("replicas", lambda: len(manager.registry.replicas)),
+            ("replicas_away", lambda: _away(manager)),
+            ("replicas_orphaned", lambda: sum(n for n, _ in core.orphans.values())),
+            ("registry_faults", lambda: len(manager.registry.faults)),
+            ("places_refused", lambda: len(manager.places_refused)),
+            ("frozen", lambda: bool(core.frozen)),
+            ("store_failing", lambda: bool(manager.store_writer.fault)),
+            ("documents_pending", lambda: manager.store_writer.pending),
+            ("term", lambda: manager.store_writer.version.term),
+            ("version", lambda: manager.store_writer.version.version),
+            ("ready", is_ready),
+            ("leading", lambda: lease_left_s() > 0),
+            ("lease_seconds", lease_left_s),
         ):
-            self._level(name, words).follow(read)
+            self._read_at_scrape[name].follow(read)
 
     def add(self, collectors: Iterable[Collector]) -> None:
         """Add the collectors of another part that counts by itself."""
@@ -143,11 +154,9 @@ class ControllerMetrics(ServerWatch):
             self._moved.add(amount=len(effect.owners))
 
     def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
-        """Add the metrics of a controller that publishes records."""
-        self._level("records_version", "Version of the record tree that is known to be published; 0: unknown.").follow(
-            published
-        )
-        self._level("records_failing", "1 while publishing the newest records fails.").follow(is_failing)
+        """Follow the publication of records."""
+        self._read_at_scrape["records_version"].follow(published)
+        self._read_at_scrape["records_failing"].follow(is_failing)
 
     def records_ended(self, result: str) -> None:
         self._records.add(result)

@@ -29,12 +29,3 @@ async def test_the_runbook_goes_as_the_page_says(tmp_path: Path, unused_tcp_port
             assert printed.strip() == "", block.commands
         else:
             assert is_as_shown(printed, block.shown), f"{block.commands}\nprinted:\n{printed}\nshown:\n{block.shown}"
-
-
-def test_every_alert_is_in_the_runbooks_table() -> None:
-    table = PAGE.read_text().partition("## What every alert means")[2].partition("\n## ")[0]
-    listed = set(re.findall(r"\b[A-Z]\w+\b", table))
-    for page in ("how_to/alerts.md", "concepts/controller.md"):
-        alerts = re.findall(r"^### Nightside(\w+)$", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
-        assert alerts, page
-        assert set(alerts) <= listed, page
