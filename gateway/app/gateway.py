@@ -33,6 +33,7 @@ from gateway.app.takeover import GatewayParts, Takeover
 from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.app.unlisted_hosts import UnlistedHosts
 from gateway.app.wording import in_words
+from gateway.config.classifiers import plug_in_of
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -390,7 +391,12 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
-        contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
+        contents=ContentReader(
+            lambda tenant: in_force.config.content.tenants.get(tenant),
+            observed.core.has_thresholds,
+            media_tokens,
+            lambda: plug_in_of(in_force.config.content.classifier),
+        ),
         media_tokens=media_tokens,
         promises=next((each.promises for each in observed.features if each.promises is not None), NO_PROMISES),
         allowances=next((each.allowances for each in observed.features if each.allowances is not None), no_allowances),
