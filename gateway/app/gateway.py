@@ -38,7 +38,7 @@ from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
-from gateway.core.vocabulary import TargetKind
+from gateway.core.vocabulary import Category, TargetKind, TenantName
 from gateway.door.admin import GatewayAdminSources, make_admin_app
 from gateway.door.api import ClientApi
 from gateway.door.health import Notes
@@ -375,6 +375,10 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, observed.core.first_served)
     media_tokens = MediaTokens(lambda: in_force.config.content, observed.core.context_max)
+
+    def category_of(tenant: TenantName) -> Category | None:
+        return in_force.config.content.tenants.get(tenant)
+
     return ClientApi(
         context,
         HttpSettings.from_config(in_force.config),
@@ -392,7 +396,7 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(
-            lambda tenant: in_force.config.content.tenants.get(tenant),
+            category_of,
             observed.core.has_thresholds,
             media_tokens,
             lambda: plug_in_of(in_force.config.content.classifier),

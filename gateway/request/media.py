@@ -135,8 +135,8 @@ class MediaTokens:
         settings: Callable[[], MediaSettings],
         context_max: Callable[[ModelName], int] = lambda _: 0,
     ) -> None:
-        """`settings` gives what is assumed and declared. `context_max` gives the context of a model in tokens; 0 where it is unknown. Both are read anew for each
-        request, since they change at run time."""
+        """`settings` gives the assumed and the declared tokens. `context_max` gives the context of a model in tokens; 0
+        where it is unknown. Both are read anew for each request, since they change at run time."""
         self._settings = settings
         self._context_max = context_max
         self._learnt: dict[tuple[ModelName, MediaKind], _Learnt] = {}
