@@ -630,7 +630,7 @@ class InvariantWatch:
         waiting = view.alike(visit.queue, leg.request_id)
         earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
         starter = view.core.requests.get(leg.request_id)
-        line_of = view.core.waiting.order.line_of
+        queue_of = view.core.waiting.order.line_of
         own = None if starter is None else line_of(starter)
         alike = {
             each: found
