@@ -33,11 +33,12 @@ from gateway.app.takeover import GatewayParts, Takeover
 from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.app.unlisted_hosts import UnlistedHosts
 from gateway.app.wording import in_words
+from gateway.config.classifiers import plug_in_of
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.kernel.events import DrainLifted, DrainRequested
-from gateway.core.vocabulary import TargetKind
+from gateway.core.vocabulary import Category, TargetKind, TenantName
 from gateway.door.admin import GatewayAdminSources, make_admin_app
 from gateway.door.api import ClientApi
 from gateway.door.health import Notes
@@ -374,6 +375,10 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, observed.core.first_served)
     media_tokens = MediaTokens(lambda: in_force.config.content, observed.core.context_max)
+
+    def category_of(tenant: TenantName) -> Category | None:
+        return in_force.config.content.tenants.get(tenant)
+
     return ClientApi(
         context,
         HttpSettings.from_config(in_force.config),
@@ -390,7 +395,12 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
-        contents=ContentReader(lambda: in_force.config.content, observed.core.has_thresholds, media_tokens),
+        contents=ContentReader(
+            category_of,
+            observed.core.has_thresholds,
+            media_tokens,
+            lambda: plug_in_of(in_force.config.content.classifier),
+        ),
         media_tokens=media_tokens,
         promises=next((each.promises for each in observed.features if each.promises is not None), NO_PROMISES),
         allowances=next((each.allowances for each in observed.features if each.allowances is not None), no_allowances),

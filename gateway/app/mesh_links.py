@@ -16,6 +16,7 @@ from gateway.app.observed_core import LAST_BYTES_S, ObservedCore
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
+from gateway.door.settings import cache_salts_of
 from gateway.peers.exchange.stream_callbacks import StreamCallbacks
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from gateway.peers.heartbeats import Heartbeats
@@ -24,7 +25,6 @@ from gateway.peers.ownership import OwnershipAsker
 from gateway.peers.peer_links import PeerRoster
 from gateway.peers.server import PeerServer, PeerService
 from gateway.records.control_metrics import ControlLevels
-from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
@@ -170,7 +170,7 @@ def make_peer_server(
         on_refused=lambda: observed.metrics.peer_refused("called"),
         log=observed.log,
         explain=observed.explain_to,
-        cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
+        cache_salts=cache_salts_of(config),
         pass_priority=config.pass_priority,
         why_closed=observed.why_closed,
         on_malformed=observed.metrics.forward_malformed,

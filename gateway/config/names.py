@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainSerializer, Strict, ValidatorFunctionWrapHandler, WrapValidator
 
-MODEL_NAME_LENGTH_MAX = 256
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX
+
 PROMPT_BLOCKS_MAX = 2**20
 AUTO_MODELS: tuple[str, ...] = ()
 """Value of `models: auto`; a list in the file cannot be empty."""

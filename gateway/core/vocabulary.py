@@ -5,6 +5,7 @@ No decisions are made here. One word stands for one thing, in code, config, metr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NewType
 
@@ -20,6 +21,8 @@ ModelName = NewType("ModelName", str)
 PoolName = NewType("PoolName", str)
 TenantName = NewType("TenantName", str)
 RequestId = NewType("RequestId", str)
+
+MODEL_NAME_LENGTH_MAX = 256
 
 DEFAULT_POOL = PoolName("default")
 PREFIX_HASH_BYTES = 8
@@ -138,6 +141,12 @@ class Category(Word):
     CJK = "cjk"
     MIXED = "mixed"
     """Other text, several kinds, or not examined."""
+
+
+Classifier = Callable[[bytes], Category]
+"""Function from excerpts of a text in UTF-8, together at most half a kilobyte and never empty, to its category. It runs
+on the event loop for each request that is estimated, so it has microseconds. An exception of it counts as the gateway's
+own error, and affects that request alone."""
 
 
 class ServiceClass(Word):

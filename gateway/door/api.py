@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from gateway.config.content import ContentConfig
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, TenantName
 from gateway.door import errors
@@ -132,7 +133,7 @@ class ClientApi:
         self._on_fault = on_fault
         self._names = names or ModelNames()
         self._contents = contents
-        self._media_tokens = media_tokens or MediaTokens()
+        self._media_tokens = media_tokens or MediaTokens(ContentConfig)
         self._promises = promises
         self._entrance = ClientAccess(
             settings,

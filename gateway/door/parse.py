@@ -13,6 +13,7 @@ from os import urandom
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
+from gateway.config.content import ContentConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.value import value
@@ -71,7 +72,7 @@ _FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
     BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
 }
 _OWN_NAMES = ModelNames()
-_AS_ASSUMED = MediaTokens()
+_AS_ASSUMED = MediaTokens(ContentConfig)
 _IN_LINES = frozenset({TRACEPARENT, TRACESTATE})
 _SESSION_BLOCKS = 4
 """Leading blocks of the prefix that identify a session, if the client gives no hint."""

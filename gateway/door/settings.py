@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from gateway.config.sections import CorsConfig, EngineCacheConfig, GatewayConfig
+from gateway.config.sections import CorsConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.request.cache_salts import CacheSalts
 
@@ -57,7 +57,7 @@ class HttpSettings(Struct, frozen=True):
     shutdown_s: float = 2.0
     """Seconds that handlers have to end after they are cancelled at the end of a drain."""
     cors: CorsConfig = field(default_factory=CorsConfig)
-    cache_salts: CacheSalts = field(default_factory=lambda: CacheSalts(EngineCacheConfig()))
+    cache_salts: CacheSalts = field(default_factory=CacheSalts)
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> Self:
@@ -89,5 +89,11 @@ class HttpSettings(Struct, frozen=True):
             header_count_max=limits.header_count_max,
             headers_s=limits.headers_wait_ns / _SECOND_NS,
             idle_connection_s=limits.idle_connection_ns / _SECOND_NS,
-            cache_salts=CacheSalts(config.engine_cache, config.cache_secret),
+            cache_salts=cache_salts_of(config),
         )
+
+
+def cache_salts_of(config: GatewayConfig) -> CacheSalts:
+    """Salts for the engines' prefix caches, as the region file says who shares one."""
+    cache = config.engine_cache
+    return CacheSalts(config.cache_secret, isolate_tenants=cache.isolate_tenants, shared_tenants=cache.shared_tenants)

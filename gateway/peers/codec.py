@@ -15,13 +15,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX, PROMPT_BLOCKS_MAX
+from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
+    MODEL_NAME_LENGTH_MAX,
     PREFIX_HASH_BYTES,
     Connector,
     ControlVersion,

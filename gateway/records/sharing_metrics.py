@@ -55,7 +55,7 @@ class SharingLevels(Collector):
             "Recent rate of placements from a queue with waiting requests, per second.",
             labels=["model"],
         )
-        for label, rate in _summed(figures.drain_rates, self._model).items():
+        for label, rate in _summed(figures.drains, self._model).items():
             drains.add_metric([label], rate)
         yield drains
         yield GaugeMetricFamily(

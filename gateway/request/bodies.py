@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX
 from gateway.request import engine_api
 
 _NOTHING = msgspec.Raw()

@@ -6,10 +6,10 @@ gateway.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 
-from gateway.config.sections import EngineCacheConfig
 from gateway.core.vocabulary import TenantName
 from gateway.request.bodies import Body
 from gateway.request.legs import CacheSalt
@@ -28,11 +28,13 @@ class CacheSalts:
     """Cache isolation from the region file. This gateway's own prefix index is kept apart by `domain`, an engine's
     cache by `salt`: tenants that share one share the other."""
 
-    def __init__(self, config: EngineCacheConfig, secret: str | None = None) -> None:
-        """Read the settings. `secret` has to be the same in all regions. Without one, any client with direct access to
-        an engine can compute each tenant's salt."""
-        self._isolates = config.isolate_tenants
-        self._shared = frozenset(map(TenantName, config.shared_tenants))
+    def __init__(
+        self, secret: str | None = None, *, isolate_tenants: bool = True, shared_tenants: Iterable[str] = ()
+    ) -> None:
+        """`secret` has to be the same in all regions. Without one, any client with direct access to an engine can
+        compute each tenant's salt. `shared_tenants` share one salt."""
+        self._isolates = isolate_tenants
+        self._shared = frozenset(map(TenantName, shared_tenants))
         self._key = b"" if secret is None else blake2b(secret.encode(), person=_PERSON).digest()
         self._salt = lru_cache(_REMEMBERED_MAX)(self._hashed)
 

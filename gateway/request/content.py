@@ -14,9 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gateway.config.classifiers import SAMPLED, Classifier, find_classifier
-from gateway.config.content import ContentConfig
-from gateway.core.vocabulary import Category, ModelName, TenantName
+from gateway.core.vocabulary import Category, Classifier, ModelName, TenantName
 from gateway.request.bodies import Body, is_set
 from gateway.request.classifying import SAMPLE_BYTES, classify
 from gateway.request.media import MediaKind, MediaTokens, kind_of, kind_of_data
@@ -66,27 +64,30 @@ class ContentReader:
     """Reads the content of bodies for models whose pools need token counts."""
 
     def __init__(
-        self, config: Callable[[], ContentConfig], counts: Callable[[ModelName], bool], media_tokens: MediaTokens
+        self,
+        category_of: Callable[[TenantName], Category | None],
+        counts: Callable[[ModelName], bool],
+        media_tokens: MediaTokens,
+        classifier: Callable[[], Classifier | None] = lambda: None,
     ) -> None:
-        """Set up the reader. `counts`: true for models whose pools are chosen by tokens; bodies for others are not
-        read. `media_tokens` estimates media parts."""
-        self._config = config
+        """Set up the reader. `category_of`: category of all prompts of a tenant, where one is declared. `counts`: true
+        for models whose pools are chosen by tokens; bodies for others are not read. `media_tokens` estimates media
+        parts. `classifier`: a plug-in's, in place of the built-in one."""
+        self._category_of = category_of
         self._counts = counts
         self._media_tokens = media_tokens
+        self._classifier = classifier
 
     def read(self, body: Body, model: ModelName, tenant: TenantName, said: Category | None) -> Content | None:
         """Return the content; None if the model does not need it. `said`: category declared by the client."""
         if not self._counts(model):
             return None
-        config = self._config()
-        category = said or config.tenants.get(tenant)
-        classifier = classify if config.classifier == SAMPLED else find_classifier(config.classifier)
         return content_of(
             body,
             partial(self._media_tokens.of, model),
             media_tokens_max=self._media_tokens.assumed_max(model),
-            category=category,
-            classifier=classifier,
+            category=said or self._category_of(tenant),
+            classifier=self._classifier() or classify,
         )
 
 

@@ -10,16 +10,15 @@ body. Nothing of a part is kept, and no request fails because of anything found 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import log2
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from xxhash import xxh3_64_digest
 
-from gateway.config.content import ContentConfig
 from gateway.core.vocabulary import ModelName, Word
 from gateway.request.bodies import Body
 
@@ -111,27 +110,44 @@ class Media(Struct, frozen=True):
     text_bytes: int
 
 
+class DeclaredTokens(Protocol):
+    """Tokens of one media part of each kind, as declared for one model."""
+
+    def tokens_of(self, kind: str, /) -> int | None:
+        """Tokens of one part; None: not declared."""
+
+
+class MediaSettings(Protocol):
+    """Tokens of media parts: assumed of all models, and declared for some."""
+
+    @property
+    def models(self) -> Mapping[str, DeclaredTokens]: ...
+
+    def tokens_of(self, kind: str, /) -> int:
+        """Tokens assumed of one part."""
+
+
 class MediaTokens:
     """Tokens of one part by model and kind: declared, learnt or assumed."""
 
     def __init__(
         self,
-        config: Callable[[], ContentConfig] = ContentConfig,
+        settings: Callable[[], MediaSettings],
         context_max: Callable[[ModelName], int] = lambda _: 0,
     ) -> None:
-        """`context_max` gives the context of a model in tokens; 0 where it is unknown. Both are read anew for each
-        request, since they change at run time."""
-        self._config = config
+        """`settings` gives the assumed and the declared tokens. `context_max` gives the context of a model in tokens; 0
+        where it is unknown. Both are read anew for each request, since they change at run time."""
+        self._settings = settings
         self._context_max = context_max
         self._learnt: dict[tuple[ModelName, MediaKind], _Learnt] = {}
 
     def of(self, model: ModelName, kind: MediaKind) -> int:
-        config = self._config()
-        declared = config.models.get(model)
+        settings = self._settings()
+        declared = settings.models.get(model)
         tokens = None if declared is None else declared.tokens_of(kind)
         if tokens is None:
             learnt = self._learnt.get((model, kind))
-            tokens = config.tokens_of(kind) if learnt is None else learnt.used
+            tokens = settings.tokens_of(kind) if learnt is None else learnt.used
         return tokens
 
     def assumed_max(self, model: ModelName) -> int | None:

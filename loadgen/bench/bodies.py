@@ -27,7 +27,7 @@ from gateway.request.media import MediaTokens
 
 _SETTINGS = HttpSettings(GatewayId("gw"), Place(RegionName("us-east-1"), Jurisdiction("US")))
 _CALLER = Caller(RequestId("r"), TenantName("default"), ("", ""))
-_CONTENTS = ContentReader(ContentConfig, lambda _: True, MediaTokens())
+_CONTENTS = ContentReader(lambda _: None, lambda _: True, MediaTokens(ContentConfig))
 """Reader that examines every model's bodies, as where pools are distinguished by token counts."""
 _ROUNDS = 3
 _MILLISECOND_NS = 1_000_000

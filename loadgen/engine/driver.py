@@ -186,7 +186,7 @@ class EngineDriver:
                 pause_s = self._seconds(output.at_ns - feed.last_token_ns) / output.count
                 self.metrics[feed.rank].inter_token.observe(pause_s, output.count)
                 feed.add(output.count, output.at_ns)
-            case engine_model.FirstToken():
+            case engine_model.FirstTokenMade():
                 self.metrics[feed.rank].first_token.observe(self._seconds(output.at_ns - feed.submitted_ns))
                 feed.add(1, output.at_ns)
             case engine_model.Admitted():

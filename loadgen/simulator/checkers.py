@@ -630,15 +630,15 @@ class InvariantWatch:
         waiting = view.alike(visit.queue, leg.request_id)
         earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
         starter = view.core.requests.get(leg.request_id)
-        line_of = view.core.waiting.order.line_of
-        own = None if starter is None else line_of(starter)
+        queue_of = view.core.waiting.order.queue_of
+        own = None if starter is None else queue_of(starter)
         alike = {
             each: found
             for each in earlier
             if (found := view.core.requests.get(each)) is None
             or own is None
-            or (line := line_of(found)) is None
-            or line is own
+            or (queue := queue_of(found)) is None
+            or queue is own
         }
         where = f"at {view.spec.gateway_id}"
         if view.core.placer.takes_full_replicas:

@@ -60,7 +60,7 @@ async def measured(folder: Path, *relays: Relay, measures: Sequence[MeasureName]
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_our_gateway_is_measured_in_every_way(tmp_path: Path) -> None:
     run = await measured(tmp_path, NIGHTSIDE)
     assert run.faults == {}

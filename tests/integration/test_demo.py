@@ -125,6 +125,7 @@ def test_overflow_lands_on_engines_that_share_their_work_too(
     assert "eu-west-1" in landed
 
 
+@pytest.mark.nightly
 def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
     with nightside_demo("--serve") as process:
         printed = read_until(process, "Ctrl-C")

@@ -16,7 +16,9 @@ PAGE = (FOLDER / "three_regions.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("one_region", 6), ("three_regions", 10)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("one_region", 6), pytest.param("three_regions", 10, marks=pytest.mark.nightly)]
+)
 async def test_the_walk_goes_as_the_page_says(
     name: str, count: int, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:

@@ -18,7 +18,7 @@ from gateway.core.kernel.requests import RequestState
 from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import TenantName
-from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
+from tests.unit.gateway.core.kernel.test_waiting_requests import LLAMA, request
 
 INPUT_MAX, OUTPUT_MAX = 400, 200
 BACKLOG = 3
@@ -44,7 +44,7 @@ class Run:
         self.waiting.order_by(FairOrder(self.shares, lambda _: self.rng.random()))
         self.running: list[RequestState] = []
         self.number = 0
-        self.waiting = dict.fromkeys(self.names, 0)
+        self.counts = dict.fromkeys(self.names, 0)
         self.served = dict.fromkeys(self.names, 0.0)
         """Charges per tenant, divided by weight: as charged at the start, and corrected at the end of each request."""
 
@@ -54,7 +54,7 @@ class Run:
         charge = arrived.queue_part = self.shares.opened(name)
         self.shares.joined(charge.account)
         self.waiting.join(arrived)
-        self.waiting[name] += 1
+        self.counts[name] += 1
 
     def start(self) -> None:
         head = self.waiting.head_of(LLAMA)
@@ -62,7 +62,7 @@ class Run:
         self.waiting.leave(head)
         self.shares.left(charge_of(head).account)
         name = head.profile.tenant
-        self.waiting[name] -= 1
+        self.counts[name] -= 1
         before = charge_of(head).account.counter
         limit = self.rng.choice([None, OUTPUT_MAX])
         head.profile = replace(head.profile, output_tokens_max=limit)
@@ -80,7 +80,7 @@ class Run:
 
     def step(self) -> None:
         for name in self.names[:2]:
-            while self.waiting[name] < BACKLOG:
+            while self.counts[name] < BACKLOG:
                 self.arrive(name)
         if self.rng.random() < 0.2:
             self.arrive(self.names[2])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.config.sections import EngineCacheConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived
@@ -198,7 +198,7 @@ class Called:
             self.clock,
             self.core.turn,
             forwards_max=peering.forwards_max,
-            cache_salts=CacheSalts(EngineCacheConfig()),
+            cache_salts=CacheSalts(),
             pass_priority=False,
             why_closed=str,
             on_malformed=lambda _: None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.config.sections import EngineCacheConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.events import ConfigApplied
@@ -243,7 +243,7 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
         clock=clock,
         turn_over=driver.run,
         explain=explain,
-        cache_salts=CacheSalts(EngineCacheConfig()),
+        cache_salts=CacheSalts(),
         why_closed=lambda: "".join(closed_because),
         on_malformed=malformed.append,
         on_refused=lambda: None,

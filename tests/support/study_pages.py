@@ -382,7 +382,7 @@ def token_budget_small(folder: Path) -> Pages:
 
 def _token_budget(names: list[str], *, is_small: bool) -> Pages:
     found = {each: _token_budget_figures(each) for each in token_budget_cells(names, quick=is_small)}
-    reader = token_budget_page.Reader(found, names, quick=is_small)
+    reader = token_budget_page.FigureReader(found, names, quick=is_small)
     elsewhere = {} if is_small else {"Live: a burst of long prompts beside short chat": "Measured.\n"}
     return token_budget_page.page_of(reader, elsewhere)
 
@@ -451,7 +451,9 @@ def token_budget_classifier(folder: Path) -> Pages:
     drawn = {name: found(name) for name in ("static", "as written", "ours")}
     texts = {each: {way: found(each, way) for way in ("static", "looks")} for each in ("fours", "threes")}
     return {
-        "token-budget-classifier.md": prompts_page.page_of(prompts_page.Measured(documents, seen, 2.5, drawn, texts))
+        "token-budget-classifier.md": prompts_page.page_of(
+            prompts_page.PromptFigures(documents, seen, 2.5, drawn, texts)
+        )
     }
 
 

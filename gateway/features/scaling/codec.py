@@ -6,9 +6,8 @@ No value from the wire is used unchecked: a message that breaks a bound raises W
 
 from __future__ import annotations
 
-from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.core.features.scaling.vocabulary import WHOLE, PoolKey, PoolLoad, ScalingReport, Way
-from gateway.core.vocabulary import ModelName, PoolName, RegionName
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, ModelName, PoolName, RegionName
 from gateway.features.scaling.config import CONCURRENCY_MAX, REPLICAS_MAX
 from mesh.wire import MICROSECOND_NS, read_id, read_text, require, require_few
 from protos.mesh.v1 import peer_pb2 as pb

@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from msgspec.structs import replace
 
-from gateway.config.sections import EngineCacheConfig, PeeringConfig
+from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.events import DrainRequested
 from gateway.core.vocabulary import (
@@ -199,7 +199,7 @@ async def test_each_tenant_has_a_salt_of_its_own_here_too(callee: Callee) -> Non
     await callee.read()
     (asked,) = callee.engine.asked
     body = read_body(asked.path, BODY, passes_priority=False)
-    assert asked.cache_salt == CacheSalts(EngineCacheConfig()).salt(TENANT, body.salt, body)
+    assert asked.cache_salt == CacheSalts().salt(TENANT, body.salt, body)
     assert asked.cache_salt is not None
 
 

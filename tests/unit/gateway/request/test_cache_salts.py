@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gateway.config.sections import EngineCacheConfig
 from gateway.core.placement.prefix_chain import prefix_salt
 from gateway.core.vocabulary import ModelName, TenantName
 from gateway.request.bodies import read_body
@@ -15,7 +14,7 @@ from gateway.request.engine_api import CHAT_PATH, COUNT_TOKENS_PATH
 from gateway.request.legs import CacheSalt
 
 ACME, BETA, GAMMA = TenantName("acme"), TenantName("beta"), TenantName("gamma")
-APART = CacheSalts(EngineCacheConfig())
+APART = CacheSalts()
 
 
 def salt_of(tenant: TenantName, salts: CacheSalts = APART, path: str = CHAT_PATH, **fields: Any) -> CacheSalt | None:
@@ -39,7 +38,7 @@ def test_each_tenant_and_each_salt_of_its_own_is_apart_from_all_others() -> None
 def test_it_is_the_same_in_every_gateway_and_does_not_change_between_versions() -> None:
     """Different salts would lose engines' caches on an upgrade, and would not match those of regions not upgraded
     yet."""
-    assert text_of(ACME) == text_of(ACME, CacheSalts(EngineCacheConfig())) == "67db0e9304be5c5e6f8e1d3004e9bc26"
+    assert text_of(ACME) == text_of(ACME, CacheSalts()) == "67db0e9304be5c5e6f8e1d3004e9bc26"
     assert text_of(ACME, cache_salt="s") == "4d239b476dd4cc0a8cdf854eb1715632"
 
 
@@ -49,12 +48,12 @@ def test_engines_take_it_whatever_the_tenant_or_the_client_is_called() -> None:
 
 
 def test_a_secret_makes_others_that_nobody_can_work_out() -> None:
-    one, other = (CacheSalts(EngineCacheConfig(), secret) for secret in ("a" * 32, "b" * 32))
+    one, other = (CacheSalts(secret) for secret in ("a" * 32, "b" * 32))
     assert len({text_of(ACME), text_of(ACME, one), text_of(ACME, other)}) == 3
 
 
 def test_tenants_that_share_on_purpose_are_one_to_engines_and_to_us() -> None:
-    shared = CacheSalts(EngineCacheConfig(shared_tenants=(ACME, BETA)))
+    shared = CacheSalts(shared_tenants=(ACME, BETA))
     assert text_of(ACME, shared) == text_of(BETA, shared) != text_of(GAMMA, shared)
     assert text_of(ACME, shared, cache_salt="s") != text_of(ACME, shared)
     assert shared.domain(ACME) == shared.domain(BETA) != shared.domain(GAMMA)
@@ -62,7 +61,7 @@ def test_tenants_that_share_on_purpose_are_one_to_engines_and_to_us() -> None:
 
 
 def test_without_isolation_bodies_go_out_as_they_came_and_everybody_is_one() -> None:
-    off = CacheSalts(EngineCacheConfig(isolate_tenants=False))
+    off = CacheSalts(isolate_tenants=False)
     assert salt_of(ACME, off, cache_salt="s") is None
     assert off.domain(ACME) == off.domain(BETA)
 
@@ -81,7 +80,7 @@ def test_whether_it_replaces_one_of_the_client_s_is_told() -> None:
 @pytest.mark.parametrize("config", [{}, {"shared_tenants": (ACME, BETA)}, {"isolate_tenants": False}])
 def test_our_own_knowledge_of_prompts_is_kept_apart_just_as_engines_are(config: dict[str, Any]) -> None:
     """A match that no engine has would send requests to the wrong place; a missed match costs a prefill."""
-    salts, model = CacheSalts(EngineCacheConfig(**config)), ModelName("m")
+    salts, model = CacheSalts(**config), ModelName("m")
     callers = [(tenant, own) for tenant in (ACME, BETA, GAMMA) for own in (None, "s", "t")]
     for tenant, own in callers:
         for other, others in callers:

@@ -146,7 +146,7 @@ class TestReader:
     CONFIG = ContentConfig(image_tokens=7, tenants={TenantName("coders"): Category.CODE})
 
     def read(self, *, tenant: str = "others", said: Category | None = None, model: str = "m") -> Content | None:
-        reader = ContentReader(lambda: self.CONFIG, lambda name: name == "m", MediaTokens(lambda: self.CONFIG))
+        reader = ContentReader(self.CONFIG.tenants.get, lambda name: name == "m", MediaTokens(lambda: self.CONFIG))
         raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": TEXTS["prose"]}]}).encode()
         body = read_body(CHAT_PATH, raw, passes_priority=False)
         return reader.read(body, ModelName(model), TenantName(tenant), said)
@@ -162,7 +162,7 @@ class TestReader:
     def test_assumed_image_tokens_alone_refuse_no_request(self) -> None:
         """An estimate may exceed the longest pool's context by half, and assumed tokens alone stay within that half."""
         tokens = MediaTokens(lambda: self.CONFIG, lambda _: 40)
-        reader = ContentReader(lambda: self.CONFIG, lambda _: True, tokens)
+        reader = ContentReader(self.CONFIG.tenants.get, lambda _: True, tokens)
         image = {"type": "image_url", "image_url": {"url": PICTURE}}
 
         def extra(images: int) -> int:

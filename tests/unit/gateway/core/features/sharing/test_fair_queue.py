@@ -11,7 +11,7 @@ from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND
-from tests.unit.gateway.core.kernel.test_admission import LLAMA, request
+from tests.unit.gateway.core.kernel.test_waiting_requests import LLAMA, request
 
 ACME, ZETA = "acme", "zeta"
 NO_SLACK = SharingConfig(prefix_slack_tokens=0)
