@@ -89,3 +89,23 @@ def test_every_page_says_what_it_is_for_and_shows_an_example_first() -> None:
         assert page.name in WITHOUT_AN_EXAMPLE or re.search(r"^(```|    \S|!\[)", "\n".join(beginning), re.MULTILINE), (
             page
         )
+
+
+GENERATED = {
+    "command_line.md",
+    "controller_file.md",
+    "controller_metrics.md",
+    "errors.md",
+    "log_events.md",
+    "metrics.md",
+    "region_file.md",
+}
+
+
+def test_every_page_ends_with_its_limits() -> None:
+    folders = ("get_started", "how_to", "concepts", "reference")
+    pages = [page for folder in folders for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+    last = {page.name: re.findall(r"^## (.+)$", page.read_text(), flags=re.MULTILINE)[-1:] for page in pages}
+
+    assert last.keys() > GENERATED
+    assert {name for name, heading in last.items() if heading != ["Limits"]} == GENERATED
