@@ -59,8 +59,16 @@ class ControllerMetrics(ServerWatch):
             "streams_refused_total", "Gateway streams refused by the controller, by reason.", ("reason",)
         )
         self._store_errors = self._tally("store_errors_total", "Writes to the store that failed.")
-        self._orders = self._tally("orders_total", "Commands of operators, by command and result.", ("order", "result"))
-        self._recoveries = self._tally("recoveries_total", "Recoveries of gateways that ended, by result.", ("result",))
+        self._orders = self._tally(
+            "orders_total",
+            "Commands of operators, by command and result: `applied`, `refused`, `not known`, `not written`.",
+            ("order", "result"),
+        )
+        self._recoveries = self._tally(
+            "recoveries_total",
+            "Recoveries of gateways that ended, by result: `done`, `failed`, `timed_out`.",
+            ("result",),
+        )
         self._restarts = self._tally(
             "loop_restarts_total", "Background tasks that failed and were restarted.", ("loop",)
         )
@@ -68,17 +76,22 @@ class ControllerMetrics(ServerWatch):
             "log_lines_lost_total", "Log lines dropped because standard error was blocked for too long."
         )
         self._reloads = self._tally(
-            "reloads_total", "Files reloaded while the controller runs, by result.", ("part", "result")
+            "reloads_total",
+            "Files reloaded while the controller runs, by result: `applied`, `refused`.",
+            ("part", "result"),
         )
         self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Encoded size of each snapshot sent.", _SIZES, ())
         self.registry.register(self._sizes)
         self._records = self._tally(
             "records_attempts_total",
-            "Calls of the record provider that write or check a record tree, by result.",
+            "Publications of the record tree, by result: `published`, `put_right` after a change by others, `refused`, "
+            "`outdated`, `failed`.",
             ("result",),
         )
         self._record_calls = self._tally(
-            "records_calls_total", "API calls of the record provider, by call and result.", ("call", "result")
+            "records_calls_total",
+            "API calls of the record provider, by call and result: `done`, `failed`, `throttled`.",
+            ("call", "result"),
         )
         self._in_sync = Distribution(
             _PREFIX + "records_in_sync_seconds",
