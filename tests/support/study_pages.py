@@ -336,7 +336,7 @@ def balanceroute_small(folder: Path) -> Pages:
 
 def _balanceroute(names: list[str], *, is_small: bool) -> Pages:
     def figures(setting: object, keeps: bool) -> Figures:
-        where = repr(setting)
+        where = repr(setting).replace("BalanceCell(", "Setting(")
         loads = [[round(made(where, worker, step, high=90_000)) for step in range(20)] for worker in range(8)]
         largest = made(where, "largest", low=20_000, high=90_000)
         return Made(
@@ -388,7 +388,7 @@ def _token_budget(names: list[str], *, is_small: bool) -> Pages:
 
 
 def _token_budget_figures(cell: TokenBudgetSetting) -> Figures:
-    names = repr(cell).replace("Setting(", "Cell(")
+    names = repr(cell).replace("BudgetCell(", "Cell(")
     match cell.kind:
         case "sized":
             grid = paper.GRID if cell.load != "mooncake" else paper.GRID[:4]
