@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from urllib.parse import unquote
 
@@ -345,7 +345,7 @@ class ClientApi:
         exchange, caller = call.exchange, call.caller
         assert caller is not None, "it was let in"
         if self._context.port.is_open(caller.request_id):  # another one began while this body arrived
-            caller = call.caller = replace(caller, request_id=fresh_request_id())
+            caller.request_id = fresh_request_id()
         headers: Headers = engine_headers(exchange.headers, caller.request_id)
         parsed = read_request(
             call.path,

@@ -16,7 +16,6 @@ from xxhash import xxh3_64_hexdigest
 from gateway.config.content import ContentConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
-from gateway.core.value import value
 from gateway.core.vocabulary import (
     PREFIX_HASH_BYTES,
     Category,
@@ -81,35 +80,60 @@ _SHOWN_MAX = 40
 _FAULT_MAX = 120
 
 
-@value
 class ParsedRequest:
-    profile: RequestProfile
-    body: bytes
-    """Body as the client sent it, but for the model's name where the client used an alias."""
-    asked_model: str = ""
-    """Alias that the client used; empty if it named the model itself."""
-    stores_response: bool = False
-    cache_salt: CacheSalt | None = None
-    media: Media | None = None
-    """Media parts of the prompt; None if there are none."""
+    """Request that a client posted, as read by the gateway."""
+
+    __slots__ = ("asked_model", "body", "cache_salt", "media", "profile", "stores_response")
+
+    def __init__(
+        self,
+        profile: RequestProfile,
+        body: bytes,
+        *,
+        asked_model: str,
+        stores_response: bool,
+        cache_salt: CacheSalt | None,
+        media: Media | None,
+    ) -> None:
+        self.profile = profile
+        self.body = body
+        """Body as the client sent it, but for the model's name where the client used an alias."""
+        self.asked_model = asked_model
+        """Alias that the client used; empty if it named the model itself."""
+        self.stores_response = stores_response
+        self.cache_salt = cache_salt
+        self.media = media
+        """Media parts of the prompt; None if there are none."""
 
 
-@value
 class Caller:
     """Identity and wishes of the client, by key and headers."""
 
-    request_id: RequestId
-    tenant: TenantName
-    session_hints: tuple[str, str]
-    """Values of the headers for a session and for a user; empty where absent."""
-    key: ClientKey | None = None
-    """Key that the client showed; None where the gateway needs none."""
-    category: Category | None = None
-    """Kind of the prompt, if the client names it."""
-    service_class: ServiceClass | None = None
-    """Service class that the client asks for; None if it names none."""
-    patience_ns: int | None = None
-    """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
+    __slots__ = ("category", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        tenant: TenantName,
+        session_hints: tuple[str, str],
+        *,
+        key: ClientKey | None = None,
+        category: Category | None = None,
+        service_class: ServiceClass | None = None,
+        patience_ns: int | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.tenant = tenant
+        self.session_hints = session_hints
+        """Values of the headers for a session and for a user; empty where absent."""
+        self.key = key
+        """Key that the client showed; None where the gateway needs none."""
+        self.category = category
+        """Kind of the prompt, if the client names it."""
+        self.service_class = service_class
+        """Service class that the client asks for; None if it names none."""
+        self.patience_ns = patience_ns
+        """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -137,10 +161,10 @@ def read_caller(
         request_id,
         named or own,
         hints,
-        key,
-        _category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
-        _class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
-        _patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
+        key=key,
+        category=_category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
+        service_class=_class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
+        patience_ns=_patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
     )
 
 
@@ -245,9 +269,14 @@ def read_request(
         sent_bytes=0 if media is None else media.sent_bytes,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
-    if model == asked:
-        return ParsedRequest(profile, raw, stores_response=body.stores_response, cache_salt=salted, media=media)
-    return ParsedRequest(profile, body_for(raw, model), asked, body.stores_response, salted, media)
+    return ParsedRequest(
+        profile,
+        raw if model == asked else body_for(raw, model),
+        asked_model="" if model == asked else asked,
+        stores_response=body.stores_response,
+        cache_salt=salted,
+        media=media,
+    )
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:

@@ -18,7 +18,7 @@ from gateway.request.engine_errors import decode, status_in
 
 _ABORTS = frozenset({"abort", "error"})
 """Finish reasons of answers that the engine stopped by itself."""
-RECOMPUTED = b'"recomputed"'
+RECOMPUTED = '"recomputed"'
 """Stop reason of vllm-ascend for an answer that a decode worker gave up to make room; the finish reason says `stop`,
 although it is no end. A client's stop text may be the same, so only answers of decode workers are checked for it."""
 _NO_ROOM = 503
@@ -60,14 +60,18 @@ class AnswerFault:
     """JSON of the error event."""
 
 
-@value
 class AnswerFacts:
     """Facts that a whole answer states about itself."""
 
-    fault: AnswerFault | None
-    usage: TokenUsage | None = None
-    response_id: str | None = None
-    """Id under which a responses API may keep the answer."""
+    __slots__ = ("fault", "response_id", "usage")
+
+    def __init__(
+        self, fault: AnswerFault | None, usage: TokenUsage | None = None, response_id: str | None = None
+    ) -> None:
+        self.fault = fault
+        self.usage = usage
+        self.response_id = response_id
+        """Id under which a responses API may keep the answer."""
 
 
 def inspect_answer(body: bytes, *, may_give_up: bool = False) -> AnswerFacts:

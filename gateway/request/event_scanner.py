@@ -14,7 +14,7 @@ from gateway.request import answers
 from gateway.request.answer_events import TokenUsage
 from gateway.request.answers import AnswerFault
 from gateway.request.engine_errors import decode
-from gateway.request.sse import EventFramer, events, fields
+from gateway.request.sse import CARRIAGE_RETURN, EventFramer, events, fields
 
 EVENT_BYTES_MAX_DEFAULT = 1 << 20
 _BLOCKS_REMEMBERED = 4
@@ -67,10 +67,7 @@ class EventScanner:
         is_within = framer.is_crossing
         if not framer.pending and data.endswith(b"\n\n"):  # most pieces are whole events and need no copy
             framer.is_crossing = False
-            if not self.saw_token or self._is_marked(data):
-                return self._examine(data, is_within=is_within)
-            self._pass_over(data)
-            return data
+            return self._examine(data, is_within=is_within)
         block = framer.take(data)
         if not block:
             return block
@@ -115,7 +112,7 @@ class EventScanner:
             if payload.startswith(b"[DONE]"):
                 continue
             left -= 1
-            count -= not answers.has_content(decode(payload))
+            count -= not (answers.is_plain_token(payload) or answers.has_content(decode(payload)))
         return count
 
     @property
@@ -138,9 +135,12 @@ class EventScanner:
 
     def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
         """Scan whole events. `is_within`: the block begins with the rest of an event too large to be held."""
-        if self.saw_token and not is_last and b"\r" not in block and not self._is_marked(block):
-            self._pass_over(block)
-            return block
+        if self.saw_token and not is_last and CARRIAGE_RETURN not in block:
+            text = _searchable(block)
+            if not self._is_marked(text):
+                self.data_events += text.count("\ndata:") + text.startswith("data:")
+                self._recent.append(block)
+                return block
         offset = 0
         for event in events(block):
             if not is_within:
@@ -152,10 +152,6 @@ class EventScanner:
         self._recent.append(block)
         return block
 
-    def _pass_over(self, block: bytes) -> None:
-        self.data_events += block.count(b"\ndata:") + block.startswith(b"data:")
-        self._recent.append(block)
-
     def _pass_unseen(self, part: bytes, *, is_within: bool) -> bytes:
         """Release a part of an oversized event, which counts as a token."""
         self.data_events += not is_within
@@ -163,14 +159,14 @@ class EventScanner:
             self._saw_first_token()
         return part
 
-    def _is_marked(self, data: bytes) -> bool:
+    def _is_marked(self, text: str) -> bool:
         """Return true if an event may be more than a token. Content may contain the markers too; then the JSON
         decides."""
-        if b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n"):
+        if "error" in text or '"abort"' in text or text.endswith("[DONE]\n\n"):
             return True
-        if self._may_give_up and answers.RECOMPUTED in data:
+        if self._may_give_up and answers.RECOMPUTED in text:
             return True
-        return self._ends_by_type and _is_typed_mark(data)
+        return self._ends_by_type and _is_typed_mark(text)
 
     def _take(self, event: bytes, *, is_last: bool) -> None:
         name, payload = fields(event)
@@ -180,7 +176,7 @@ class EventScanner:
             self.done = True
             return
         self.data_events += 1
-        if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload):
+        if self.saw_token and not is_last and name != b"error" and not self._is_marked(_searchable(payload)):
             return
         if not name and not self._may_give_up and (is_token := answers.is_plain_token(payload)) is not None:
             self._has_choices = True
@@ -235,19 +231,25 @@ class EventScanner:
     def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
         """Payloads of the last blocks that contain a marker, newest first."""
         for block in reversed(self._recent):
-            for event in reversed(events(block)) if marker in block else ():
+            for event in reversed(events(block)) if block.find(marker) >= 0 else ():
                 payload = fields(event)[1]
                 if payload is not None:
                     yield payload
 
 
-def _is_typed_mark(data: bytes) -> bool:
+def _searchable(data: bytes) -> str:
+    """Return the bytes as text of as many characters: several searches in it take half as long as in bytes, where `in`
+    first makes and drops an exception."""
+    return data.decode("latin-1")
+
+
+def _is_typed_mark(text: str) -> bool:
     """Markers of an end that is an event of its own."""
     return (
-        b'"message_' in data
-        or b'"response.completed"' in data
-        or b'"response.incomplete"' in data
-        or b'"response.failed"' in data
+        '"message_' in text
+        or '"response.completed"' in text
+        or '"response.incomplete"' in text
+        or '"response.failed"' in text
     )
 
 

@@ -7,6 +7,8 @@ event larger than may be held: it passes in parts, and its end is still found.
 
 from __future__ import annotations
 
+CARRIAGE_RETURN = ord("\r")
+
 
 class EventFramer:
     """Framer of one stream: gathers pieces until they complete events."""
@@ -59,7 +61,7 @@ class EventFramer:
 def events(block: bytes) -> list[bytes]:
     """Split a block into events, each with its blank line."""
     found: list[bytes] = []
-    start, size, has_carriages = 0, len(block), b"\r" in block
+    start, size, has_carriages = 0, len(block), CARRIAGE_RETURN in block
     while start < size:
         end = _first_boundary(block, start) if has_carriages else block.find(b"\n\n", start) + 2
         if end < 2:
@@ -71,7 +73,7 @@ def events(block: bytes) -> list[bytes]:
 
 def fields(event: bytes) -> tuple[bytes, bytes | None]:
     """Return the event's name and its data; None for a comment."""
-    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and CARRIAGE_RETURN not in event:
         return b"", event[5:].strip()  # most events are one line of data and an empty one
     name = b""
     data: list[bytes] = []

@@ -3,7 +3,6 @@ that they agree. It looks at no byte of an answer and at no clock."""
 
 from __future__ import annotations
 
-from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile, Word
 from gateway.request.legs import RequestSummary
 
@@ -25,12 +24,16 @@ class Counted(Word):
     """Estimate from the length in bytes."""
 
 
-@value
 class TokensUsed:
-    prompt: int
-    prompt_counted: Counted
-    output: int
-    output_counted: Counted
+    """Tokens to charge for, and how they were counted."""
+
+    __slots__ = ("output", "output_counted", "prompt", "prompt_counted")
+
+    def __init__(self, prompt: int, prompt_counted: Counted, output: int, output_counted: Counted) -> None:
+        self.prompt = prompt
+        self.prompt_counted = prompt_counted
+        self.output = output
+        self.output_counted = output_counted
 
     @property
     def total(self) -> int:

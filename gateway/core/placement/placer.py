@@ -6,7 +6,6 @@ policy was not offered.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Final
@@ -34,7 +33,6 @@ from gateway.core.placement.policy import (
     share_of,
 )
 from gateway.core.placement.prefix_index import PrefixIndex
-from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,
     GatewayId,
@@ -55,21 +53,32 @@ _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 
-@value
 class Placement:
     """Choice of a target, with the facts that led to it."""
 
-    state: ReplicaState | PeerState
-    reason: PlacementReason
-    matched_blocks: int
-    """Number of the prompt's blocks that the index already had for this target."""
-    candidates: int
-    considered: tuple[Candidate, ...] = ()
-    uncached_bytes: int = -1
-    """Bytes of the prompt that the target has to prefill, where the policy knows better than by matched blocks; else
-    −1."""
-    step: PoolStep | None = None
-    """Step by which the request came to its pool, where pools were compared."""
+    __slots__ = ("candidates", "considered", "matched_blocks", "reason", "state", "step", "uncached_bytes")
+
+    def __init__(
+        self,
+        state: ReplicaState | PeerState,
+        reason: PlacementReason,
+        matched_blocks: int,
+        candidates: int,
+        considered: tuple[Candidate, ...] = (),
+        *,
+        uncached_bytes: int = -1,
+    ) -> None:
+        self.state = state
+        self.reason = reason
+        self.matched_blocks = matched_blocks
+        """Number of the prompt's blocks that the index already had for this target."""
+        self.candidates = candidates
+        self.considered = considered
+        self.uncached_bytes = uncached_bytes
+        """Bytes of the prompt that the target has to prefill, where the policy knows better than by matched blocks;
+        else −1."""
+        self.step: PoolStep | None = None
+        """Step by which the request came to its pool, where pools were compared."""
 
 
 class Placer:
@@ -284,7 +293,8 @@ class Placer:
             return placement
         if isinstance(placement, Placement):
             is_ours = placement.state.target.kind is TargetKind.REPLICA
-            return dataclasses.replace(placement, step=PoolStep.PREFERRED if is_ours else PoolStep.REMOTE)
+            placement.step = PoolStep.PREFERRED if is_ours else PoolStep.REMOTE
+            return placement
         return self._spill(request, now_ns) or placement
 
     def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
@@ -301,7 +311,8 @@ class Placer:
         if choice is None or choice.hold is not None:
             return None
         placement = self._settle(request, self._chosen(choice, offer), now_ns, choice)
-        return dataclasses.replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
+        placement.step = PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED
+        return placement
 
     def shadow(self, request: RequestState, now_ns: int) -> Placement | None:
         """Return the placement that the request would get if overflow were on instead of in shadow mode; no prefix is
@@ -404,7 +415,8 @@ class Placer:
     def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
         state, reason, matched_blocks = found
         considered = self._considered(request, state, choice) if self._config.considered_max else ()
-        return Placement(state, reason, matched_blocks, choice.candidates, considered, choice.uncached_bytes)
+        uncached_bytes = choice.uncached_bytes
+        return Placement(state, reason, matched_blocks, choice.candidates, considered, uncached_bytes=uncached_bytes)
 
     # Record
 

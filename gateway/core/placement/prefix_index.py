@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
-from gateway.core.value import value
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 _NODE_BYTES = 200
@@ -25,12 +24,14 @@ _SHORT_INT_BITS = 62
 """Widest int that a compiled index holds by value."""
 
 
-@value
 class Match:
     """Targets that know the longest part of a prompt, and the number of its blocks that they know."""
 
-    blocks: int
-    mask: int
+    __slots__ = ("blocks", "mask")
+
+    def __init__(self, blocks: int, mask: int) -> None:
+        self.blocks = blocks
+        self.mask = mask
 
 
 _NO_MATCH = Match(0, 0)

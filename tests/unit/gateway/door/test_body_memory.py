@@ -119,7 +119,7 @@ def test_keys_of_a_tenant_share_its_share() -> None:
 
 def caller(key: str | None = None) -> Caller:
     found = None if key is None else ClientKey(KeyId(key), TenantName("acme"))
-    return Caller(RequestId("r"), TenantName("acme"), ("", ""), found)
+    return Caller(RequestId("r"), TenantName("acme"), ("", ""), key=found)
 
 
 def test_whose_share_it_is() -> None:

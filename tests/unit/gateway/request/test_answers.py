@@ -10,7 +10,7 @@ from gateway.core.vocabulary import RequestId
 from gateway.door.shapes import ErrorShape, refusal_in_shape
 from gateway.engines.answers import read_error
 from gateway.request.answer_events import TokenUsage
-from gateway.request.answers import TOKENS_MAX, AnswerFacts, first_id_of, inspect_answer, usage_at_end
+from gateway.request.answers import TOKENS_MAX, AnswerFault, first_id_of, inspect_answer, usage_at_end
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from tests.fakes.engine import GOOD_STREAM
@@ -19,9 +19,14 @@ RESPONSE = {"id": "resp_1", "object": "response", "status": "in_progress", "erro
 COUNTED = {"input_tokens": 14, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 16}
 
 
+def _facts(body: bytes) -> tuple[AnswerFault | None, TokenUsage | None, str | None]:
+    found = inspect_answer(body)
+    return found.fault, found.usage, found.response_id
+
+
 def test_usage_is_read() -> None:
     body = json.dumps({"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
-    assert inspect_answer(body.encode()) == AnswerFacts(None, TokenUsage(3, 4, None))
+    assert _facts(body.encode()) == (None, TokenUsage(3, 4, None), None)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_the_end_of_an_answer_tells_its_usage(tail: bytes, found: TokenUsage | N
 
 def test_a_response_says_its_id() -> None:
     body = json.dumps({**RESPONSE, "status": "incomplete", "usage": COUNTED}).encode()
-    assert inspect_answer(body) == AnswerFacts(None, TokenUsage(14, 16, 8), "resp_1")
+    assert _facts(body) == (None, TokenUsage(14, 16, 8), "resp_1")
     assert inspect_answer(b'{"id":"chatcmpl-1","object":"chat.completion"}').response_id is None
 
 
@@ -109,7 +114,7 @@ def test_tokens_from_the_cache_are_counted_beside_the_others_and_added() -> None
         "output_tokens": 2,
     }
     body = json.dumps({"type": "message", "stop_reason": "end_turn", "usage": counted})
-    assert inspect_answer(body.encode()) == AnswerFacts(None, TokenUsage(22, 2, 16))
+    assert _facts(body.encode()) == (None, TokenUsage(22, 2, 16), None)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,9 @@ def test_tokens_from_the_cache_are_counted_beside_the_others_and_added() -> None
 )
 def test_a_count_that_cannot_be_is_none(count: str) -> None:
     older = f'{{"choices":[],"usage":{{"prompt_tokens":{count},"completion_tokens":4}}}}'
-    assert inspect_answer(older.encode()) == AnswerFacts(None, TokenUsage(None, 4, None))
+    assert _facts(older.encode()) == (None, TokenUsage(None, 4, None), None)
     newer = f'{{"usage":{{"input_tokens":3,"output_tokens":{count},"cache_read_input_tokens":{count}}}}}'
-    assert inspect_answer(newer.encode()) == AnswerFacts(None, TokenUsage(3, None, None))
+    assert _facts(newer.encode()) == (None, TokenUsage(3, None, None), None)
 
 
 def test_the_largest_count_is_one_that_a_journal_can_hold() -> None:

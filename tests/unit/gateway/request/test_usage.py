@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.request.legs import RequestSummary
-from gateway.request.usage import Counted, TokensUsed, prompt_guess, tokens_used
+from gateway.request.usage import prompt_guess, tokens_used
 from tests.support.core import profile
 
 ASKED = replace(profile("r1"), prompt_bytes=399, output_tokens_max=50)
@@ -41,7 +41,8 @@ def test_the_engine_counts_else_events_do_else_bytes(
     summary: RequestSummary, prompt: tuple[int, str], output: tuple[int, str]
 ) -> None:
     used = tokens_used(ASKED, summary)
-    assert used == TokensUsed(prompt[0], Counted(prompt[1]), output[0], Counted(output[1]))
+    assert (used.prompt, used.prompt_counted) == prompt
+    assert (used.output, used.output_counted) == output
     assert used.total == prompt[0] + output[0]
 
 
