@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 import structlog
@@ -34,10 +34,12 @@ def make_logger(
     in real time by default."""
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.level.upper()]
+    is_console = config.format is LogFormat.CONSOLE or (config.format is LogFormat.AUTO and stream.isatty())
+    clock = clock or Clock()
     logger: FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(stream),
-        processors=_processors(config.format, stream, clock or Clock()),
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        processors=_console(stream, clock) if is_console else [],
+        wrapper_class=structlog.make_filtering_bound_logger(level) if is_console else _json_lines(level, clock),
         cache_logger_on_first_use=True,
     )
     return logger.bind(**{role: name})
@@ -115,36 +117,33 @@ class _Libraries(logging.Handler):
             self._log.warning("library_message", **fields)
 
 
-def _processors(log_format: LogFormat, stream: TextIO, clock: Clock) -> list[Processor]:
-    is_console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and stream.isatty())
-    if is_console:
-        plain = structlog.dev.plain_traceback  # a traceback with local variables would show secrets and prompts
-        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
-        return [structlog.processors.add_log_level, _stamper(clock), renderer]
-    return [_json_renderer(clock)]
+def _console(stream: TextIO, clock: Clock) -> list[Processor]:
+    """Processors of lines for a person at a terminal."""
 
-
-def _stamper(clock: Clock) -> Processor:
     def add_time(_logger: object, _method: str, fields: EventDict) -> EventDict:
         fields["timestamp"] = clock.wall_time()
         return fields
 
-    return add_time
+    plain = structlog.dev.plain_traceback  # a traceback with local variables would show secrets and prompts
+    renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
+    return [structlog.processors.add_log_level, add_time, renderer]
 
 
-def _json_renderer(clock: Clock) -> Processor:
-    """Renderer of JSON lines: one processor in place of four, since each request writes a line."""
+def _json_lines(level: int, clock: Clock) -> type[Any]:
+    """Make a class of loggers that write JSON lines from this level on. It does without structlog's processors, since
+    each request writes a line."""
     encode = msgspec.json.Encoder(enc_hook=repr).encode
 
-    def render(logger: object, method: str, fields: EventDict) -> str:
-        """Add level and time, and encode. A value that JSON cannot express is written as its repr."""
-        fields["level"] = method
-        fields["timestamp"] = clock.wall_time()
-        if "exc_info" in fields:
-            fields = structlog.processors.format_exc_info(logger, method, fields)
-        try:
-            return encode(fields).decode()
-        except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-            return json.dumps(fields, default=repr)
+    class JsonLines(structlog.make_filtering_bound_logger(level)):  # type: ignore[misc]
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, **fields: Any) -> None:
+            """Write a line. A value that JSON cannot express is written as its repr."""
+            line: EventDict = {**self._context, **fields, "event": event, "level": method_name}
+            line["timestamp"] = clock.wall_time()
+            if "exc_info" in line:
+                line = structlog.processors.format_exc_info(self._logger, method_name, line)
+            try:
+                self._logger.msg(encode(line).decode())
+            except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
+                self._logger.msg(json.dumps(line, default=repr))
 
-    return render
+    return JsonLines

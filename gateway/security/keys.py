@@ -32,7 +32,7 @@ from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
 from mesh.faults import FileFault, KeyFaults
 from mesh.settings import FileModel
-from mesh.values import ID_PATTERN, Id
+from mesh.values import Id
 from mesh.yaml_file import read_yaml
 
 KEYS_MAX = 10_000
@@ -42,7 +42,7 @@ _SECOND_NS = 1_000_000_000
 _SECRET_BYTES = 32
 _SALT_BYTES = 16
 _PERSON = b"nightside-key"
-_CREDENTIAL = re.compile(rf"ns-({ID_PATTERN.pattern})-([0-9a-f]{{{2 * _SECRET_BYTES}}})")
+_PREFIX = "ns-"
 _HASH = re.compile(rf"blake2b:([0-9a-f]{{{2 * _SALT_BYTES}}}):([0-9a-f]{{{2 * _SECRET_BYTES}}})")
 
 
@@ -71,7 +71,7 @@ def _digest(secret: str, salt: bytes) -> bytes:
 def mint(key_id: str) -> tuple[str, SecretHash]:
     """Make a new key, which is shown once, and the hash of its secret to store."""
     secret = secrets.token_hex(_SECRET_BYTES)
-    return f"ns-{key_id}-{secret}", SecretHash.of(secret, secrets.token_bytes(_SALT_BYTES))
+    return f"{_PREFIX}{key_id}-{secret}", SecretHash.of(secret, secrets.token_bytes(_SALT_BYTES))
 
 
 # Keys file
@@ -280,5 +280,6 @@ _NO_SECRET = "0" * 2 * _SECRET_BYTES
 
 def _parts(credential: str) -> tuple[str, str]:
     """Key id and secret of a credential; stand-ins for a malformed one, so that its look-up costs the same."""
-    match = _CREDENTIAL.fullmatch(credential)
-    return (match[1], match[2]) if match else ("", _NO_SECRET)
+    key_id, _, secret = credential[len(_PREFIX) :].rpartition("-")
+    is_sound = credential.startswith(_PREFIX) and len(secret) == len(_NO_SECRET) and secret.isascii()
+    return (key_id, secret) if is_sound else ("", _NO_SECRET)

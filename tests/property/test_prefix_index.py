@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from gateway.core.placement.prefix_chain import prefix_chain
-from gateway.core.placement.prefix_index import Match, PrefixIndex
+from gateway.core.placement.prefix_index import PrefixIndex
 
 ROOMY_BYTES = 2**30
 TTL_NS = 20
@@ -55,9 +55,9 @@ class PlainIndex:
     def depth(self, text: Text, slot: int) -> int:
         return next((length for length in range(len(text), 0, -1) if (text[:length], slot) in self.seen_ns), 0)
 
-    def match(self, text: Text, available: tuple[int, ...]) -> Match:
+    def match(self, text: Text, available: tuple[int, ...]) -> tuple[int, int]:
         blocks = max((self.depth(text, slot) for slot in available), default=0)
-        return Match(blocks, sum(1 << slot for slot in available if blocks and self.depth(text, slot) == blocks))
+        return blocks, sum(1 << slot for slot in available if blocks and self.depth(text, slot) == blocks)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -143,7 +143,8 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(text=sent | texts, available=st.lists(slots, unique=True).map(tuple))
     def match(self, text: Text, available: tuple[int, ...]) -> None:
         mask = sum(1 << slot for slot in available)
-        assert self.index.match(chain_of(text), mask) == self.plain.match(text, available)
+        match = self.index.match(chain_of(text), mask)
+        assert (match.blocks, match.mask) == self.plain.match(text, available)
 
     def take_note_of_evictions(self) -> None:
         seen_ns = self.plain.seen_ns

@@ -22,7 +22,8 @@ rng, index, sent = random.Random(5), PrefixIndex(40_000, 10**9), []
 for now_ns in range(600):
     sent.append(rng.choice([b"", *sent])[:160] + rng.randbytes(8 * rng.randrange(1, 9)))
     index.insert(sent[-1], rng.randrange(9), now_ns)
-print([index.match(chain, 0b110110110) for chain in sent], index.records, index.size_bytes)
+matches = [index.match(chain, 0b110110110) for chain in sent]
+print([(match.blocks, match.mask) for match in matches], index.records, index.size_bytes)
 """
 
 
@@ -41,33 +42,38 @@ def insert(index: PrefixIndex, text: str, slot: int, now_ns: int = 0) -> None:
     assert index.check() == []
 
 
-def match(index: PrefixIndex, text: str, available: int = EVERYBODY) -> Match:
-    return index.match(chain_of(text), available)
+def match(index: PrefixIndex, text: str, available: int = EVERYBODY) -> tuple[int, int]:
+    """Return the number of blocks known, and the mask of the targets that know them."""
+    return found(index.match(chain_of(text), available))
+
+
+def found(match: Match) -> tuple[int, int]:
+    return match.blocks, match.mask
 
 
 def test_an_empty_index_knows_nobody(index: PrefixIndex) -> None:
-    assert match(index, "hello") == Match(0, 0)
-    assert index.match(b"", EVERYBODY) == Match(0, 0)
+    assert match(index, "hello") == (0, 0)
+    assert found(index.match(b"", EVERYBODY)) == (0, 0)
     assert (index.size_bytes, index.blocks, index.records, index.nodes) == (0, 0, 0, 0)
 
 
 def test_what_was_sent_is_found_along_the_whole_chain(index: PrefixIndex) -> None:
     insert(index, "hello", 3)
-    assert match(index, "hello") == Match(5, 0b1000)
-    assert match(index, "hel") == Match(3, 0b1000)
-    assert match(index, "hello world") == Match(5, 0b1000)
-    assert match(index, "help") == Match(3, 0b1000)
-    assert match(index, "yellow") == Match(0, 0)
+    assert match(index, "hello") == (5, 0b1000)
+    assert match(index, "hel") == (3, 0b1000)
+    assert match(index, "hello world") == (5, 0b1000)
+    assert match(index, "help") == (3, 0b1000)
+    assert match(index, "yellow") == (0, 0)
 
 
 def test_the_longest_match_of_the_available_wins(index: PrefixIndex) -> None:
     insert(index, "hello world", 1)
     insert(index, "hello there", 2)
     insert(index, "hello", 3)
-    assert match(index, "hello world!") == Match(11, 0b0010)
-    assert match(index, "hello world!", 0b1100) == Match(6, 0b0100)
-    assert match(index, "hello", 0b1110) == Match(5, 0b1110)
-    assert match(index, "hello world!", 0b10000) == Match(0, 0)
+    assert match(index, "hello world!") == (11, 0b0010)
+    assert match(index, "hello world!", 0b1100) == (6, 0b0100)
+    assert match(index, "hello", 0b1110) == (5, 0b1110)
+    assert match(index, "hello world!", 0b10000) == (0, 0)
 
 
 def test_a_shared_run_is_stored_once(index: PrefixIndex) -> None:
@@ -105,7 +111,7 @@ def test_the_earliest_refreshed_goes_first(slots: list[int]) -> None:
         insert(index, f"{number}-------", slot, now_ns=number)
     insert(index, "0-------", slots[0], now_ns=3)
     insert(index, "3-------", slots[1], now_ns=4)
-    assert [match(index, f"{number}-------").blocks for number in range(4)] == [8, 0, 8, 8]
+    assert [match(index, f"{number}-------")[0] for number in range(4)] == [8, 0, 8, 8]
 
 
 def test_the_deepest_run_goes_first() -> None:
@@ -116,9 +122,9 @@ def test_the_deepest_run_goes_first() -> None:
     depths = []
     for now_ns, text in enumerate(["stem", "stem-and-leaf", "x", "y"]):
         insert(index, text, 0, now_ns)
-        depths.append(match(index, "stem-and-leaf").blocks)
+        depths.append(match(index, "stem-and-leaf")[0])
     assert depths == [4, 13, 4, 0]
-    assert match(index, "x").blocks == match(index, "y").blocks == 1
+    assert match(index, "x")[0] == match(index, "y")[0] == 1
 
 
 def test_a_refreshed_branch_keeps_its_stem_and_loses_its_stale_twin() -> None:
@@ -128,8 +134,8 @@ def test_a_refreshed_branch_keeps_its_stem_and_loses_its_stale_twin() -> None:
     for now_ns in range(2, 12):
         insert(index, f"{now_ns:02}------"[:8], 1, now_ns)
         insert(index, "stem-new", 0, now_ns)
-    assert match(index, "stem-new") == Match(8, 1)
-    assert match(index, "stem-old") == Match(5, 1)
+    assert match(index, "stem-new") == (8, 1)
+    assert match(index, "stem-old") == (5, 1)
 
 
 def test_the_size_never_passes_its_bound() -> None:
@@ -145,8 +151,8 @@ def test_a_chain_that_could_never_fit_costs_nobody_anything() -> None:
     index = PrefixIndex(room_for([0, 1]), TTL_NS)
     insert(index, "0-------", 0)
     insert(index, "x" * 1000, 1)
-    assert match(index, "0-------").blocks == 8
-    assert match(index, "x" * 1000).blocks == 0
+    assert match(index, "0-------")[0] == 8
+    assert match(index, "x" * 1000)[0] == 0
 
 
 def test_a_chain_as_large_as_the_index_evicts_all_others() -> None:
@@ -154,7 +160,7 @@ def test_a_chain_as_large_as_the_index_evicts_all_others() -> None:
     for number in range(4):
         insert(index, f"{number}---", number)
     index.insert(random.Random(1).randbytes(8 * 350), 9, 1)
-    assert index.match(random.Random(1).randbytes(8 * 350), EVERYBODY) == Match(350, 1 << 9)
+    assert found(index.match(random.Random(1).randbytes(8 * 350), EVERYBODY)) == (350, 1 << 9)
     assert index.nodes == 1
     assert index.check() == []
 
@@ -163,9 +169,9 @@ def test_records_expire_when_nothing_refreshed_them(index: PrefixIndex) -> None:
     insert(index, "hello world", 1, now_ns=0)
     insert(index, "hello", 1, now_ns=50)
     index.expire(TTL_NS)
-    assert match(index, "hello world").blocks == 11
+    assert match(index, "hello world")[0] == 11
     index.expire(TTL_NS + 1)
-    assert match(index, "hello world").blocks == 5
+    assert match(index, "hello world")[0] == 5
     index.expire(TTL_NS + 51)
     assert (index.size_bytes, index.nodes, index.records) == (0, 0, 0)
 
@@ -176,8 +182,8 @@ def test_a_refused_continuation_takes_back_only_what_it_added(index: PrefixIndex
     insert(index, "turn one, turn two", 2, now_ns=2)
     index.retract(chain_of("turn one, turn two"), 1, 8)
     assert index.check() == []
-    assert match(index, "turn one, turn two", 0b010) == Match(8, 0b010)
-    assert match(index, "turn one, turn two", 0b100) == Match(18, 0b100)
+    assert match(index, "turn one, turn two", 0b010) == (8, 0b010)
+    assert match(index, "turn one, turn two", 0b100) == (18, 0b100)
 
 
 def test_retracting_takes_back_what_lies_below_as_well(index: PrefixIndex) -> None:
@@ -186,9 +192,9 @@ def test_retracting_takes_back_what_lies_below_as_well(index: PrefixIndex) -> No
     insert(index, "abzz", 1)
     index.retract(chain_of("abcd"), 1, 3)
     assert index.check() == []
-    assert match(index, "abcdef").blocks == 3
-    assert match(index, "abcdxy").blocks == 3
-    assert match(index, "abzz").blocks == 4
+    assert match(index, "abcdef")[0] == 3
+    assert match(index, "abcdxy")[0] == 3
+    assert match(index, "abzz")[0] == 4
 
 
 @pytest.mark.parametrize(
@@ -198,7 +204,7 @@ def test_retracting_what_is_not_there_changes_nothing(index: PrefixIndex, text: 
     insert(index, "abcdef", 1)
     index.retract(chain_of(text), slot, keep)
     assert index.check() == []
-    assert match(index, "abcdef") == Match(6, 0b10)
+    assert match(index, "abcdef") == (6, 0b10)
     assert index.nodes == 1
 
 
@@ -217,33 +223,33 @@ def test_what_was_not_taken_is_not_known_and_what_others_sent_stays(index: Prefi
     insert(index, "turn one, turn two", 2, now_ns=2)
     index.withdraw(chain_of("turn one, turn two"), 1, 8)
     assert index.check() == []
-    assert match(index, "turn one, turn two", 0b010) == Match(16, 0b010), "as far as the third one has it"
-    assert match(index, "turn one, turn too", 0b010) == Match(18, 0b010)
-    assert match(index, "turn one, turn two", 0b100) == Match(18, 0b100)
+    assert match(index, "turn one, turn two", 0b010) == (16, 0b010), "as far as the third one has it"
+    assert match(index, "turn one, turn too", 0b010) == (18, 0b010)
+    assert match(index, "turn one, turn two", 0b100) == (18, 0b100)
     index.withdraw(chain_of("turn one, turn too"), 1, 16)
-    assert match(index, "turn one, turn too", 0b010) == Match(16, 0b010), "so much it knew before"
+    assert match(index, "turn one, turn too", 0b010) == (16, 0b010), "so much it knew before"
 
 
 def test_what_was_not_taken_leaves_nothing_behind_where_nothing_was(index: PrefixIndex) -> None:
     insert(index, "abc", 1)
     index.withdraw(chain_of("abc"), 1, 0)
     assert index.check() == []
-    assert (match(index, "abc").blocks, index.nodes) == (0, 0)
+    assert (match(index, "abc")[0], index.nodes) == (0, 0)
     insert(index, "abc", 1)
     insert(index, "abcdef", 1)
     index.withdraw(chain_of("abc"), 1, 0)
-    assert match(index, "abcdef").blocks == 6, "a later chain goes on from there"
+    assert match(index, "abcdef")[0] == 6, "a later chain goes on from there"
     for text, slot, keep in (("abcdef", 2, 0), ("abcdef", 1, 6), ("abcx", 1, 3), ("ab", 1, 0)):
         index.withdraw(chain_of(text), slot, keep)
         assert index.check() == []
-        assert match(index, "abcdef").blocks == 6
+        assert match(index, "abcdef")[0] == 6
 
 
 def test_a_strange_chain_takes_back_nothing_of_other_prompts(index: PrefixIndex) -> None:
     insert(index, "ab", 1)
     insert(index, "xyz", 1)
     index.retract(chain_of("ab") + chain_of("xyz"), 1, 2)
-    assert match(index, "xyz") == Match(3, 0b10)
+    assert match(index, "xyz") == (3, 0b10)
 
 
 def test_a_removed_target_is_forgotten_and_its_slot_can_be_used_again(index: PrefixIndex) -> None:
@@ -252,10 +258,10 @@ def test_a_removed_target_is_forgotten_and_its_slot_can_be_used_again(index: Pre
     index.remove_target(1)
     index.remove_target(7)
     assert index.check() == []
-    assert match(index, "hello world") == Match(6, 0b100)
-    assert match(index, "hello world", 0b010) == Match(0, 0)
+    assert match(index, "hello world") == (6, 0b100)
+    assert match(index, "hello world", 0b010) == (0, 0)
     insert(index, "hello you", 1, now_ns=1)
-    assert match(index, "hello you", 0b010) == Match(9, 0b010)
+    assert match(index, "hello you", 0b010) == (9, 0b010)
 
 
 def test_splitting_what_thousands_know_keeps_them_all(index: PrefixIndex) -> None:
@@ -263,9 +269,9 @@ def test_splitting_what_thousands_know_keeps_them_all(index: PrefixIndex) -> Non
     for slot in range(4096):
         index.insert(chain_of("system prompt"), slot, 0)
     index.insert(chain_of("system date"), 7, 1)
-    assert match(index, "system prompt", everybody) == Match(13, everybody)
-    assert match(index, "system", everybody) == Match(6, everybody)
-    assert match(index, "system date", everybody) == Match(11, 1 << 7)
+    assert match(index, "system prompt", everybody) == (13, everybody)
+    assert match(index, "system", everybody) == (6, everybody)
+    assert match(index, "system date", everybody) == (11, 1 << 7)
     assert index.records == 2 * 4096 + 1
 
 
@@ -304,7 +310,7 @@ def test_the_story_does_not_depend_on_how_bytes_hash() -> None:
         for seed in ("1", "2")
     }
     assert len(stories) == 1
-    assert "Match(blocks=20" in stories.pop()
+    assert "(20, " in stories.pop()
 
 
 # Checker of the index
@@ -433,21 +439,21 @@ class TestBooksOfOneSlot:
         index.bound(1, 11)
         assert index.check() == []
         assert index.blocks_of(1) == 11
-        assert [match(index, text, 0b10).blocks for text in ("first", "second", "third")] == [0, 6, 5]
-        assert match(index, "first", 0b100).blocks == 5, "others keep theirs"
+        assert [match(index, text, 0b10)[0] for text in ("first", "second", "third")] == [0, 6, 5]
+        assert match(index, "first", 0b100)[0] == 5, "others keep theirs"
 
     def test_what_others_still_need_of_a_chain_stays(self, index: PrefixIndex) -> None:
         insert(index, "stem-old", 1, now_ns=0)
         insert(index, "stem-new", 1, now_ns=1)
         index.bound(1, 8)
         assert index.check() == []
-        assert (match(index, "stem-old").blocks, match(index, "stem-new").blocks) == (5, 8)
+        assert (match(index, "stem-old")[0], match(index, "stem-new")[0]) == (5, 8)
 
     def test_its_last_chain_stays_however_long_it_is(self, index: PrefixIndex) -> None:
         insert(index, "short", 1, now_ns=0)
         insert(index, "far longer than allowed", 1, now_ns=1)
         index.bound(1, 3)
-        assert match(index, "far longer than allowed").blocks == index.blocks_of(1) == 23
+        assert match(index, "far longer than allowed")[0] == index.blocks_of(1) == 23
 
     def test_a_bound_that_is_kept_or_is_for_nobody_changes_nothing(self, index: PrefixIndex) -> None:
         insert(index, "hello", 1)
