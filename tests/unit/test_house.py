@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,71 @@ def test_a_class_name_means_one_class(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("class Twice: ...\nclass _Own: ...\n")
     assert {name: len(paths) for name, paths in files_by_class([tmp_path]).items()} == {"Twice": 2}
+
+
+SOURCES = ("gateway", "controller", "mesh", "loadgen", "engine_plugins", "tests")
+CODE = re.compile(r"[^#\w]*\w")
+REPEATED_LINES = 6
+REPEATED_MAX = 50
+"""Pairs of places that may share so many lines, word for word. Fewer is better, more needs a decision."""
+
+
+def code_lines(path: Path) -> list[tuple[int, str]]:
+    """Number and text of each line of code: without imports, comments, blank lines, lone brackets and white space."""
+    lines: list[tuple[int, str]] = []
+    imports = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if imports or line.startswith(("import ", "from ")):
+            imports = line.endswith("(") or (imports and line != ")")
+        elif CODE.match(line):
+            lines.append((number, " ".join(line.split())))
+    return lines
+
+
+def repeated_places(paths: Iterable[Path]) -> list[str]:
+    """Pairs of places that share six lines or more, each named by its beginning."""
+    places: dict[tuple[str, ...], list[tuple[Path, int, int]]] = {}
+    for path in paths:
+        lines = code_lines(path)
+        for at in range(len(lines) - REPEATED_LINES + 1):
+            run = tuple(line for _, line in lines[at : at + REPEATED_LINES])
+            places.setdefault(run, []).append((path, at, lines[at][0]))
+    pairs = {(a[:2], b[:2]): (a, b) for each in places.values() for a, b in combinations(each, 2)}
+    return [
+        f"{a[0]}:{a[2]} {b[0]}:{b[2]}"
+        for ((one, at), (other, there)), (a, b) in sorted(pairs.items())
+        if ((one, at - 1), (other, there - 1)) not in pairs
+    ]
+
+
+def test_code_is_seldom_written_twice(tmp_path: Path) -> None:
+    paths = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(paths) > 1500, "nothing is looked at"
+    repeated = repeated_places(paths)
+    assert len(repeated) <= REPEATED_MAX, "\n".join(repeated)
+    same = [f"    step({number})\n" for number in range(REPEATED_LINES + 2)]
+    (tmp_path / "a.py").write_text("def one():\n" + "".join(same))
+    (tmp_path / "b.py").write_text("# Other.\n\ndef other():\n" + "\n".join(same) + "    more()\n")
+    (tmp_path / "c.py").write_text("def third():\n" + "".join(same[1:REPEATED_LINES]))
+    assert repeated_places(sorted(tmp_path.iterdir())) == [f"{tmp_path}/a.py:2 {tmp_path}/b.py:4"]
+
+
+LONGEST_FILE = {
+    "gateway/core/kernel": 500,
+    "gateway/core/placement": 560,
+    "gateway/request": 490,
+    "gateway/door": 450,
+    "gateway/http1": 850,
+    "gateway/engines": 460,
+}
+"""Lines of the longest file that a request passes through. They may become fewer, and no more."""
+
+
+@pytest.mark.parametrize(("folder", "lines_max"), LONGEST_FILE.items())
+def test_files_on_a_requests_path_stay_short(folder: str, lines_max: int) -> None:
+    sizes = {str(path): len(path.read_text().splitlines()) for path in sorted((ROOT / folder).rglob("*.py"))}
+    assert sizes, "nothing is looked at"
+    assert {path: size for path, size in sizes.items() if size > lines_max} == {}
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
