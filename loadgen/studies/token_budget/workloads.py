@@ -77,7 +77,7 @@ def _mooncake(files: Sequence[Path]) -> list[RequestShape]:
     return [RequestShape(row.passage.tokens, row.output_tokens) for row in rows]
 
 
-_INDEPENDENT = "prompts and answers are drawn independently: Microsoft published only their curves"
+_INDEPENDENT = "prompts and answers are drawn independently, from Microsoft's plots: its rows were not at hand"
 WORKLOADS = {
     each.name: each
     for each in (
