@@ -224,8 +224,7 @@ class RequestProfile(Struct, frozen=True):
 
     def uncached_bytes(self, matched_blocks: int) -> int:
         """Bytes of the prompt that a target must still prefill if it has cached its first `matched_blocks` blocks."""
-        left = self.prompt_bytes - matched_blocks * self.prefix_block_bytes
-        return left if left > 0 else 0  # `max` takes twice as long
+        return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
 
 
 class Hops(Struct, frozen=True):

@@ -136,7 +136,7 @@ class EventScanner:
     def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
         """Scan whole events. `is_within`: the block begins with the rest of an event too large to be held."""
         if self.saw_token and not is_last and CARRIAGE_RETURN not in block:
-            text = _searchable(block)
+            text = block.decode("latin-1")  # in bytes, `in` first makes and drops an exception
             if not self._is_marked(text):
                 self.data_events += text.count("\ndata:") + text.startswith("data:")
                 self._recent.append(block)
@@ -176,7 +176,7 @@ class EventScanner:
             self.done = True
             return
         self.data_events += 1
-        if self.saw_token and not is_last and name != b"error" and not self._is_marked(_searchable(payload)):
+        if self.saw_token and not is_last and name != b"error" and not self._is_marked(payload.decode("latin-1")):
             return
         if not name and not self._may_give_up and (is_token := answers.is_plain_token(payload)) is not None:
             self._has_choices = True
@@ -235,12 +235,6 @@ class EventScanner:
                 payload = fields(event)[1]
                 if payload is not None:
                     yield payload
-
-
-def _searchable(data: bytes) -> str:
-    """Return the bytes as text of as many characters: several searches in it take half as long as in bytes, where `in`
-    first makes and drops an exception."""
-    return data.decode("latin-1")
 
 
 def _is_typed_mark(text: str) -> bool:
