@@ -266,8 +266,8 @@ def _pools(rng: random.Random) -> dict[str, Any]:
 
 def _pool(rng: random.Random) -> dict[str, Any]:
     return {
-        "prefill": rng.choice((1, 2)),
-        "decode": rng.choice((1, 2, 4)),
+        "prefill_workers": rng.choice((1, 2)),
+        "decode_workers": rng.choice((1, 2, 4)),
         "groups": rng.choice((1, 1, 2)),
         "batch": rng.choice((1, 2, 4, 8)),
         "connector": rng.choice(("nixl", "nixl", "ascend", "mooncake", "sglang")),
@@ -275,6 +275,7 @@ def _pool(rng: random.Random) -> dict[str, Any]:
         "kv_token": rng.choice(("1us", "10us")),
         "transfer": rng.choice(("1ms", "50ms", "400ms")),
         "lease": rng.choice(("500ms", "2s", "10s")),
+        "decode": {"policy": "join_shortest_queue"},
     }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gateway.core import events
 from gateway.core.config import all_of
 from gateway.core.events import Event
+from gateway.core.features.disaggregated.config import decode_of
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
@@ -615,7 +616,7 @@ class InvariantWatch:
         self._expect("an answer is written where its prompt was read for", is_own, where)
         is_in_turn = visit.is_pooled or not pool.connector.is_sequential
         self._expect("nothing is fetched before it was read", is_in_turn, where)
-        decode = all_of(view.core.config).decode
+        decode = decode_of(pool)
         beyond = decode.in_flight_margin if decode.sends_at_once or not pool.connector.is_sequential else 0
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)

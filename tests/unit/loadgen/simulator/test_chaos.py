@@ -35,7 +35,7 @@ def test_worlds_of_disaggregated_pools_are_of_many_kinds_and_one_engine_does_bot
     pools = [region.disaggregated for world in worlds for region in world.regions.values() if region.disaggregated]
     assert {pool.connector for pool in pools} == set(Connector)
     assert all(any(not region.disaggregated for region in world.regions.values()) for world in worlds)
-    assert all(world.pools() for world in worlds)
+    assert all(world.pools(world.runs[0]) for world in worlds)
     hit = {fault.target for world in worlds for fault in world.faults}
     assert any("/decode" in target for target in hit)
     assert any("/prefill" in target for target in hit)

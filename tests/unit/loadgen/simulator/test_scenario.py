@@ -206,7 +206,7 @@ def test_merging_leaves_both_sides_as_they_were() -> None:
 
 
 def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() -> None:
-    pool = {"prefill": 2, "decode": 3, "groups": 2}
+    pool = {"prefill_workers": 2, "decode_workers": 3, "groups": 2}
     changed = merged(document(), {"regions": {"us": {"gateways": 2, "disaggregated": pool}}})
     scenario = parse_scenario(changed, Path("small.yaml"))
     owned = scenario.fleet()
@@ -214,7 +214,7 @@ def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() 
 
     assert (roles.count(ReplicaRole.PREFILL), roles.count(ReplicaRole.DECODE)) == (2, 6)
     assert all(spec.role is ReplicaRole.UNIFIED for spec, _ in owned[GatewayId("us/gw1")])
-    (spec,) = scenario.pools().values()
+    (spec,) = scenario.pools(scenario.runs[0]).values()
     assert (spec.connector, spec.decode_batch_max, spec.lease_ns) == (Connector.NIXL, 32, 30_000_000_000)
     assert {name: config.ranks for name, (config, _) in scenario.decode_groups().items()} == {
         "us/decode0": 3,
@@ -223,10 +223,12 @@ def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() 
 
 
 def test_a_decode_worker_has_room_for_the_longest_request() -> None:
-    set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1, "kv_tokens": 10})
+    set_key(
+        changed := document(), "regions.us.disaggregated", {"prefill_workers": 1, "decode_workers": 1, "kv_tokens": 10}
+    )
     assert "regions.us.disaggregated.kv_tokens: should be at least" in complaint(**changed)
 
 
 def test_no_pool_moves_in_a_simulation() -> None:
-    set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1})
+    set_key(changed := document(), "regions.us.disaggregated", {"prefill_workers": 1, "decode_workers": 1})
     assert "regions.us.disaggregated: goes without a `controller`" in complaint(**changed, controller={"region": "us"})
