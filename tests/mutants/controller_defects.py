@@ -39,6 +39,27 @@ def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> 
     return register
 
 
+# Adopters
+
+
+@mutant(
+    "a pool is given to a gateway that lacks its connector or refused it",
+    "controller.core.adoption:_unable",
+    hunter=f"{_TESTS}/test_assignment.py::TestPools",
+)
+def able_to_do_anything(original: Original, gateways: Any, demand: Any) -> dict[GatewayId, str]:
+    return {}
+
+
+@mutant(
+    "what a gateway leaves out is offered to no other",
+    "controller.core.controller_core:ControllerCore._grants_left_out",
+    hunter=f"{_TESTS}/test_controller_core.py::TestLeftOut",
+)
+def deaf_to_refusals(original: Original, core: ControllerCore, event: Event, now_ns: int) -> None:
+    return
+
+
 # Trust in observations
 
 
