@@ -673,10 +673,6 @@ class Scenario(_Section):
     def _pool_faults(self) -> Iterator[str]:
         for name, region in self.regions.items():
             pool = region.disaggregated
-            if region.pools and self.controller is not None:
-                yield f"regions.{name}.pools: go without a `controller`: no pool moves in a simulation"
-            if pool is not None and self.controller is not None:
-                yield f"regions.{name}.disaggregated: goes without a `controller`: no pool moves in a simulation"
             if pool is not None and 0 < pool.kv_tokens < self._engine_of(region).context_tokens_max:
                 most = self._engine_of(region).context_tokens_max
                 yield f"regions.{name}.disaggregated.kv_tokens: should be at least {most}, the longest request"

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from msgspec.structs import replace as replace_struct
-
-from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
@@ -52,7 +49,6 @@ from gateway.core.vocabulary import (
     Place,
     PlacementReason,
     PlaceRule,
-    PoolSpec,
     ReplicaSpec,
     RequestId,
     RequestProfile,
@@ -121,16 +117,6 @@ def stored_for_anybody(original: Original, eligibility: Eligibility, spec: Repli
 )
 def promised_to_anybody(original: Original, report: LoadReport, place: Place | None) -> LoadReport:
     return report
-
-
-@mutant(
-    "every pool decodes by the settings of a pool that names none",
-    "features.disaggregated.config:decode_of",
-    hunter=f"{_CORE_TESTS}/features/disaggregated/test_decode_pools.py::test_each_pool_has_its_own_settings",
-)
-def one_decode_policy_for_all(original: Original, spec: PoolSpec, *, foresees: bool = False) -> DecodeConfig:
-    settings: DecodeConfig = original(replace_struct(spec, features=()), foresees=foresees)
-    return settings
 
 
 @mutant("a tenant's own rule is ignored", "kernel.residency:processing_rule")
