@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import LinkConfig
-from controller.core.events import GatewayDisconnected, PeersHeard
+from controller.core.events import GatewayDisconnected, GrantsLeftOut, PeersHeard
 from controller.core.vocabulary import HeardPeer
 from controller.decision_queries import GatewayQuestions
 from controller.links import Link, Links
@@ -251,6 +251,9 @@ class ControlService:
             for each in report.peers
         )
         self._manager.driver.submit(PeersHeard(link.gateway_id, peers))
+        if report.left_out:
+            left_out = tuple((each.replica_id, each.reason) for each in report.left_out)
+            self._manager.driver.submit(GrantsLeftOut(link.gateway_id, left_out))
 
     async def _register(self, link: Link) -> _End:
         """Register what the gateway announces, until it is refused. A gateway whose announcement cannot be stored yet

@@ -39,6 +39,8 @@ class ControllerConfig(Struct, frozen=True):
     adopted_max: int = 256
     """Most replicas of other gateways that one gateway is assigned; a pool counts as a whole and may exceed the
     limit."""
+    left_out_retry_ns: int = 300 * _SECOND_NS
+    """Time after which replicas that a gateway left out are offered to it again."""
     ttl_s: int = 5
     """Time to live of DNS answers, in seconds."""
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()

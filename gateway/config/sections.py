@@ -346,10 +346,13 @@ class ControlConfig(Struct, frozen=True):
     longitude: Longitude | None = None
     """Longitude of this gateway in degrees, for the distance to clients and regions. None: unknown."""
     parameters: ParametersRule = ParametersRule.TAKE
-    """Handling of the sections `placement`, `pushing`, `queue`, `attempt` and `observation` that a controller sends."""
+    """Handling of the sections of this file that a controller sends."""
     credentials: tuple[str, ...] = ()
     """Environment variables, key files and folders of key files that adopted replicas may use, besides those in this
     file. A replica that needs another one is not served."""
+    artifacts: tuple[str, ...] = ()
+    """Files and folders of files that adopted pools may name for their predictor or expert locality. A pool that names
+    another file is served without it."""
     adopted_max: int = 256
     """Most replicas of other gateways that are served here at once; their data-parallel ranks may be four times as
     many. Each home gateway has a share of the maximum."""

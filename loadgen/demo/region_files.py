@@ -162,7 +162,7 @@ def _sharing(replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole]
     for replica, role in zip(replicas, roles, strict=True):
         replica |= {"pool": POOL, "role": str(role)}
     pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": slots}
-    return {"pools": [pool], "decode": {"policy": "br_0"}}
+    return {"pools": [pool]}
 
 
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:

@@ -95,14 +95,21 @@ class _ControllerView:
 class ControlWatch:
     """Observer of every step of the controllers and of each gateway."""
 
-    def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId], overlap_max_ns: int) -> None:
+    def __init__(
+        self,
+        section: ControllerSection,
+        homes: Mapping[ReplicaId, GatewayId],
+        overlap_max_ns: int,
+        pools: Iterable[frozenset[ReplicaId]] = (),
+    ) -> None:
         """`overlap_max_ns`: nanoseconds for which a gateway may go on pushing to a replica after it could know of
-        another owner."""
+        another owner; `pools`: workers of each disaggregated pool."""
         self.overlaps_ns: dict[ReplicaId, int] = {}
         """Longest time for which two gateways pushed to the same replica, by replica."""
         self._section = section
         self._config = section.as_config()
         self._homes = homes
+        self._pools = tuple(pools)
         self._overlap_max_ns = overlap_max_ns
         self._now_ns = 0
         self._served: dict[GatewayId, _Served] = {}
@@ -393,7 +400,7 @@ class ControlWatch:
         return is_recent and not said.is_broken
 
     def _check_owners(self, kept: ordered.KeepOwners, clock_ns: int) -> None:
-        forced: dict[GatewayId, int] = {}
+        moved: dict[GatewayId, set[ReplicaId]] = {}
         for replica_id, owner in kept.owners:
             before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
@@ -402,21 +409,25 @@ class ControlWatch:
                 continue
             self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")
             if self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
-                forced[home] = forced.get(home, 0) + 1
-        for home, count in forced.items():
-            self._check_step(home, count, clock_ns)
+                moved.setdefault(home, set()).add(replica_id)
+        for home, replicas in moved.items():
+            self._check_step(home, replicas, clock_ns)
         for orphan in kept.orphans:
             before = self._mind.owners.get(orphan)
             keeps = before is not None and before in self._mind.seen and self._may_have(self._homes[orphan], before)
             self._expect("nothing moves while frozen", not (self._mind.frozen and keeps), f"{orphan} from {before}")
             self._mind.owners.pop(orphan, None)
         self._mind.owners |= dict(kept.owners)
+        for pool in self._pools:
+            owners = {self._mind.owners.get(each) for each in pool}
+            self._expect("a pool's workers have one owner", len(owners) == 1, f"{sorted(pool)}: {owners}")
 
-    def _check_step(self, home: GatewayId, count: int, clock_ns: int) -> None:
+    def _check_step(self, home: GatewayId, replicas: set[ReplicaId], clock_ns: int) -> None:
         """Check that replicas that move without need do so in steps: at most `step_share` of a home's replicas per
-        `step`."""
+        `step`, of which the last may be a whole pool."""
         steps = self._mind.steps.setdefault(home, deque())
-        steps.append((clock_ns, count))
+        whole = max((len(pool) for pool in self._pools if pool <= replicas), default=1)
+        steps.append((clock_ns, len(replicas) - whole + 1))
         while clock_ns - steps[0][0] >= self._config.step_ns:
             steps.popleft()
         owned = sum(each == home for each in self._homes.values())

@@ -17,6 +17,56 @@ from tests.support.core import rule as rule_of
 EVERYTHING = 4
 
 
+def leave_out(told: Told, gateway_id: str, *replica_ids: str) -> None:
+    left_out = tuple((ReplicaId(each), "no key") for each in replica_ids)
+    told.tell(events.GrantsLeftOut(GatewayId(gateway_id), left_out))
+
+
+class TestLeftOut:
+    """Granted replicas that their gateway cannot serve."""
+
+    def test_they_are_offered_to_the_next_gateway_and_to_the_first_again_after_a_while(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        assert "eu-r0" in told.owned_by("us")
+        leave_out(told, "us", "eu-r0")
+        assert [each for each in told.owned_by("ap") if each.startswith("eu")] == ["eu-r0"]
+        leave_out(told, "ap", "eu-r0")
+        assert told.last(effects.TellOrphans).replicas == 1
+        assert "us left it out (no key)" in told.last(effects.TellOrphans).why
+        version = told.core.version
+        leave_out(told, "ap", "eu-r0")
+        assert told.core.version == version, "a repeated report changes nothing"
+        told.wait(told.core.config.left_out_retry_ns)
+        assert told.last(effects.TellOrphans).replicas == 0
+        assert "eu-r0" in told.owned_by("us")
+
+    def test_another_process_of_a_gateway_is_offered_them_at_once(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        leave_out(told, "ap", "eu-r0")
+        assert told.core.orphans
+        told.connect("us")
+        assert not told.core.orphans
+        assert "eu-r0" in told.owned_by("us")
+
+    def test_so_is_one_that_announces_something_else(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        leave_out(told, "ap", "eu-r0")
+        changed = replace(told.core.gateways[GatewayId("ap")], abilities=frozenset({"connector nixl"}))
+        told.register([told.core.gateways[GatewayId("us")], changed, gateway("eu", EU)], told.core.replicas.values())
+        assert "eu-r0" in told.owned_by("ap")
+
+    def test_a_home_keeps_what_it_leaves_out_of_its_own(self) -> None:
+        told = mesh()
+        leave_out(told, "us", "us-r0", "unheard-of")
+        assert "us-r0" in told.owned_by("us")
+        assert not told.core.refusals
+
+
 class TestDown:
     def test_a_killed_gateway_is_down_and_its_replicas_are_with_the_nearest(self) -> None:
         told = mesh()
