@@ -39,6 +39,9 @@ class ControllerConfig(Struct, frozen=True):
     adopted_max: int = 256
     """Most replicas of other gateways that one gateway is assigned; a pool counts as a whole and may exceed the
     limit."""
+    further_gateway: bool = True
+    """A DNS answer names one gateway of the next region too, so that clients whose connection is refused have another
+    address. It is a region where each tenant's requests may enter and be processed."""
     ttl_s: int = 5
     """Time to live of DNS answers, in seconds."""
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()
