@@ -1,4 +1,4 @@
-"""Silence on real sockets: what TCP gives up, what peers say in between, and how a hanging gateway is probed."""
+"""Silence on real sockets: TCP's user time-outs, signs of life between heartbeats, and probes of a hanging gateway."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_both_ends_of_a_link_give_up_what_tcp_does_not_acknowledge(
 
 @asynccontextmanager
 async def subscribed(mesh: Mesh, request: pb.SubscribeRequest) -> AsyncIterator[AsyncIterator[pb.SubscribeResponse]]:
-    """What an idle gateway says on a subscription to its heartbeats."""
+    """Messages of an idle gateway on a subscription to its heartbeats."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     await mesh.start(us, eu)
     async with grpc.aio.insecure_channel(str(eu.gateway.peers_address)) as channel:

@@ -1,5 +1,5 @@
-"""What unmodified clients do with a name that leads to two gateways, of which one refuses connections: the controller's
-records, a real DNS server with them, a stub resolver, and the official SDKs for Python, and curl."""
+"""Unmodified clients at a name that leads to two gateways, of which one refuses connections: the controller's records, a
+real DNS server with them, a stub resolver, the official SDKs for Python, and curl."""
 
 from __future__ import annotations
 

@@ -129,9 +129,7 @@ async def test_what_the_name_says_is_told_at_once_and_its_version_rises_over_res
     async with running_desk(store, NAMING) as manager:
         again: list[RecordTree] = []
         manager.on_records(again.append)
-        assert again == [replace(heard[-1], version=last + 1)], (
-            "nobody knows what was said and not written"
-        )
+        assert again == [replace(heard[-1], version=last + 1)], "nobody knows what was said and not written"
         manager.configure(ControllerConfig(), NAMING)
         assert len(again) == 1, "the same words have the same version"
         manager.configure(ControllerConfig(), Naming("other.test."))

@@ -16,7 +16,7 @@ from tests.support.silence import WatchedLink
 
 PROBES = GatewayProbeConfig()
 ONE_WAY_NS = 75 * MS
-"""Between any two of controller and gateways."""
+"""Delay from each of controller and gateways to each other one."""
 REPORTS_APART_NS = SECOND
 DEATH_NS = 60 * SECOND
 Moment = tuple[int, Callable[[], object]]
