@@ -1,4 +1,4 @@
-"""Unmodified clients at a name that leads to two gateways, of which one refuses connections: the controller's records, a
+"""Unmodified clients at a name that leads to two gateways, of which one refuses: the controller's records, a
 real DNS server with them, a stub resolver, the official SDKs for Python, and curl."""
 
 from __future__ import annotations
