@@ -110,17 +110,23 @@ class GatewayProber:
     async def _ask_again_and_again(
         self, session: aiohttp.ClientSession, gateway_id: GatewayId, target: _Target
     ) -> None:
-        while True:
-            if target.url:
-                self._submit(_probed(gateway_id, await self._ask(session, target.url)))
-            elif not self._is_attached(gateway_id):
-                self._submit(GatewayProbed(gateway_id, healthy=False, detail="it names no URL for its health"))
-            target.kick.clear()
-            try:
-                async with asyncio.timeout(self._config.interval_ns / _SECOND_NS):
-                    await target.kick.wait()
-            except TimeoutError:
-                pass
+        """Probe a gateway at each interval, whether or not the last probe has been answered: a gateway that does not
+        answer is noticed after one time-out, not after several in a row."""
+        async with TaskGroup() as probes:
+            while True:
+                target.kick.clear()
+                if target.url:
+                    probes.create_task(self._probe(session, gateway_id, target.url))
+                elif not self._is_attached(gateway_id):
+                    self._submit(GatewayProbed(gateway_id, healthy=False, detail="it names no URL for its health"))
+                try:
+                    async with asyncio.timeout(self._config.interval_ns / _SECOND_NS):
+                        await target.kick.wait()
+                except TimeoutError:
+                    pass
+
+    async def _probe(self, session: aiohttp.ClientSession, gateway_id: GatewayId, url: str) -> None:
+        self._submit(_probed(gateway_id, await self._ask(session, url)))
 
     async def _ask(self, session: aiohttp.ClientSession, url: str) -> _Fault | None:
         """Probe a gateway once; None when it is well."""

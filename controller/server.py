@@ -41,6 +41,7 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.listening import why_not
+from mesh.silence import SilenceDetector
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
 from mesh.transport import ServerTransport
@@ -132,7 +133,8 @@ class ControlService:
             return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
         if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
             return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many gateways"))
-        return await self._hold(Link(hello, self._clock.now_ns()), context)
+        silence = SilenceDetector(self._config.silence_max_ns)
+        return await self._hold(Link(hello, self._clock.now_ns(), silence), context)
 
     async def _hello(self, context: _Context) -> Hello | _End:
         try:
@@ -159,6 +161,7 @@ class ControlService:
         try:
             end = await _first(
                 self._listen(link, context),
+                self._watch_silence(link),
                 self._tell(link, context),
                 self._ask(link, context),
                 self._register(link),
@@ -195,6 +198,7 @@ class ControlService:
             if _is_end(message):
                 return _End(grpc.StatusCode.OK, "it has left")
             link.heard_ns = self._clock.now_ns()
+            link.silence.hear(link.heard_ns)
             try:
                 said = _read(message)
             except WireError as error:
@@ -204,10 +208,19 @@ class ControlService:
             if said is not None:
                 self._heard(link, said)
 
+    async def _watch_silence(self, link: Link) -> _End:
+        """Wait until the gateway gives no sign of life for longer than its link makes likely."""
+        while True:
+            wait_ns = link.silence.look(self._clock.now_ns())
+            if not wait_ns:
+                silent_s = link.silence.timeout_ns / _SECOND_NS
+                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it gave no sign of life for {silent_s:.1f} s")
+            await asyncio.sleep(wait_ns / _SECOND_NS)
+
     def _heard(
         self,
         link: Link,
-        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer,
+        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive,
     ) -> None:
         match said:
             case Announcement():
@@ -231,6 +244,8 @@ class ControlService:
                     version=str(said.version),
                     reason=said.reason,
                 )
+            case Alive():
+                pass
             case _:
                 assert_never(said)
 

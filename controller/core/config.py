@@ -41,6 +41,9 @@ class ControllerConfig(Struct, frozen=True):
     limit."""
     left_out_retry_ns: int = 300 * _SECOND_NS
     """Time after which replicas that a gateway left out are offered to it again."""
+    further_gateway: bool = True
+    """A DNS answer names one gateway of the next region too, so that clients whose connection is refused have another
+    address. It is a region where each tenant's requests may enter and be processed."""
     ttl_s: int = 5
     """Time to live of DNS answers, in seconds."""
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()

@@ -1,4 +1,5 @@
-"""Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent.
+"""Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent, and
+one in a further region for clients whose connections to these are refused.
 
 DNS is a hint and enforces nothing: each gateway checks admission itself. Still, no record sends a client of a closed
 jurisdiction out of it, nor to a region where its own region's policy forbids the processing of its requests.
@@ -6,13 +7,14 @@ jurisdiction out of it, nor to a region where its own region's policy forbids th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import islice
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, may_enter, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 
@@ -32,8 +34,8 @@ def areas_of(
 ) -> tuple[Area, ...]:
     """Return one area for each region that has a gateway, living or not.
 
-    A drained gateway is named only where no other may be. A region's own gateways are its nearest: where one of them
-    may be named, no other region is considered.
+    A drained gateway is named only where no other may be. A region's own gateways are its nearest. The nearest come
+    first, then one of the next region.
     """
     everybody = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
@@ -52,8 +54,47 @@ def areas_of(
             allowed = [each for each in there if may_be_sent(each.place)]
             undrained = [each for each in allowed if not each.is_drained]
             chosen = _nearest(standing_for, undrained or allowed, geography)
-        areas.append(_area(standing_for, sorted(chosen, key=_by_name), policy, config))
+        chosen = sorted(chosen, key=_by_name)
+        if chosen and policy is not None and config.further_gateway:
+            may_be_named = [each for each in there if not each.is_drained and may_be_sent(each.place)]
+            chosen += _further(standing_for, chosen, may_be_named, geography, policy_of)
+        areas.append(_area(standing_for, chosen, policy, config))
     return tuple(areas)
+
+
+def _further(
+    client: GatewayEntry,
+    chosen: Collection[GatewayEntry],
+    allowed: Iterable[GatewayEntry],
+    geography: Geography,
+    policy_of: PolicyOf,
+) -> list[GatewayEntry]:
+    """Return the first gateway of the nearest region beyond the chosen gateways' own, or none. Each tenant of the
+    client's region may be served there, as the client's tenant is not known, and each IP version in which it can be
+    reached is one of the chosen gateways' own: otherwise clients that prefer that version would all go there."""
+    named = {each.place.region for each in chosen}
+    first: dict[RegionName, GatewayEntry] = {}
+    for each in sorted(allowed, key=_by_name):
+        if each.place.region not in named and _versions([each]) and _versions([each]) <= _versions(chosen):
+            first.setdefault(each.place.region, each)
+    by_distance = sorted(first.values(), key=lambda each: (geography.distance_ns(client, each), each.place.region))
+    serves_all = (each for each in by_distance if _serves_every_tenant(client.place, each.place, policy_of))
+    return list(islice(serves_all, 1))
+
+
+def _serves_every_tenant(client: Place, to: Place, policy_of: PolicyOf) -> bool:
+    """Return whether requests of each tenant that the policies of both regions name, and of all others, may enter at
+    another place instead of the client's own region, and be processed there."""
+    own, there = policy_of(client.region), policy_of(to.region)
+    if own is None or there is None or there.closed_reason:
+        return False
+    tenants = dict.fromkeys([_EVERYONE_ELSE, *own.tenants, *there.tenants])
+    return all(processing_rule(own, each).allows(to) and may_enter(there, each).allowed for each in tenants)
+
+
+def _versions(gateways: Iterable[GatewayEntry]) -> set[bool]:
+    """Return the IP versions of the addresses: True for IPv6."""
+    return {":" in address for each in gateways for address in each.addresses}
 
 
 def _by_name(gateway: GatewayEntry) -> str:

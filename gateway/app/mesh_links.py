@@ -100,6 +100,7 @@ def make_roster(
             loops.run("peer_credentials", link.follow_credentials),
             loops.run("peer_pings", heartbeats.measure),
             loops.run("peer_heartbeats", heartbeats.listen),
+            loops.run("peer_silence", heartbeats.watch),
         ]
 
     def retire(link: PeerLink) -> None:

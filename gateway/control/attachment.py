@@ -25,6 +25,7 @@ from mesh.channels import client_options, status_in_words
 from mesh.clock import Clock
 from mesh.control import codec
 from mesh.control.vocabulary import (
+    Alive,
     ControlSnapshot,
     FromGateway,
     Hello,
@@ -35,6 +36,7 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.faults import ConfigError
+from mesh.silence import BEAT_NS
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
 from mesh.transport import Transport
@@ -190,13 +192,12 @@ class Attachment:
             self._log.info("controller_attached", controller=str(address))
 
     async def until_news(self, until_s: float) -> bool:
-        """Wait for news, or until a time of the event loop's clock. Returns True if a report is due, as it is by
-        then."""
+        """Wait for news, or until a time of the event loop's clock. Returns True if the news calls for a report."""
         try:
             async with asyncio.timeout_at(until_s):
                 await self._news.wait()
         except TimeoutError:
-            return True
+            return False
         self._news.clear()
         is_due, self._is_report_due = self._is_report_due, False
         return is_due
@@ -239,8 +240,9 @@ class _Conversation:
         hello = self._gateway.hello()
         await self._write(hello)
         report_at_s = await self._report()
+        loop = asyncio.get_running_loop()
         while True:
-            is_report_due = await self._attachment.until_news(report_at_s)
+            is_report_due = await self._attachment.until_news(min(report_at_s, loop.time() + BEAT_NS / _SECOND_NS))
             await self._write_answers()
             now = self._gateway.hello()
             if now.announcement != hello.announcement:
@@ -248,8 +250,10 @@ class _Conversation:
             if now.policy != hello.policy:
                 await self._write(now.policy)
             hello = now
-            if is_report_due:
+            if is_report_due or loop.time() >= report_at_s:
                 report_at_s = await self._report()
+            else:
+                await self._write(Alive())
 
     async def hear(self) -> Never:
         while True:

@@ -198,9 +198,10 @@ def controller_file(
     networks: Mapping[RegionName, str],
     client_port: int,
     regions: Path,
+    further_gateway: bool = True,
 ) -> str:
-    """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of further
-    servers that answer for the name."""
+    """The controller's configuration, with decisions at their defaults but for `further_gateway`. `name_servers` are
+    the addresses of further servers that answer for the name."""
     servers = [LOOPBACK, *name_servers]
     document = {
         "controller": CONTROLLER,
@@ -208,6 +209,7 @@ def controller_file(
         "store": {"path": str(store)},
         "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
         "link": {"tls": dict(tls)},
+        "decisions": {"further_gateway": further_gateway},
         "naming": {
             "zone": ZONE,
             "name_servers": [

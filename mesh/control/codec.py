@@ -103,6 +103,8 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
         case QuestionAnswer():
             return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
+        case Alive():
+            return pb.AttachRequest(alive=pb.Alive())
         case _:
             assert_never(said)
 
@@ -125,6 +127,8 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "answer":
             require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
             return QuestionAnswer(message.answer.number, message.answer.document)
+        case "alive":
+            return Alive()
         case None:
             return None
 

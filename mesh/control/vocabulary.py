@@ -141,7 +141,13 @@ class QuestionAnswer(Struct, frozen=True):
     """JSON; empty where the gateway knows nothing of it."""
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer
+class Alive(Struct, frozen=True):
+    """Sign of life of a controller or gateway that has nothing new to send."""
+
+
+FromGateway = (
+    Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive
+)
 
 
 class ReplicaGrant(Struct, frozen=True):
@@ -199,10 +205,6 @@ class ControlSnapshot(Struct, frozen=True):
     """Documents for optional features as JSON, each with the feature's name."""
     is_drained: bool = False
     """An operator has drained the gateway: its clients and replicas go to others."""
-
-
-class Alive(Struct, frozen=True):
-    """Sign of life of a controller that has nothing new to send."""
 
 
 class Question(Struct, frozen=True):

@@ -30,6 +30,7 @@ class AttachRequest(_message.Message):
     TAKEN_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -46,6 +47,10 @@ class AttachRequest(_message.Message):
     def rejected(self) -> Global___Rejection: ...
     @_builtins.property
     def answer(self) -> Global___Answer: ...
+    @_builtins.property
+    def alive(self) -> Global___Alive:
+        """A controller that does not know it passes it over."""
+
     def __init__(
         self,
         *,
@@ -56,12 +61,13 @@ class AttachRequest(_message.Message):
         taken: Global___ControlVersion | None = ...,
         rejected: Global___Rejection | None = ...,
         answer: Global___Answer | None = ...,
+        alive: Global___Alive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer", "alive"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

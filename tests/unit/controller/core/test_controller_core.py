@@ -472,13 +472,13 @@ class TestDifferences:
 
 
 class TestRecords:
-    def test_the_name_leads_to_each_regions_own_gateway(self) -> None:
+    def test_the_name_leads_to_each_regions_own_gateway_and_a_further_one(self) -> None:
         told = mesh()
         tree = told.last(effects.PublishRecords).tree
         assert {area.region: area.gateways for area in tree.areas} == {
-            US.region: ("us",),
-            EU.region: ("eu",),
-            AP.region: ("ap",),
+            US.region: ("us", "eu"),
+            EU.region: ("eu", "us"),
+            AP.region: ("ap", "eu"),
         }
         assert len(tree.anywhere) == 3
 
@@ -486,7 +486,7 @@ class TestRecords:
         told = mesh()
         told.kill("eu")
         tree = told.last(effects.PublishRecords).tree
-        assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us",)
+        assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us", "ap")
         assert len(tree.anywhere) == 2
 
     def test_a_closed_jurisdiction_is_never_led_out_of_itself(self) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from controller.core.config import ControllerConfig
@@ -7,18 +8,25 @@ from controller.core.geography import Geography
 from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.narrowing import narrowed
-from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
-from gateway.core.vocabulary import RegionName
+from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.vocabulary import Place, RegionName, TenantName
 from tests.support.controller import AP, EU, US, gateway, policy
 from tests.support.core import rule
 
 US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU), gateway("ap1", AP)
 ALL = [US1, US2, EU1, AP1]
-OPEN = ControllerConfig()
+OPEN = ControllerConfig(further_gateway=False)
+"""Settings under which only the nearest gateways are named."""
+FURTHER = ControllerConfig()
 
 
 def open_policy(region: RegionName) -> ResidencyPolicy | None:
     return next(policy(place) for place in (US, EU, AP) if place.region == region)
+
+
+def bank(*places: Place) -> dict[TenantName, TenantPolicy]:
+    """Rule of a tenant whose requests are processed at these places alone."""
+    return {TenantName("bank"): TenantPolicy(rule(*places))}
 
 
 def by_region(
@@ -50,11 +58,11 @@ class TestAreas:
     def test_one_that_is_drained_is_named_only_where_there_is_no_other(self) -> None:
         drained = replace(EU1, is_drained=True)
         assert by_region([US1, drained])[EU.region] == ("us1",)
-        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert by_region([US1, drained], closed)[EU.region] == ("eu1",)
 
     def test_a_closed_jurisdiction_lets_others_in_and_nobody_out(self) -> None:
-        closed = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
+        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction}))
         assert by_region([EU1], closed)[US.region] == ()
         assert by_region([US1], closed)[EU.region] == ("us1",)
 
@@ -75,7 +83,7 @@ class TestAreas:
         alone = policy(EU, process=rule(EU))
         assert why(alone) == "the policy of eu-west-1 says where else its requests may be processed"
         assert "as the controller narrows it" in why(narrowed(policy(EU), alone))
-        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert why(policy(EU), closed).startswith("EU is closed")
 
     def test_the_order_of_registration_changes_nothing(self) -> None:
@@ -84,15 +92,68 @@ class TestAreas:
         assert forwards == backwards
 
 
+class TestFurther:
+    def test_an_answer_names_one_gateway_of_the_next_region_too_and_after_the_nearest(self) -> None:
+        named = by_region(ALL, FURTHER)
+        assert named == {US.region: ("us1", "us2", "eu1"), EU.region: ("eu1", "us1"), AP.region: ("ap1", "eu1")}
+
+    def test_a_region_without_any_is_sent_to_the_nearest_two(self) -> None:
+        assert by_region([US1, US2, AP1], FURTHER)[EU.region] == ("us1", "us2", "ap1")
+
+    def test_a_drained_gateway_is_nobodys_further_one(self) -> None:
+        assert by_region([US1, replace(EU1, is_drained=True), AP1], FURTHER)[US.region] == ("us1", "ap1")
+
+    def test_nobody_is_sent_out_of_a_closed_jurisdiction(self) -> None:
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        assert by_region(ALL, closed)[EU.region] == ("eu1",)
+
+    @pytest.mark.parametrize(
+        "own,there",
+        [
+            (policy(EU, process=rule(EU, AP)), None),
+            (policy(EU, tenants=bank(EU)), None),
+            (None, policy(US, process=rule(EU))),
+            (None, policy(US, tenants=bank(EU))),
+            (None, closed_policy(US, "no file")),
+            (policy(EU, tenants=bank(EU, US)), policy(US, tenants=bank(EU))),
+        ],
+        ids=[
+            "not processed there",
+            "a tenant is not processed there",
+            "nobody enters there",
+            "a tenant does not enter there",
+            "closed there",
+            "processed there, but does not enter",
+        ],
+    )
+    def test_no_region_is_named_where_a_tenants_requests_would_be_refused(
+        self, own: ResidencyPolicy | None, there: ResidencyPolicy | None
+    ) -> None:
+        policies = {EU.region: own or policy(EU), US.region: there or policy(US)}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",)
+
+    def test_a_tenant_that_may_go_there_is_no_reason_against_it(self) -> None:
+        policies = {EU.region: policy(EU, tenants=bank(EU, US)), US.region: policy(US)}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1", "us1")
+
+    def test_no_address_of_an_ip_version_that_the_nearest_has_not(self) -> None:
+        """Clients that prefer it would all go to the further gateway."""
+        both_versions = replace(US1, addresses=("192.0.2.9", "2001:db8::9"))
+        assert by_region([EU1, both_versions], FURTHER)[EU.region] == ("eu1",)
+        assert by_region([both_versions, EU1], FURTHER)[US.region] == ("us1", "eu1")
+
+
 def test_a_closed_jurisdiction_is_told_to_be_one() -> None:
-    closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+    closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
     areas = areas_of(ALL, ALL, open_policy, Geography(), closed)
     assert {each.region for each in areas if each.is_closed} == {EU.region}
 
 
 class TestAnywhere:
-    US_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
-    TWO_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction}))
+    US_CLOSED = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction}))
+    TWO_CLOSED = ControllerConfig(
+        further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction})
+    )
 
     def test_it_is_all_that_live_and_are_not_drained(self) -> None:
         drained = replace(AP1, is_drained=True)

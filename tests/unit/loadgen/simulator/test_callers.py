@@ -22,6 +22,10 @@ def crash(*names: str, at: str = "4s", lasts: str = "20s") -> list[dict[str, Any
     return [{"kind": "gateway_crash", "target": name, "at": at, "lasts": lasts} for name in names]
 
 
+NEAREST_ONLY = {"region": "us", "further_gateway": False}
+"""Controller whose records name no further gateway."""
+
+
 def failures(story: Story) -> Counter[str]:
     return Counter(each.failed_by for each in story.records if each.end is RequestEnd.FAILED)
 
@@ -34,15 +38,22 @@ def test_where_nobody_is_the_next_address_is_tried_at_once() -> None:
     assert all(each.end is not RequestEnd.FAILED and each.tries == 1 for each in late)
 
 
+def test_where_a_whole_region_is_gone_the_further_gateway_is_tried_at_once() -> None:
+    story = play(*crash("us/gw0", "us/gw1"), names={"retries": 0})
+    late = [each for each in story.records if each.sent_ns > 4_000_000_000]
+    assert late
+    assert all(each.end is not RequestEnd.FAILED and each.tries == 1 for each in late)
+
+
 def test_what_failed_before_it_began_is_tried_again() -> None:
     names = {"retries": 8, "resolvers": 1}
-    story = play(*crash("us/gw0", "us/gw1"), names=names)
+    story = play(*crash("us/gw0", "us/gw1"), names=names, controller=NEAREST_ONLY)
     assert any(each.tries > 2 and each.end is RequestEnd.COMPLETED for each in story.records)
     assert not failures(story)[FailedBy.CACHED_ANSWER]
 
 
 def test_without_tries_left_it_is_the_caches_failure_or_the_names() -> None:
-    failed = failures(play(*crash("us/gw0", "us/gw1"), names={"retries": 0}))
+    failed = failures(play(*crash("us/gw0", "us/gw1"), names={"retries": 0}, controller=NEAREST_ONLY))
     assert failed[FailedBy.CACHED_ANSWER] > 0
     assert failed[FailedBy.OLD_ANSWER] > 0
     assert failed[FailedBy.UNCLASSIFIED] == 0

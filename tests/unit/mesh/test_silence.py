@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from mesh.silence import BEAT_NS, LATENESS_FACTOR, LEARNT_AFTER, TIMEOUT_MAX_NS, TIMEOUT_MIN_NS, SilenceDetector
+from tests.support.core import MS, SECOND
+from tests.support.silence import WatchedLink
+
+CEILING_NS = 10 * SECOND
+
+
+def beats(count: int, *, after_ns: int = 0, apart_ns: int = BEAT_NS) -> list[int]:
+    return [after_ns + number * apart_ns for number in range(1, count + 1)]
+
+
+def known(extra: Iterable[int] = (), *, ceiling_ns: int = CEILING_NS) -> WatchedLink:
+    """Clean link, with further intervals."""
+    link = WatchedLink(SilenceDetector(ceiling_ns))
+    link.hear(beats(LEARNT_AFTER + 1))
+    for interval_ns in extra:
+        link.hear([link.now_ns + interval_ns])
+    assert not link.alarms_ns
+    return link
+
+
+def test_a_link_whose_beats_are_never_late_is_silent_after_six() -> None:
+    assert known().detector.timeout_ns == TIMEOUT_MIN_NS == 6 * BEAT_NS
+
+
+def test_a_link_that_is_hardly_known_is_given_the_longest_time() -> None:
+    link = WatchedLink(SilenceDetector(CEILING_NS))
+    link.hear(beats(LEARNT_AFTER))
+    last_ns = link.now_ns
+    assert link.wait_until(last_ns + CEILING_NS) == []
+    assert link.wait_until(last_ns + CEILING_NS + 1) == [last_ns + CEILING_NS]
+
+
+def test_nothing_is_silent_that_was_not_heard_on_this_connection() -> None:
+    link = known()
+    link.detector.begin()
+    assert link.wait_until(1000 * SECOND) == []
+
+
+def test_lateness_extends_the_time_out_and_is_forgotten() -> None:
+    link = known([BEAT_NS + 300 * MS])
+    assert link.detector.timeout_ns == TIMEOUT_MIN_NS + LATENESS_FACTOR * 300 * MS
+    link.hear(beats(64 * 10, after_ns=link.now_ns))
+    assert link.detector.timeout_ns == TIMEOUT_MIN_NS
+
+
+def test_faster_beats_do_not_shorten_the_time_out() -> None:
+    assert known([10 * MS] * 2000).detector.timeout_ns == TIMEOUT_MIN_NS
+
+
+def test_no_lateness_extends_it_without_end() -> None:
+    assert known([1400 * MS] * 3).detector.timeout_ns == TIMEOUT_MAX_NS
+    assert known([1400 * MS] * 3, ceiling_ns=2 * SECOND).detector.timeout_ns == 2 * SECOND
+
+
+def test_silence_is_told_once_the_time_out_has_passed_and_a_late_beat_ends_it() -> None:
+    link = known()
+    last_ns = link.now_ns
+    assert link.wait_until(last_ns + 3 * SECOND)[0] == last_ns + TIMEOUT_MIN_NS
+    link.hear([link.now_ns])
+    assert link.wait_until(link.now_ns + SECOND) == []
+
+
+def test_an_outage_counts_as_no_longer_than_the_time_out_that_noticed_it() -> None:
+    link = known()
+    assert link.hear([link.now_ns + 60 * SECOND]), "it was noticed"
+    noticed_late_ns = TIMEOUT_MIN_NS - BEAT_NS
+    assert link.detector.timeout_ns == min(TIMEOUT_MAX_NS, TIMEOUT_MIN_NS + LATENESS_FACTOR * noticed_late_ns)
+
+
+def test_the_time_between_two_connections_is_no_interval() -> None:
+    link = known()
+    link.detector.begin()
+    link.hear([link.now_ns + 100 * SECOND])
+    assert link.detector.timeout_ns == TIMEOUT_MIN_NS
+
+
+@pytest.mark.parametrize("is_heard_first", [True, False])
+def test_time_in_which_this_process_did_not_run_is_no_silence(is_heard_first: bool) -> None:
+    """The look that was asked for comes a minute late, before or after the beats that arrived meanwhile."""
+    link = known()
+    link.stall_until(link.now_ns + 60 * SECOND)
+    if is_heard_first:
+        link.detector.hear(link.now_ns)
+    assert link.wait_until(link.now_ns + 1) == []
+    link.hear([link.now_ns])
+    assert link.detector.timeout_ns <= TIMEOUT_MIN_NS + LATENESS_FACTOR * BEAT_NS, "nor is it lateness of the link"
+
+
+def test_a_peer_that_died_while_this_process_did_not_run_is_noticed_afterwards() -> None:
+    link = known()
+    link.stall_until(link.now_ns + 60 * SECOND)
+    began_ns = link.now_ns
+    (first_ns, *_) = link.wait_until(began_ns + 2 * SECOND)
+    assert began_ns + TIMEOUT_MIN_NS - BEAT_NS <= first_ns <= began_ns + TIMEOUT_MIN_NS
