@@ -166,6 +166,7 @@ async def test_sigkill_under_load_is_seen_by_clients_engines_and_peers_and_the_n
         mesh.us_engine.plays(gated(opened()))
         await mesh.start_us()
         await mesh.eu.until_metric(session, lambda usable: usable == 1, "nightside_peers_usable")
+        await mesh.us.until_metric(session, lambda available: available == 1, "nightside_replicas_available")
         async with ask(session, mesh.us.http_url) as response:
             assert await response.read() == WHOLE
         await mesh.us.until_at_rest(session)
