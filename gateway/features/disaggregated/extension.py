@@ -43,7 +43,8 @@ class DisaggregatedExtension(Extension):
         self._unread: Mapping[PoolName, tuple[Path, ...]] = {}
         self._keys: PromptKeys | None = None
         """Keys of prompts; None until this gateway has a disaggregated pool."""
-        self.prompt_key = self._key_of
+        if config.control.controllers or any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools):
+            self.prompt_key = self._key_of  # no other gateway ever has such a pool
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004

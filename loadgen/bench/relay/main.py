@@ -51,14 +51,15 @@ from loadgen.bench.relay.processes import BenchFailure, running, running_engines
 from loadgen.bench.relay.relays import (
     ATTACHED,
     ENVOY,
+    ENVOY_TO_ENVOY,
     FORWARD,
     IN_PAIRS,
     NIGHTSIDE,
     RELAYS,
     RIVALS,
     SET_OTHERWISE,
+    SGLANG_ROUTER,
     SIBLINGS,
-    VLLM_ROUTER,
     ReadyRelay,
     Relay,
     RelaySetting,
@@ -73,14 +74,18 @@ from mesh.clock import Clock
 _LEVEL = 1.03
 """Ratio that counts as equal cost, given the spread of rounds on one machine."""
 AIMS = (
-    Aim(RelayFigure.CPU_PER_CHUNK, 1.2, ENVOY.name),
-    Aim(RelayFigure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
+    Aim(RelayFigure.CPU_PER_REQUEST, 1.2, SGLANG_ROUTER.name),
+    Aim(RelayFigure.CPU_PER_LONG_REQUEST, 1.3, SGLANG_ROUTER.name),
+    Aim(RelayFigure.CPU_PER_CHUNK, 1.0, ENVOY.name),
+    Aim(RelayFigure.REQUESTS_PER_S, 7_500, is_least=True),
     Aim(RelayFigure.CPU_PER_REQUEST, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
     Aim(RelayFigure.CPU_PER_CHUNK, _LEVEL, NIGHTSIDE.name, ATTACHED.name),
-    Aim(RelayFigure.CPU_PER_REQUEST, 3.0, NIGHTSIDE.name, FORWARD.name),
-    Aim(RelayFigure.CPU_PER_CHUNK, 2.4, NIGHTSIDE.name, FORWARD.name),
-    Aim(RelayFigure.ADDED_TTFT_P50, 1.0),
-    Aim(RelayFigure.ADDED_TTFT_P99, 5.0),
+    Aim(RelayFigure.CPU_PER_CHUNK, 1.2, ENVOY_TO_ENVOY.name, FORWARD.name),
+    Aim(RelayFigure.CPU_PER_LARGE_BODY, 1.5, NIGHTSIDE.name, FORWARD.name),
+    Aim(RelayFigure.REQUESTS_PER_S, 3_000, of=FORWARD.name, is_least=True),
+    Aim(RelayFigure.ADDED_TTFT_P50, 0.4),
+    Aim(RelayFigure.ADDED_TTFT_P99, 1.5),
+    Aim(RelayFigure.MEMORY_PER_STREAM, 25),
 )
 ALL_RELAYS = (*RELAYS, SIBLINGS, *SET_OTHERWISE)
 _ENGINES = 8

@@ -25,7 +25,7 @@ TITLES = {
     RelayFigure.ADDED_TTFT_P50: "added to it, p50 (ms)",
     RelayFigure.TTFT_P99: "time to the first token, p99 (ms)",
     RelayFigure.ADDED_TTFT_P99: "added to it, p99 (ms)",
-    RelayFigure.REQUESTS_PER_S: "requests/s at saturation",
+    RelayFigure.REQUESTS_PER_S: "rate at saturation (requests/s)",
     RelayFigure.REQUESTS_PER_CPU_S: "requests per second of its CPU time",
     RelayFigure.MEMORY_PER_STREAM: "memory per open stream (KiB)",
     RelayFigure.IDLE_CPU: "CPU without requests (% of a core)",
@@ -53,10 +53,12 @@ class Aim:
     """Target value of a figure for the gateway: an absolute value, or a ratio to another relay."""
 
     figure: RelayFigure
-    at_most: float
+    limit: float
     base: str | None = None
     of: str = ""
     """Variant of the gateway that the aim is about; empty for the plain one."""
+    is_least: bool = False
+    """True if the figure has to be at least the limit; else it is at most the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +157,19 @@ def aim_rows(story: RelayStory) -> list[list[str]]:
             else ratio(story.readings, aim.figure, aim.of or story.ours, aim.base)
         )
         if measured is not None:
-            rows.append([_aim_text(aim), cell(measured), "yes" if measured.median <= aim.at_most else "no"])
+            rows.append([_aim_text(aim), cell(measured), "yes" if _is_reached(aim, measured.median) else "no"])
     return rows if len(rows) > 1 else []
+
+
+def _is_reached(aim: Aim, value: float) -> bool:
+    return value >= aim.limit if aim.is_least else value <= aim.limit
 
 
 def _aim_text(aim: Aim) -> str:
     against = f" × {aim.base}" if aim.base else ""
     whose = f" of {aim.of}" if aim.of else ""
-    return f"{TITLES[aim.figure].rsplit(' (', 1)[0]}{whose} ≤ {aim.at_most:g}{against or ' ' + _unit(aim.figure)}"
+    sign = "≥" if aim.is_least else "≤"
+    return f"{TITLES[aim.figure].rsplit(' (', 1)[0]}{whose} {sign} {aim.limit:,g}{against or ' ' + _unit(aim.figure)}"
 
 
 def _unit(figure: RelayFigure) -> str:

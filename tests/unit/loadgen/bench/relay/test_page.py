@@ -59,7 +59,7 @@ def test_the_table_has_a_column_for_each_relay_and_no_row_without_figures() -> N
     assert table(STORY) == [
         ["", "ours", "ours twice", "theirs", "direct"],
         ["CPU per streamed chunk (µs)", "25.0 (20.0–30.0)", "90.0", "20.0", "–"],
-        ["requests/s at saturation", "–", "–", "–", "20,000"],
+        ["rate at saturation (requests/s)", "–", "–", "–", "20,000"],
     ]
 
 
