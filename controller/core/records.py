@@ -14,7 +14,7 @@ from itertools import islice
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.kernel.residency import ResidencyPolicy, may_enter, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 
@@ -57,7 +57,8 @@ def areas_of(
         chosen = sorted(chosen, key=_by_name)
         if chosen and policy is not None and config.further_gateway:
             may_be_named = [each for each in there if not each.is_drained and may_be_sent(each.place)]
-            chosen += _further(standing_for, chosen, may_be_named, geography, policy_of)
+            everywhere = tuple(dict.fromkeys(each.place for each in everybody))
+            chosen += _further(standing_for, chosen, may_be_named, geography, policy_of, everywhere)
         areas.append(_area(standing_for, chosen, policy, config))
     return tuple(areas)
 
@@ -68,6 +69,7 @@ def _further(
     allowed: Iterable[GatewayEntry],
     geography: Geography,
     policy_of: PolicyOf,
+    everywhere: Collection[Place],
 ) -> list[GatewayEntry]:
     """Return the first gateway of the nearest region beyond the chosen gateways' own, or none. Each tenant of the
     client's region may be served there, as the client's tenant is not known, and each IP version in which it can be
@@ -78,18 +80,38 @@ def _further(
         if each.place.region not in named and _versions([each]) and _versions([each]) <= _versions(chosen):
             first.setdefault(each.place.region, each)
     by_distance = sorted(first.values(), key=lambda each: (geography.distance_ns(client, each), each.place.region))
-    serves_all = (each for each in by_distance if _serves_every_tenant(client.place, each.place, policy_of))
+    serves_all = (each for each in by_distance if _serves_every_tenant(client.place, each.place, policy_of, everywhere))
     return list(islice(serves_all, 1))
 
 
-def _serves_every_tenant(client: Place, to: Place, policy_of: PolicyOf) -> bool:
+def _serves_every_tenant(client: Place, to: Place, policy_of: PolicyOf, everywhere: Iterable[Place]) -> bool:
     """Return whether requests of each tenant that the policies of both regions name, and of all others, may enter at
-    another place instead of the client's own region, and be processed there."""
+    another place instead of the client's own region, be processed there, and go on from there only where their own
+    region lets them be processed too, and whether logs there show no more of them. `everywhere`: all places to which
+    that region may forward."""
     own, there = policy_of(client.region), policy_of(to.region)
-    if own is None or there is None or there.closed_reason:
+    if own is None or there is None or own.closed_reason or there.closed_reason or not _logs_no_more(own, there):
         return False
     tenants = dict.fromkeys([_EVERYONE_ELSE, *own.tenants, *there.tenants])
-    return all(processing_rule(own, each).allows(to) and may_enter(there, each).allowed for each in tenants)
+    rules = dict.fromkeys((processing_rule(own, each), processing_rule(there, each)) for each in tenants)
+    return all(
+        ours.allows(to) and theirs.allows(to) and _goes_no_further(ours, theirs, everywhere) for ours, theirs in rules
+    )
+
+
+def _goes_no_further(ours: PlaceRule, theirs: PlaceRule, everywhere: Iterable[Place]) -> bool:
+    """Return whether our rule allows each place that theirs allows."""
+    return all(ours.allows(each) for each in everywhere if theirs.allows(each))
+
+
+def _logs_no_more(own: ResidencyPolicy, there: ResidencyPolicy) -> bool:
+    """Return whether logs there show no detail of a request that logs of its own region may not show."""
+    ours, theirs = own.logging, there.logging
+    return (
+        theirs.tenant <= ours.tenant
+        and theirs.client_address <= ours.client_address
+        and theirs.session_key <= ours.session_key
+    )
 
 
 def _versions(gateways: Iterable[GatewayEntry]) -> set[bool]:

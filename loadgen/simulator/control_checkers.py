@@ -458,6 +458,7 @@ class ControlWatch:
                 "no name is without an answer while an allowed gateway lives", bool(there or not allowed), detail
             )
             self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
+            self._check_further(area, detail)
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
         """True if a client of this area may be sent to the gateway, by its region's policy and the closed
@@ -469,6 +470,39 @@ class ControlWatch:
             return False
         policy = self._mind.policies.get(area.region)
         return policy is not None and names_place(policy.process, place)
+
+    def _check_further(self, area: Area, detail: str) -> None:
+        """Check the gateways that an answer names beyond those of its nearest region."""
+        regions = [self._mind.gateways[each].place.region for each in area.gateways]
+        is_own_first = area.region not in regions or regions[0] == area.region
+        self._expect("an answer names the client's own region first", is_own_first, detail)
+        further = [each for each, region in zip(area.gateways, regions, strict=True) if region != regions[0]]
+        most = int(self._config.further_gateway)
+        self._expect("an answer names at most one further gateway, where any is wanted", len(further) <= most, detail)
+        for each in further:
+            is_alike = self._is_treated_alike(area.region, each)
+            self._expect("requests get no further by a further gateway, nor show more in its logs", is_alike, detail)
+
+    def _is_treated_alike(self, region: RegionName, to: GatewayId) -> bool:
+        """True if every tenant's requests from this region may be processed at the gateway, by its own policy as well
+        as theirs, and it may neither send them on to a place nor log a detail that their own region does not
+        permit."""
+        place = self._mind.gateways[to].place
+        home, there = self._mind.policies.get(region), self._mind.policies.get(place.region)
+        if home is None or there is None or home.closed_reason or there.closed_reason:
+            return False
+        for detail in ("tenant", "client_address", "session_key"):
+            if getattr(there.logging, detail) and not getattr(home.logging, detail):
+                return False
+        for tenant in {*home.tenants, *there.tenants, None}:
+            at_home, elsewhere = (
+                policy.process if tenant is None or tenant not in policy.tenants else policy.tenants[tenant].process
+                for policy in (home, there)
+            )
+            reached = {each.place for each in self._mind.gateways.values() if names_place(elsewhere, each.place)}
+            if place not in reached or not all(names_place(at_home, each) for each in reached):
+                return False
+        return True
 
     # End of the run
 

@@ -42,7 +42,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.features.prices.file import parse_prices, read_prices_file
 from gateway.features.sections import POOL_CHECKS
-from gateway.policy.file import PolicyDocument, PolicyPlaces, TenantSection
+from gateway.policy.file import LoggingSection, PolicyDocument, PolicyPlaces, TenantSection
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
@@ -219,6 +219,7 @@ class RegionSection(_Section):
     """Places that may process its requests, as in a policy file; without it, everywhere in the scenario."""
     accept: PolicyPlaces | None = None
     tenants: dict[str, TenantSection] = Field(default_factory=dict)
+    logging: LoggingSection = LoggingSection()
 
 
 class NetworkSection(_Section):
@@ -786,6 +787,7 @@ class Scenario(_Section):
             process=section.process or everywhere,
             accept=section.accept or everywhere,
             tenants=section.tenants,
+            logging=section.logging,
         )
 
     def workload(self, name: str) -> Workload:

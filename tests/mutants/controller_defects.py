@@ -161,6 +161,19 @@ def leads_anywhere(original: Original, *there: Any) -> Any:
 
 
 @mutant(
+    "the name leads to a region that sends requests further than their own may",
+    "controller.core.records:_goes_no_further",
+)
+def leads_to_who_sends_further(original: Original, ours: Any, theirs: Any, everywhere: Any) -> bool:
+    return True
+
+
+@mutant("the name leads to a region that logs more than the client's own", "controller.core.records:_logs_no_more")
+def leads_to_who_logs_more(original: Original, own: Any, there: Any) -> bool:
+    return True
+
+
+@mutant(
     "the name still leads to who is down",
     "controller.core.state:MeshState.living",
     hunter=f"{_TESTS}/test_controller_core.py::TestRecords",

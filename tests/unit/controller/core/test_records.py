@@ -8,7 +8,7 @@ from controller.core.geography import Geography
 from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.narrowing import narrowed
-from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import Place, RegionName, TenantName
 from tests.support.controller import AP, EU, US, gateway, policy
 from tests.support.core import rule
@@ -132,9 +132,50 @@ class TestFurther:
         policies = {EU.region: own or policy(EU), US.region: there or policy(US)}
         assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",)
 
-    def test_a_tenant_that_may_go_there_is_no_reason_against_it(self) -> None:
-        policies = {EU.region: policy(EU, tenants=bank(EU, US)), US.region: policy(US)}
+    @pytest.mark.parametrize(
+        "own,there",
+        [
+            (policy(EU, process=rule(EU, US)), policy(US)),
+            (policy(EU, process=rule(EU, US)), policy(US, process=rule(US, EU, AP))),
+            (policy(EU, tenants=bank(EU, US)), policy(US)),
+            (policy(EU, process=rule(EU, US)), policy(US, process=rule(US, EU), tenants=bank(US, AP))),
+            (policy(EU, tenants=bank(EU, US)), policy(US, process=rule(US, EU), tenants=bank(US, AP))),
+            (policy(EU, process=rule(US)), policy(US, process=rule(US, EU))),
+        ],
+        ids=[
+            "anywhere",
+            "to a third region",
+            "a tenant anywhere",
+            "a tenant that is named there alone",
+            "a tenant to a third region",
+            "back, where it may not be processed",
+        ],
+    )
+    def test_no_region_is_named_that_could_send_a_tenants_requests_where_their_own_could_not(
+        self, own: ResidencyPolicy, there: ResidencyPolicy
+    ) -> None:
+        policies = {EU.region: own, US.region: there, AP.region: closed_policy(AP, "no file")}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",), "AP1 is registered, and down"
+
+    def test_a_region_that_sends_requests_no_further_than_their_own_is_named(self) -> None:
+        policies = {EU.region: policy(EU, process=rule(EU, US)), US.region: policy(US, process=rule(EU, US))}
         assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1", "us1")
+
+    @pytest.mark.parametrize("detail", ["tenant", "client_address", "session_key"])
+    def test_no_region_is_named_whose_logs_show_more_than_the_clients_own(self, detail: str) -> None:
+        silent = LoggingRule(tenant=False)
+        policies = {EU.region: policy(EU), US.region: policy(US)}
+        for region, logging in ((EU.region, silent), (US.region, replace(silent, **{detail: True}))):
+            policies[region] = replace(policies[region], logging=logging)
+        assert by_region([EU1, US1], FURTHER, policies.get) == {
+            EU.region: ("eu1",),
+            US.region: ("us1", "eu1"),
+            AP.region: (),
+        }
+
+    def test_a_tenant_that_may_go_there_is_no_reason_against_it(self) -> None:
+        own, there = policy(EU, tenants=bank(EU, US)), policy(US, tenants=bank(US))
+        assert by_region([EU1, US1], FURTHER, {EU.region: own, US.region: there}.get)[EU.region] == ("eu1", "us1")
 
     def test_no_address_of_an_ip_version_that_the_nearest_has_not(self) -> None:
         """Clients that prefer it would all go to the further gateway."""
