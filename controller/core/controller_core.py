@@ -44,7 +44,7 @@ from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 from mesh.naming.tree import Area, RecordTree
 
 
@@ -73,6 +73,10 @@ class ControllerCore(MeshState):
         """Replicas that each gateway owns, sorted; None until they are computed."""
         self._is_settled = True
         """No event since the last assignment changes ownership or records."""
+        self._is_near_known = True
+        """No round trip was measured for the first time since the records were last made."""
+        self._further: dict[RegionName, RegionName] = {}
+        """Region of the further gateway that the records name last, by the clients' region."""
         self._now_ns: int | None = None
         self._effects: list[Effect] = []
 
@@ -92,6 +96,8 @@ class ControllerCore(MeshState):
         if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
             self._is_settled = True
             self._assign(now_ns)
+            self._publish()
+        elif not self._is_near_known:
             self._publish()
         return self._effects
 
@@ -202,8 +208,15 @@ class ControllerCore(MeshState):
             if health is None or said.gateway_id == event.gateway_id:
                 continue
             health.said_by[event.gateway_id] = said
-            if said.rtt_ns is not None:
-                self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns)
+            if said.rtt_ns is not None and self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns):
+                self._choose_further_anew(event.gateway_id, said.gateway_id)
+
+    def _choose_further_anew(self, *measured: GatewayId) -> None:
+        """Forget the further regions of two gateways' clients, which were chosen by an estimate of a distance that is
+        now measured."""
+        self._is_near_known = False
+        for gateway_id in measured:
+            self._further.pop(self.gateways[gateway_id].place.region, None)
 
     def _grants_left_out(self, event: GrantsLeftOut, now_ns: int) -> None:
         """Remember what a gateway cannot serve of other homes' replicas, so that it is offered to the next one. A
@@ -361,10 +374,19 @@ class ControllerCore(MeshState):
     def _publish(self) -> None:
         """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
         published."""
+        self._is_near_known = True
         living = self.living()
         if not living:
             return
-        areas = areas_of(self.gateways.values(), living, self.effective_policy, self.geography, self.config)
+        areas = areas_of(
+            self.gateways.values(),
+            living,
+            self.effective_policy,
+            self.geography,
+            self.config,
+            last_further=self._further,
+        )
+        self._further = {each.region: self.gateways[each.gateways[-1]].place.region for each in areas if each.further}
         anywhere = anywhere_of(living, self.config)
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1

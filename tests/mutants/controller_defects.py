@@ -155,9 +155,9 @@ def adopts_anywhere(original: Original, policy: Any, origin: Any) -> Verdict:
 
 
 @mutant("a closed jurisdiction's clients are led out of it", "controller.core.records:areas_of")
-def leads_anywhere(original: Original, *there: Any) -> Any:
+def leads_anywhere(original: Original, *there: Any, **further: Any) -> Any:
     *mesh, config = there
-    return original(*mesh, replace(config, closed_jurisdictions=frozenset()))
+    return original(*mesh, replace(config, closed_jurisdictions=frozenset()), **further)
 
 
 @mutant(

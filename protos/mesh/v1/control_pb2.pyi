@@ -859,6 +859,7 @@ class Area(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     IS_CLOSED_FIELD_NUMBER: _builtins.int
+    FURTHER_FIELD_NUMBER: _builtins.int
     region: _builtins.str
     jurisdiction: _builtins.str
     why: _builtins.str
@@ -872,6 +873,10 @@ class Area(_message.Message):
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """CIDRs of the clients who are there."""
 
+    @_builtins.property
+    def further(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the addresses that are of a gateway in a further region: at most one of each IP version."""
+
     def __init__(
         self,
         *,
@@ -882,10 +887,11 @@ class Area(_message.Message):
         why: _builtins.str = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
         is_closed: _builtins.bool = ...,
+        further: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "gateways", b"gateways", "is_closed", b"is_closed", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "further", b"further", "gateways", b"gateways", "is_closed", b"is_closed", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,10 +11,11 @@ from controller.core.config import ControllerConfig
 from controller.core.vocabulary import Condition
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
-from tests.support.controller import AP, EU, SECOND, US, Told, gateway, mesh, policy, replicas
+from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh, policy, replicas
 from tests.support.core import rule as rule_of
 
 EVERYTHING = 4
+FURTHER = ControllerConfig(further_gateway=True)
 
 
 def leave_out(told: Told, gateway_id: str, *replica_ids: str) -> None:
@@ -472,8 +473,16 @@ class TestDifferences:
 
 
 class TestRecords:
-    def test_the_name_leads_to_each_regions_own_gateway_and_a_further_one(self) -> None:
-        told = mesh()
+    def test_the_name_leads_to_each_regions_own_gateway(self) -> None:
+        tree = mesh().last(effects.PublishRecords).tree
+        assert {area.region: area.gateways for area in tree.areas} == {
+            US.region: ("us",),
+            EU.region: ("eu",),
+            AP.region: ("ap",),
+        }
+
+    def test_and_to_a_further_one(self) -> None:
+        told = mesh(FURTHER)
         tree = told.last(effects.PublishRecords).tree
         assert {area.region: area.gateways for area in tree.areas} == {
             US.region: ("us", "eu"),
@@ -483,11 +492,28 @@ class TestRecords:
         assert len(tree.anywhere) == 3
 
     def test_and_elsewhere_once_that_is_down(self) -> None:
-        told = mesh()
+        told = mesh(FURTHER)
         told.kill("eu")
         tree = told.last(effects.PublishRecords).tree
         assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us", "ap")
         assert len(tree.anywhere) == 2
+
+    def test_the_further_region_is_chosen_anew_by_first_round_trips_and_then_kept(self) -> None:
+        told = mesh(FURTHER)
+
+        def further() -> str:
+            areas = told.last(effects.PublishRecords).tree.areas
+            return next(each for each in areas if each.region == EU.region).gateways[-1]
+
+        assert further() == "us", "by the globe"
+        told.heard("eu", "us", rtt_ns=120 * MS)
+        assert further() == "ap", "of which light alone would take 96 ms"
+        told.heard("eu", "ap", rtt_ns=130 * MS)
+        assert further() == "us", "though it is not clearly nearer"
+        for ap_ms, kept in ((110, "us"), (90, "ap"), (130, "ap"), (160, "us")):
+            told.heard("eu", "ap", rtt_ns=ap_ms * MS)
+            told.connect("us")
+            assert further() == kept
 
     def test_a_closed_jurisdiction_is_never_led_out_of_itself(self) -> None:
         told = mesh(ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction})))

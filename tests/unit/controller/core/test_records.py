@@ -9,15 +9,15 @@ from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_o
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
-from gateway.core.vocabulary import Place, RegionName, TenantName
-from tests.support.controller import AP, EU, US, gateway, policy
+from gateway.core.vocabulary import GatewayId, Place, RegionName, TenantName
+from tests.support.controller import AP, EU, MS, US, gateway, policy
 from tests.support.core import rule
 
 US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU), gateway("ap1", AP)
 ALL = [US1, US2, EU1, AP1]
-OPEN = ControllerConfig(further_gateway=False)
+OPEN = ControllerConfig()
 """Settings under which only the nearest gateways are named."""
-FURTHER = ControllerConfig()
+FURTHER = ControllerConfig(further_gateway=True)
 
 
 def open_policy(region: RegionName) -> ResidencyPolicy | None:
@@ -58,11 +58,11 @@ class TestAreas:
     def test_one_that_is_drained_is_named_only_where_there_is_no_other(self) -> None:
         drained = replace(EU1, is_drained=True)
         assert by_region([US1, drained])[EU.region] == ("us1",)
-        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert by_region([US1, drained], closed)[EU.region] == ("eu1",)
 
     def test_a_closed_jurisdiction_lets_others_in_and_nobody_out(self) -> None:
-        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction}))
+        closed = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
         assert by_region([EU1], closed)[US.region] == ()
         assert by_region([US1], closed)[EU.region] == ("us1",)
 
@@ -83,7 +83,7 @@ class TestAreas:
         alone = policy(EU, process=rule(EU))
         assert why(alone) == "the policy of eu-west-1 says where else its requests may be processed"
         assert "as the controller narrows it" in why(narrowed(policy(EU), alone))
-        closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert why(policy(EU), closed).startswith("EU is closed")
 
     def test_the_order_of_registration_changes_nothing(self) -> None:
@@ -104,7 +104,7 @@ class TestFurther:
         assert by_region([US1, replace(EU1, is_drained=True), AP1], FURTHER)[US.region] == ("us1", "ap1")
 
     def test_nobody_is_sent_out_of_a_closed_jurisdiction(self) -> None:
-        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        closed = replace(FURTHER, closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert by_region(ALL, closed)[EU.region] == ("eu1",)
 
     @pytest.mark.parametrize(
@@ -177,24 +177,65 @@ class TestFurther:
         own, there = policy(EU, tenants=bank(EU, US)), policy(US, tenants=bank(US))
         assert by_region([EU1, US1], FURTHER, {EU.region: own, US.region: there}.get)[EU.region] == ("eu1", "us1")
 
-    def test_no_address_of_an_ip_version_that_the_nearest_has_not(self) -> None:
-        """Clients that prefer it would all go to the further gateway."""
-        both_versions = replace(US1, addresses=("192.0.2.9", "2001:db8::9"))
-        assert by_region([EU1, both_versions], FURTHER)[EU.region] == ("eu1",)
-        assert by_region([both_versions, EU1], FURTHER)[US.region] == ("us1", "eu1")
+    @pytest.mark.parametrize(
+        ("nearest", "further", "named"),
+        [
+            (["192.0.2.1"], ["198.51.100.1", "198.51.100.2"], ["198.51.100.1"]),
+            (["192.0.2.1", "192.0.2.2"], ["198.51.100.1", "198.51.100.2"], ["198.51.100.1"]),
+            (["192.0.2.1"], ["2001:db8::9", "198.51.100.1"], ["198.51.100.1"]),
+            (["192.0.2.1", "2001:db8::1"], ["198.51.100.1"], ["198.51.100.1"]),
+            (
+                ["192.0.2.1", "2001:db8::1"],
+                ["198.51.100.1", "2001:db8::9", "2001:db8::a"],
+                ["198.51.100.1", "2001:db8::9"],
+            ),
+            (["192.0.2.1"], ["192.0.2.1", "198.51.100.1"], ["198.51.100.1"]),
+            (["192.0.2.1"], ["192.0.2.1"], []),
+            (["192.0.2.1"], ["2001:db8::9"], []),
+        ],
+    )
+    def test_at_most_one_address_of_each_ip_version_and_none_that_the_nearest_lacks(
+        self, nearest: list[str], further: list[str], named: list[str]
+    ) -> None:
+        """Clients that prefer a version which only the further gateway has would all go there, and of several addresses
+        the further gateway's are taken as often as the nearest's."""
+        own, other = replace(EU1, addresses=tuple(nearest)), replace(US1, addresses=tuple(further))
+        areas = areas_of([own, other], [own, other], open_policy, Geography(), FURTHER)
+        (area,) = (each for each in areas if each.region == EU.region)
+        assert (area.addresses, area.further) == ((*nearest, *named), tuple(named))
+        assert area.gateways == (("eu1", "us1") if named else ("eu1",))
+
+    @pytest.mark.parametrize(("ap_ms", "further"), [(100, "us1"), (81, "us1"), (79, "ap1")])
+    def test_the_region_last_named_is_kept_unless_another_is_clearly_nearer(self, ap_ms: int, further: str) -> None:
+        geography = Geography()
+        geography.measured(EU1.gateway_id, US1.gateway_id, 101 * MS)
+        geography.measured(EU1.gateway_id, AP1.gateway_id, ap_ms * MS)
+
+        def chosen(last: Place | None, policy_of: PolicyOf = open_policy) -> GatewayId:
+            last_further = {} if last is None else {EU.region: last.region}
+            there = [EU1, US1, AP1]
+            areas = areas_of(there, there, policy_of, geography, FURTHER, last_further=last_further)
+            return next(each for each in areas if each.region == EU.region).gateways[-1]
+
+        assert chosen(US) == further
+        assert chosen(AP) == chosen(None) == "ap1"
+        closed = {US.region: closed_policy(US, "no file")}
+        assert chosen(US, lambda region: closed.get(region, open_policy(region))) == "ap1", "nor where it may not be"
+
+    def test_none_is_named_where_none_is_asked_for(self) -> None:
+        areas = areas_of(ALL, ALL, open_policy, Geography(), ControllerConfig())
+        assert {each.further for each in areas} == {()}
 
 
 def test_a_closed_jurisdiction_is_told_to_be_one() -> None:
-    closed = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({EU.jurisdiction}))
+    closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
     areas = areas_of(ALL, ALL, open_policy, Geography(), closed)
     assert {each.region for each in areas if each.is_closed} == {EU.region}
 
 
 class TestAnywhere:
-    US_CLOSED = ControllerConfig(further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction}))
-    TWO_CLOSED = ControllerConfig(
-        further_gateway=False, closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction})
-    )
+    US_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
+    TWO_CLOSED = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction}))
 
     def test_it_is_all_that_live_and_are_not_drained(self) -> None:
         drained = replace(AP1, is_drained=True)

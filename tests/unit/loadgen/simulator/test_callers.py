@@ -22,8 +22,8 @@ def crash(*names: str, at: str = "4s", lasts: str = "20s") -> list[dict[str, Any
     return [{"kind": "gateway_crash", "target": name, "at": at, "lasts": lasts} for name in names]
 
 
-NEAREST_ONLY = {"region": "us", "further_gateway": False}
-"""Controller whose records name no further gateway."""
+FURTHER = {"region": "us", "further_gateway": True}
+"""Controller whose records name a further gateway."""
 
 
 def failures(story: Story) -> Counter[str]:
@@ -39,7 +39,7 @@ def test_where_nobody_is_the_next_address_is_tried_at_once() -> None:
 
 
 def test_where_a_whole_region_is_gone_the_further_gateway_is_tried_at_once() -> None:
-    story = play(*crash("us/gw0", "us/gw1"), names={"retries": 0})
+    story = play(*crash("us/gw0", "us/gw1"), names={"retries": 0}, controller=FURTHER)
     late = [each for each in story.records if each.sent_ns > 4_000_000_000]
     assert late
     assert all(each.end is not RequestEnd.FAILED and each.tries == 1 for each in late)
@@ -47,13 +47,13 @@ def test_where_a_whole_region_is_gone_the_further_gateway_is_tried_at_once() -> 
 
 def test_what_failed_before_it_began_is_tried_again() -> None:
     names = {"retries": 8, "resolvers": 1}
-    story = play(*crash("us/gw0", "us/gw1"), names=names, controller=NEAREST_ONLY)
+    story = play(*crash("us/gw0", "us/gw1"), names=names)
     assert any(each.tries > 2 and each.end is RequestEnd.COMPLETED for each in story.records)
     assert not failures(story)[FailedBy.CACHED_ANSWER]
 
 
 def test_without_tries_left_it_is_the_caches_failure_or_the_names() -> None:
-    failed = failures(play(*crash("us/gw0", "us/gw1"), names={"retries": 0}, controller=NEAREST_ONLY))
+    failed = failures(play(*crash("us/gw0", "us/gw1"), names={"retries": 0}))
     assert failed[FailedBy.CACHED_ANSWER] > 0
     assert failed[FailedBy.OLD_ANSWER] > 0
     assert failed[FailedBy.UNCLASSIFIED] == 0

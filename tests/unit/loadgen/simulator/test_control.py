@@ -84,9 +84,7 @@ class TestFailover:
 
     def test_every_failure_is_somebodys(self) -> None:
         clients = [{"region": region, "workload": "chat", "clients": 8} for region in ("us", "eu", "ap")]
-        nearest_only = {"region": "us", "further_gateway": False}
-        faults = killed("eu/gw") + killed("us/gw0", "us/gw1", at="18s", lasts="6s")
-        figures = played(clients=clients, faults=faults, controller=nearest_only)
+        figures = played(clients=clients, faults=killed("eu/gw") + killed("us/gw0", "us/gw1", at="18s", lasts="6s"))
         assert figures["failed_by"][FailedBy.UNCLASSIFIED] == 0
         assert figures["failed_by"][FailedBy.IN_FLIGHT] > 0
         assert sum(figures["tries"].values()) > figures["tries"]["1"]
