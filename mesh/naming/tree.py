@@ -24,7 +24,7 @@ class Area(Struct, frozen=True):
     is_closed: bool = False
     """The jurisdiction is closed: clients there are given no addresses of another one."""
     further: tuple[str, ...] = ()
-    """Those of the addresses that are of a gateway in a further region, for clients that reach none of the nearest: at
+    """Addresses, among all of them, of a gateway in a further region, for clients that reach none of the nearest: at
     most one of each IP version."""
 
 

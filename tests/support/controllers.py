@@ -26,7 +26,7 @@ from tests.support.core import regions_document
 from tests.support.processes import keep_line
 from tests.support.programs import AnyProcess, end, started
 
-QUICK = {
+QUICK: dict[str, dict[str, Any]] = {
     "decisions": {
         "silence": "300ms",
         "unknown_for": "1s",
