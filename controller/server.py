@@ -41,6 +41,7 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.listening import why_not
+from mesh.patience import Patience
 from mesh.silence import SilenceDetector
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
@@ -133,12 +134,13 @@ class ControlService:
             return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
         if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
             return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many gateways"))
-        silence = SilenceDetector(self._config.silence_max_ns)
-        return await self._hold(Link(hello, self._clock.now_ns(), silence), context)
+        link = Link(hello, self._clock.now_ns(), SilenceDetector(self._config.silence_max_ns))
+        link.silence.hear(link.since_ns)
+        return await self._hold(link, context)
 
     async def _hello(self, context: _Context) -> Hello | _End:
         try:
-            async with asyncio.timeout(self._config.silence_max_ns / _SECOND_NS):
+            async with Patience(self._config.silence_max_ns / _SECOND_NS):
                 said = _read(await context.read())
         except TimeoutError:
             return _End(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello came")
@@ -184,13 +186,9 @@ class ControlService:
     # Messages from the gateway
 
     async def _listen(self, link: Link, context: _Context) -> _End:
-        silence_s = self._config.silence_max_ns / _SECOND_NS
         while True:
             try:
-                async with asyncio.timeout(silence_s):
-                    message = await context.read()
-            except TimeoutError:
-                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it said nothing for {silence_s:g} s")
+                message = await context.read()
             except grpc.aio.BaseError as error:
                 return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
             except DecodeError as error:
@@ -346,7 +344,7 @@ class ControlService:
         """Send a message. Returns the reason why the stream is over, if it is."""
         stall_s = self._config.silence_max_ns / _SECOND_NS
         try:
-            async with asyncio.timeout(stall_s), link.writing:
+            async with Patience(stall_s), link.writing:
                 await context.write(message)
         except TimeoutError:
             return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it read nothing for {stall_s:g} s")

@@ -36,6 +36,7 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.faults import ConfigError
+from mesh.patience import Patience
 from mesh.silence import BEAT_NS
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
@@ -297,7 +298,7 @@ class _Conversation:
 
     async def _bounded(self, wait: Awaitable[object], too_long: str) -> object:
         try:
-            async with asyncio.timeout(self._settings.silence_max_ns / _SECOND_NS):
+            async with Patience(self._settings.silence_max_ns / _SECOND_NS):
                 return await wait
         except TimeoutError as error:
             raise ControllerLost(too_long) from error

@@ -2,9 +2,9 @@
 gateway's clock.
 
 A peer that gives no sign of life for longer than its link makes likely is lost at once; its subscription stays open for
-`silence_max`, so that a late sign of life brings it back. A peer whose identity or place differs from our configuration
-is treated as lost, whatever load it reports. Heartbeats of one peer take no more processing time than
-`heartbeats_time_max` allows, plus one heartbeat.
+`silence_max` after the last one, and the next heartbeat on it brings the peer back. A peer whose identity or place
+differs from our configuration is treated as lost, whatever load it reports. Heartbeats of one peer take no more
+processing time than `heartbeats_time_max` allows, plus one heartbeat.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gateway.records.peer_usage import BudgetUse
 from mesh.channels import status_in_words
 from mesh.clock import Clock
 from mesh.control.vocabulary import PeerHeard
+from mesh.patience import Patience
 from mesh.silence import BEAT_NS, SilenceDetector
 from mesh.supervisor import Backoff
 from mesh.wire import WireError
@@ -277,11 +278,11 @@ class Heartbeats:
             subscription.call.cancel()
 
     def _open(self) -> _Subscription:
-        self.silence.begin()
+        self.silence.begin(self._clock.now_ns())
         return _Subscription(self._link.stub.Subscribe(self._request), self._link.version, self._clock.now_ns())
 
     async def _next(self, subscription: _Subscription) -> pb.SubscribeResponse:
-        async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
+        async with Patience(self._link.peering.silence_max_ns / _SECOND_NS):
             message = await answer_of(subscription.call.read())
         if not isinstance(message, pb.SubscribeResponse):
             raise PeerLost("it closed its heartbeats")

@@ -4,21 +4,35 @@ from collections.abc import Iterable
 
 import pytest
 
-from mesh.silence import BEAT_NS, LATENESS_FACTOR, LEARNT_AFTER, TIMEOUT_MAX_NS, TIMEOUT_MIN_NS, SilenceDetector
+from mesh.silence import (
+    BEAT_NS,
+    BLOCK_NS,
+    BLOCKS,
+    GRACES_MAX,
+    LATENESS_FACTOR,
+    LEARNT_AFTER_NS,
+    STALL_NS,
+    TIMEOUT_MAX_NS,
+    TIMEOUT_MIN_NS,
+    SilenceDetector,
+)
 from tests.support.core import MS, SECOND
 from tests.support.silence import WatchedLink
 
 CEILING_NS = 10 * SECOND
+OFTEN_NS = 100 * MS
+"""Interval of the messages of a busy peer."""
+REMEMBERED_NS = BLOCK_NS * BLOCKS
 
 
 def beats(count: int, *, after_ns: int = 0, apart_ns: int = BEAT_NS) -> list[int]:
     return [after_ns + number * apart_ns for number in range(1, count + 1)]
 
 
-def known(extra: Iterable[int] = (), *, ceiling_ns: int = CEILING_NS) -> WatchedLink:
+def known(extra: Iterable[int] = (), *, ceiling_ns: int = CEILING_NS, apart_ns: int = BEAT_NS) -> WatchedLink:
     """Clean link, with further intervals."""
     link = WatchedLink(SilenceDetector(ceiling_ns))
-    link.hear(beats(LEARNT_AFTER + 1))
+    link.hear(beats(LEARNT_AFTER_NS // apart_ns + 1, apart_ns=apart_ns))
     for interval_ns in extra:
         link.hear([link.now_ns + interval_ns])
     assert not link.alarms_ns
@@ -29,25 +43,52 @@ def test_a_link_whose_beats_are_never_late_is_silent_after_six() -> None:
     assert known().detector.timeout_ns == TIMEOUT_MIN_NS == 6 * BEAT_NS
 
 
-def test_a_link_that_is_hardly_known_is_given_the_longest_time() -> None:
+@pytest.mark.parametrize("apart_ns", [OFTEN_NS, BEAT_NS])
+def test_a_link_that_is_hardly_known_is_given_the_longest_time(apart_ns: int) -> None:
     link = WatchedLink(SilenceDetector(CEILING_NS))
-    link.hear(beats(LEARNT_AFTER))
+    link.hear(beats(LEARNT_AFTER_NS // apart_ns, apart_ns=apart_ns))
     last_ns = link.now_ns
     assert link.wait_until(last_ns + CEILING_NS) == []
     assert link.wait_until(last_ns + CEILING_NS + 1) == [last_ns + CEILING_NS]
 
 
-def test_nothing_is_silent_that_was_not_heard_on_this_connection() -> None:
-    link = known()
-    link.detector.begin()
+def test_nothing_is_silent_that_was_never_heard() -> None:
+    link = WatchedLink(SilenceDetector(CEILING_NS))
+    link.detector.begin(0)
     assert link.wait_until(1000 * SECOND) == []
 
 
-def test_lateness_extends_the_time_out_and_is_forgotten() -> None:
-    link = known([BEAT_NS + 300 * MS])
-    assert link.detector.timeout_ns == TIMEOUT_MIN_NS + LATENESS_FACTOR * 300 * MS
-    link.hear(beats(64 * 10, after_ns=link.now_ns))
-    assert link.detector.timeout_ns == TIMEOUT_MIN_NS
+@pytest.mark.parametrize("old_ns", [0, TIMEOUT_MIN_NS - 1, 60 * SECOND])
+def test_silence_on_a_new_connection_is_measured_from_its_beginning(old_ns: int) -> None:
+    """Neither from the last sign of life on the old one, nor only from the first on the new one."""
+    link = known()
+    link.wait_until(link.now_ns + old_ns)
+    link.detector.begin(link.now_ns)
+    began_ns = link.now_ns
+    assert link.wait_until(began_ns + 3 * SECOND)[0] - began_ns in range(TIMEOUT_MIN_NS, TIMEOUT_MIN_NS + BEAT_NS)
+
+
+@pytest.mark.parametrize("apart_ns", [OFTEN_NS, BEAT_NS])
+def test_lateness_extends_the_time_out_for_two_minutes_however_much_is_said(apart_ns: int) -> None:
+    link = known([BEAT_NS + 300 * MS], apart_ns=apart_ns)
+    late_ns = TIMEOUT_MIN_NS + LATENESS_FACTOR * 300 * MS
+    assert link.detector.timeout_ns == late_ns
+    link.hear(beats((REMEMBERED_NS - BLOCK_NS) // apart_ns, after_ns=link.now_ns, apart_ns=apart_ns))
+    assert link.detector.timeout_ns == late_ns, "still known"
+    link.hear(beats(3 * BLOCK_NS // apart_ns, after_ns=link.now_ns, apart_ns=apart_ns))
+    assert link.detector.timeout_ns == TIMEOUT_MIN_NS, "forgotten"
+
+
+def test_two_minutes_are_remembered() -> None:
+    assert REMEMBERED_NS == 128 * SECOND
+
+
+@pytest.mark.parametrize("apart_ns", [OFTEN_NS, BEAT_NS])
+def test_a_death_is_noticed_within_two_seconds_however_much_is_said(apart_ns: int) -> None:
+    link = known(apart_ns=apart_ns)
+    link.hear(beats(10 * REMEMBERED_NS // apart_ns, after_ns=link.now_ns, apart_ns=apart_ns))
+    died_ns = link.now_ns
+    assert link.wait_until(died_ns + 2 * SECOND)[0] == died_ns + TIMEOUT_MIN_NS
 
 
 def test_faster_beats_do_not_shorten_the_time_out() -> None:
@@ -76,7 +117,7 @@ def test_an_outage_counts_as_no_longer_than_the_time_out_that_noticed_it() -> No
 
 def test_the_time_between_two_connections_is_no_interval() -> None:
     link = known()
-    link.detector.begin()
+    link.detector.begin(link.now_ns)
     link.hear([link.now_ns + 100 * SECOND])
     assert link.detector.timeout_ns == TIMEOUT_MIN_NS
 
@@ -93,9 +134,31 @@ def test_time_in_which_this_process_did_not_run_is_no_silence(is_heard_first: bo
     assert link.detector.timeout_ns <= TIMEOUT_MIN_NS + LATENESS_FACTOR * BEAT_NS, "nor is it lateness of the link"
 
 
+@pytest.mark.parametrize("ago_ns", range(0, TIMEOUT_MIN_NS + 1, BEAT_NS // 2))
+def test_what_arrived_while_this_process_did_not_run_is_read_first(ago_ns: int) -> None:
+    """The look comes first, however long nothing had been heard when the process was stopped."""
+    link = known()
+    link.wait_until(link.now_ns + ago_ns)
+    assert not link.alarms_ns
+    link.stall_until(link.now_ns + 60 * SECOND)
+    began_ns = link.now_ns
+    assert link.wait_until(began_ns + 1) == []
+    link.hear([began_ns + 10 * MS])
+    assert link.wait_until(began_ns + SECOND) == []
+
+
+def test_a_process_that_is_always_late_notices_silence_in_the_end() -> None:
+    """Every look comes late, and nothing is heard."""
+    detector, looks, now_ns = known().detector, 0, known().now_ns
+    while wait_ns := detector.look(now_ns):
+        now_ns += wait_ns + STALL_NS
+        looks += 1
+    assert looks <= TIMEOUT_MIN_NS // BEAT_NS + GRACES_MAX + 1
+
+
 def test_a_peer_that_died_while_this_process_did_not_run_is_noticed_afterwards() -> None:
     link = known()
     link.stall_until(link.now_ns + 60 * SECOND)
     began_ns = link.now_ns
     (first_ns, *_) = link.wait_until(began_ns + 2 * SECOND)
-    assert began_ns + TIMEOUT_MIN_NS - BEAT_NS <= first_ns <= began_ns + TIMEOUT_MIN_NS
+    assert began_ns + TIMEOUT_MIN_NS - BEAT_NS <= first_ns <= began_ns + TIMEOUT_MIN_NS + BEAT_NS

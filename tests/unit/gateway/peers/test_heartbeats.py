@@ -31,10 +31,10 @@ from gateway.peers.heartbeats import (
     observe,
 )
 from gateway.peers.link import PeerLink
+from mesh import silence
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
-from mesh.silence import LEARNT_AFTER
 from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
@@ -42,6 +42,7 @@ from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import until
 from tests.support.links import peer_link
 from tests.support.listening import listening as listening_on
+from tests.support.stalls import stall
 
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
@@ -286,15 +287,56 @@ async def test_silence_is_a_loss(peer: FakePeer) -> None:
         assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it fell silent")
 
 
-async def test_a_peer_without_signs_of_life_is_lost_and_found_again_on_the_same_subscription(peer: FakePeer) -> None:
+async def test_a_peer_that_spoke_while_this_gateway_did_not_run_is_not_lost(peer: FakePeer) -> None:
+    has_stalled = asyncio.Event()
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await context.write(codec.load_to_pb(REPORT, age_ns=0))
+        await has_stalled.wait()
+        await stay(context, replace(REPORT, sequence=2))
+
+    peer.subscribed = subscribed
+    async with listening(peer, replace(QUICK, silence_max_ns=3600 * SECOND)) as events:
+        assert isinstance(await events.get(), PeersObserved)
+        stall(7200)
+        has_stalled.set()
+        found = await events.get()
+    assert isinstance(found, PeersObserved)
+    assert found.observations[0].report.sequence == 2
+
+
+async def test_a_peer_that_falls_silent_as_its_subscription_is_renewed_is_lost(
+    peer: FakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "LEARNT_AFTER_NS", 0)
+    again = count()
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        if next(again):
+            await asyncio.Event().wait()
+        for sequence in range(1, 1000):
+            await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
+            await asyncio.sleep(0.002)
+
+    peer.subscribed = subscribed
+    settings = replace(QUICK, connection_age_ns=20 * MS, silence_max_ns=3600 * SECOND)
+    async with listening(peer, settings) as events:
+        while isinstance(event := await events.get(), PeersObserved):
+            pass
+    assert event == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s")
+
+
+async def test_a_peer_without_signs_of_life_is_lost_and_found_again_on_the_same_subscription(
+    peer: FakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "LEARNT_AFTER_NS", 0)
     is_late, subscriptions = asyncio.Event(), count()
 
     async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
         next(subscriptions)
         assert request.takes_signs_of_life
         await context.write(codec.load_to_pb(REPORT, age_ns=0))
-        for _ in range(LEARNT_AFTER):
-            await context.write(pb.SubscribeResponse(is_sign_of_life=True))
+        await context.write(pb.SubscribeResponse(is_sign_of_life=True))
         await is_late.wait()
         await context.write(pb.SubscribeResponse(is_sign_of_life=True))
         await stay(context, replace(REPORT, sequence=2))
