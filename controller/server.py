@@ -135,7 +135,7 @@ class ControlService:
         if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
             return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many gateways"))
         link = Link(hello, self._clock.now_ns(), SilenceDetector(self._config.silence_max_ns))
-        link.silence.hear(link.since_ns)
+        link.silence.hear(link.since_ns, is_beat=False)
         return await self._hold(link, context)
 
     async def _hello(self, context: _Context) -> Hello | _End:
@@ -196,11 +196,11 @@ class ControlService:
             if _is_end(message):
                 return _End(grpc.StatusCode.OK, "it has left")
             link.heard_ns = self._clock.now_ns()
-            link.silence.hear(link.heard_ns)
             try:
                 said = _read(message)
             except WireError as error:
                 return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            link.silence.hear(link.heard_ns, is_beat=isinstance(said, Alive))
             if isinstance(said, Hello):
                 return _End(grpc.StatusCode.INVALID_ARGUMENT, "hello was said before")
             if said is not None:

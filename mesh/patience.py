@@ -33,9 +33,9 @@ class Patience:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         self._timer.cancel()
-        return await self._scope.__aexit__(kind, error, trace)
+        await self._scope.__aexit__(kind, error, trace)
 
     def _wait(self, for_s: float) -> None:
         self._due_s = self._loop.time() + for_s

@@ -12,7 +12,8 @@ from typing import Final
 _MILLISECOND_NS: Final = 1_000_000
 
 BEAT_NS: Final = 250 * _MILLISECOND_NS
-"""Longest time for which a living end of a link says nothing."""
+"""Interval of the beats of a living end of a link: signs of life that it sends beside all else that it says, however
+much that is."""
 TIMEOUT_MIN_NS: Final = 6 * BEAT_NS
 """Time-out of a link whose signs of life are never late."""
 TIMEOUT_MAX_NS: Final = 6_000 * _MILLISECOND_NS
@@ -34,8 +35,17 @@ GRACES_MAX: Final = 4
 the time, and reads nothing in that time, would otherwise notice no silence at all."""
 
 
+def next_beat_ns(beat_ns: int, now_ns: int) -> int:
+    """Time of the next beat of an end whose last was due at `beat_ns`: beats keep to their times, and those that were
+    missed are left out."""
+    return beat_ns + (max(0, now_ns - beat_ns) // BEAT_NS + 1) * BEAT_NS
+
+
 class SilenceDetector:
     """One link's signs of life, and the conclusion from their absence.
+
+    Every message is a sign of life, but lateness is learnt from beats alone: the interval between two of them is known,
+    and that between two messages is not.
 
     `look` is to be called at the latest when it asked to be: a later call, or sign of life, shows that this process
     itself did not run. Time in which it could hear nothing is no silence of the other end, and after it there is time
@@ -43,13 +53,14 @@ class SilenceDetector:
     """
 
     __slots__ = (
+        "_beat_excused_ns",
+        "_beat_ns",
         "_block_max_ns",
         "_block_ns",
         "_blocks_ns",
         "_ceiling_ns",
         "_excused_ns",
         "_graces",
-        "_is_interval",
         "_look_ns",
         "_seen_ns",
         "_since_ns",
@@ -62,19 +73,20 @@ class SilenceDetector:
         """Longest interval of each of the last complete blocks."""
         self._block_max_ns = 0
         self._block_ns = 0
-        """Sum of the current block's intervals. A block is of a duration, not of a count: a link with ten signs of life
-        a second is remembered for as long as one with four."""
+        """Sum of the current block's intervals. A block is of a duration, not of a count of messages."""
         self._seen_ns = 0
         """Sum of all intervals."""
+        self._beat_ns: int | None = None
+        """Time of the last beat on this connection; None before the first."""
+        self._beat_excused_ns = 0
+        """Time since the last beat in which this process did not run."""
         self._since_ns: int | None = None
         """Time from which silence is measured: the last sign of life, or the beginning of the connection after it; None
         before the first sign of life."""
-        self._is_interval = False
-        """The next sign of life ends an interval, since it is on the same connection as the last."""
         self._excused_ns = 0
-        """Time since then in which this process did not run."""
+        """Time since `_since_ns` in which this process did not run."""
         self._graces = 0
-        """Times that this process was given to read what has arrived, since then."""
+        """Times since `_since_ns` that this process was given to read what has arrived."""
         self._look_ns: int | None = None
         """Time for which the next look was asked."""
 
@@ -88,19 +100,20 @@ class SilenceDetector:
         return min(self._ceiling_ns, TIMEOUT_MAX_NS, TIMEOUT_MIN_NS + LATENESS_FACTOR * late_ns)
 
     def begin(self, now_ns: int) -> None:
-        """Begin with a new connection. The time since the last sign of life on the old one is no interval, and silence
-        of an end that was heard before is measured from now on."""
+        """Begin with a new connection. The time since the last beat on the old one is no interval, and silence of an
+        end that was heard before is measured from now on."""
         self._excuse(now_ns)
         self._measure_from(None if self._since_ns is None else now_ns)
-        self._is_interval = False
+        self._beat_ns = None
 
-    def hear(self, now_ns: int) -> None:
+    def hear(self, now_ns: int, *, is_beat: bool) -> None:
         """Note a sign of life."""
         self._excuse(now_ns)
-        if self._since_ns is not None and self._is_interval:
-            self._learn(min(now_ns - self._since_ns - self._excused_ns, self.timeout_ns))
+        if is_beat:
+            if self._beat_ns is not None:
+                self._learn(min(now_ns - self._beat_ns - self._beat_excused_ns, self.timeout_ns))
+            self._beat_ns, self._beat_excused_ns = now_ns, 0
         self._measure_from(now_ns)
-        self._is_interval = True
 
     def look(self, now_ns: int) -> int:
         """Nanoseconds until the next look is due; 0: the other end is silent."""
@@ -127,6 +140,7 @@ class SilenceDetector:
             return 0
         late_ns = now_ns - self._look_ns
         self._excused_ns += late_ns
+        self._beat_excused_ns += late_ns
         self._look_ns = now_ns
         return late_ns
 

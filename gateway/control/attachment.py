@@ -37,7 +37,7 @@ from mesh.control.vocabulary import (
 )
 from mesh.faults import ConfigError
 from mesh.patience import Patience
-from mesh.silence import BEAT_NS
+from mesh.silence import BEAT_NS, next_beat_ns
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
 from mesh.transport import Transport
@@ -242,8 +242,9 @@ class _Conversation:
         await self._write(hello)
         report_at_s = await self._report()
         loop = asyncio.get_running_loop()
+        beat_at_ns = _now_ns(loop) + BEAT_NS
         while True:
-            is_report_due = await self._attachment.until_news(min(report_at_s, loop.time() + BEAT_NS / _SECOND_NS))
+            is_report_due = await self._attachment.until_news(min(report_at_s, beat_at_ns / _SECOND_NS))
             await self._write_answers()
             now = self._gateway.hello()
             if now.announcement != hello.announcement:
@@ -253,7 +254,8 @@ class _Conversation:
             hello = now
             if is_report_due or loop.time() >= report_at_s:
                 report_at_s = await self._report()
-            else:
+            if (now_ns := _now_ns(loop)) >= beat_at_ns:
+                beat_at_ns = next_beat_ns(beat_at_ns, now_ns)
                 await self._write(Alive())
 
     async def hear(self) -> Never:
@@ -312,6 +314,10 @@ class _Conversation:
         if not self._call.done():
             return "the stream is closed"
         return _in_words(await self._call.code(), await self._call.details())
+
+
+def _now_ns(loop: asyncio.AbstractEventLoop) -> int:
+    return int(loop.time() * _SECOND_NS)
 
 
 def _in_words(code: grpc.StatusCode, details: str | None) -> str:

@@ -331,7 +331,7 @@ class Heartbeats:
         if fault := identity_fault(report, self._link.peer.spec):
             raise IdentityMismatch(fault)
         self._heard_ns = self._clock.now_ns()
-        self.silence.hear(self._heard_ns)
+        self.silence.hear(self._heard_ns, is_beat=False)
         if not self._heard:
             self._heard, self._is_silent = True, False
             self._found_ns = self._heard_ns
@@ -347,7 +347,7 @@ class Heartbeats:
 
     def _take_in_sign_of_life(self) -> int:
         now_ns = self._clock.now_ns()
-        self.silence.hear(now_ns)
+        self.silence.hear(now_ns, is_beat=True)
         if self._heard:
             self._heard_ns = now_ns
         return self._allowance.spend(now_ns, 0)

@@ -36,7 +36,7 @@ from mesh.control.vocabulary import Ownership
 from mesh.identity import caller_identity
 from mesh.listening import why_not
 from mesh.logs import LogRateLimit
-from mesh.silence import BEAT_NS
+from mesh.silence import BEAT_NS, next_beat_ns
 from mesh.transport import Claim, Transport
 from mesh.values import Address
 from mesh.wire import WireError
@@ -207,14 +207,21 @@ class PeerService:
         return codec.ownership_to_pb(self._ownership())
 
     async def _publish(self, caller: GatewayId, context: _SubscribeContext, *, takes_signs_of_life: bool) -> None:
-        """Send reports, and signs of life in between, until the board is closed. The last report is sent even then: it
+        """Send reports, and signs of life beside them, until the board is closed. The last report is sent even then: it
         may announce this gateway's end."""
         sent, sent_ns, seen = None, 0, 0
-        wait_ns = min(BEAT_NS, self._keep_alive_ns) if takes_signs_of_life else self._keep_alive_ns
-        while (newest := await self._board.newer_than(sent, wait_max_s=wait_ns / _SECOND_NS)) or not self._board.closed:
+        now_ns = self._clock.now_ns()
+        beat_ns = now_ns + BEAT_NS if takes_signs_of_life else None
+        while True:
+            wait_ns = self._keep_alive_ns if beat_ns is None else min(self._keep_alive_ns, max(0, beat_ns - now_ns))
+            newest = await self._board.newer_than(sent, wait_max_s=wait_ns / _SECOND_NS)
+            if newest is None and self._board.closed:
+                return
             now_ns = self._clock.now_ns()
-            if newest is not None and newest is sent and now_ns < sent_ns + self._keep_alive_ns:
+            if beat_ns is not None and now_ns >= beat_ns:
+                beat_ns = next_beat_ns(beat_ns, now_ns)
                 await context.write(_SIGN_OF_LIFE)
+            if newest is not None and newest is sent and now_ns < sent_ns + self._keep_alive_ns:
                 continue
             sent, sent_ns = newest, now_ns
             if sent is not None:

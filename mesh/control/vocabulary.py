@@ -142,7 +142,7 @@ class QuestionAnswer(Struct, frozen=True):
 
 
 class Alive(Struct, frozen=True):
-    """Sign of life of a controller or gateway that has nothing new to send."""
+    """Sign of life: of a controller that has nothing new to send, and of a gateway at each of its beats."""
 
 
 FromGateway = (

@@ -18,12 +18,16 @@ class WatchedLink:
         """Times of the looks at which the other end counted as silent."""
         self._look_ns = 0
 
-    def hear(self, arrivals_ns: Iterable[int]) -> list[int]:
-        """Let signs of life arrive. Returns the alarms up to the last one."""
+    def hear(self, beats_ns: Iterable[int]) -> list[int]:
+        """Let beats arrive. Returns the alarms up to the last one."""
+        return self.hear_each((at_ns, True) for at_ns in beats_ns)
+
+    def hear_each(self, arrivals: Iterable[tuple[int, bool]]) -> list[int]:
+        """Let signs of life arrive, with True for a beat. Returns the alarms up to the last one."""
         before = len(self.alarms_ns)
-        for at_ns in arrivals_ns:
+        for at_ns, is_beat in arrivals:
             self.wait_until(at_ns)
-            self.detector.hear(at_ns)
+            self.detector.hear(at_ns, is_beat=is_beat)
         return self.alarms_ns[before:]
 
     def wait_until(self, until_ns: int) -> list[int]:

@@ -22,7 +22,12 @@ async def wait_across_a_stall(time_limit: Patience | asyncio.Timeout, stall_s: f
     loop = asyncio.get_running_loop()
     said: asyncio.Future[str] = loop.create_future()
     loop.call_soon(stall, stall_s)
-    loop.call_soon(after_turns, TURNS, lambda: said.done() or said.set_result("well"))
+
+    def read() -> None:
+        if not said.done():
+            said.set_result("well")
+
+    loop.call_soon(after_turns, TURNS, read)
     async with time_limit:
         return await said
 
@@ -49,19 +54,17 @@ async def test_time_in_which_this_process_ran_counts_and_after_a_stall_goes_on()
 
 async def test_a_process_that_is_always_late_notices_silence_in_the_end() -> None:
     """Every timer of this process is late, and nothing comes."""
-    loop = asyncio.get_running_loop()
 
-    def be_late() -> None:
-        nonlocal busy
-        stall(0.03)
-        busy = loop.call_soon(be_late)
+    async def be_late() -> None:
+        while True:
+            stall(0.03)
+            await asyncio.sleep(0)
 
-    busy = loop.call_soon(be_late)
-    try:
+    async with asyncio.TaskGroup() as tasks:
+        busy = tasks.create_task(be_late())
         with pytest.raises(TimeoutError):
             async with Patience(0.03):
                 await asyncio.Event().wait()
-    finally:
         busy.cancel()
 
 

@@ -15,13 +15,13 @@ from mesh.silence import (
     TIMEOUT_MAX_NS,
     TIMEOUT_MIN_NS,
     SilenceDetector,
+    next_beat_ns,
 )
 from tests.support.core import MS, SECOND
 from tests.support.silence import WatchedLink
 
 CEILING_NS = 10 * SECOND
 OFTEN_NS = 100 * MS
-"""Interval of the messages of a busy peer."""
 REMEMBERED_NS = BLOCK_NS * BLOCKS
 
 
@@ -79,6 +79,38 @@ def test_lateness_extends_the_time_out_for_two_minutes_however_much_is_said(apar
     assert link.detector.timeout_ns == TIMEOUT_MIN_NS, "forgotten"
 
 
+def reported(link: WatchedLink, until_ns: int, *, beats_apart_ns: int = BEAT_NS) -> None:
+    """Let a busy end's messages arrive, each `OFTEN_NS`, and its beats."""
+    since_ns = link.now_ns
+    ages_ns = range(50 * MS, until_ns - since_ns + 1, 50 * MS)
+    said = ((age_ns, age_ns % beats_apart_ns == 0) for age_ns in ages_ns)
+    link.hear_each((since_ns + age_ns, is_beat) for age_ns, is_beat in said if is_beat or age_ns % OFTEN_NS == 0)
+
+
+def test_what_is_said_between_beats_makes_no_link_known_and_hides_no_lateness() -> None:
+    link = WatchedLink(SilenceDetector(CEILING_NS))
+    link.hear_each((number * OFTEN_NS, False) for number in range(1000))
+    assert link.detector.timeout_ns == CEILING_NS
+    busy = known()
+    reported(busy, busy.now_ns + 60 * SECOND)
+    assert busy.detector.timeout_ns == TIMEOUT_MIN_NS
+    reported(busy, busy.now_ns + 60 * SECOND, beats_apart_ns=BEAT_NS + 300 * MS)
+    assert busy.detector.timeout_ns == TIMEOUT_MIN_NS + LATENESS_FACTOR * 300 * MS
+
+
+def test_silence_of_a_busy_end_is_measured_from_its_last_message() -> None:
+    link = known()
+    link.hear_each([(link.now_ns + OFTEN_NS, False)])
+    last_ns = link.now_ns
+    assert link.wait_until(last_ns + 3 * SECOND)[0] == last_ns + TIMEOUT_MIN_NS
+
+
+def test_beats_keep_to_their_times_and_missed_ones_are_left_out() -> None:
+    assert next_beat_ns(BEAT_NS, BEAT_NS) == 2 * BEAT_NS
+    assert next_beat_ns(BEAT_NS, BEAT_NS + 3 * MS) == 2 * BEAT_NS
+    assert next_beat_ns(BEAT_NS, 60 * SECOND + MS) == 60 * SECOND + BEAT_NS
+
+
 def test_two_minutes_are_remembered() -> None:
     assert REMEMBERED_NS == 128 * SECOND
 
@@ -128,7 +160,7 @@ def test_time_in_which_this_process_did_not_run_is_no_silence(is_heard_first: bo
     link = known()
     link.stall_until(link.now_ns + 60 * SECOND)
     if is_heard_first:
-        link.detector.hear(link.now_ns)
+        link.detector.hear(link.now_ns, is_beat=True)
     assert link.wait_until(link.now_ns + 1) == []
     link.hear([link.now_ns])
     assert link.detector.timeout_ns <= TIMEOUT_MIN_NS + LATENESS_FACTOR * BEAT_NS, "nor is it lateness of the link"
