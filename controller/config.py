@@ -61,7 +61,7 @@ class LinkConfig(Struct, frozen=True):
     """Interval of keep-alive messages to a gateway without other messages."""
     silence_max_ns: int = 6 * SECOND_NS
     """Longest time in which a gateway sends nothing, or reads nothing, after which its connection is closed. Silence
-    closes it after 1.5 s where the gateway's messages are not late, later by 7 times their greatest recent lateness."""
+    closes it after 1.5 s where its signs of life are not late, later by 7 times their greatest recent lateness."""
     gateways_max: int = 1024
     """Most gateways connected at once."""
     replicas_max: int = 1024

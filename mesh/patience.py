@@ -17,8 +17,8 @@ _STALL_S = STALL_NS / 1_000_000_000
 
 
 class Patience:
-    """As `asyncio.timeout`, once: raises TimeoutError after so many seconds in which this process ran. After a stall
-    there is further time to read what has arrived."""
+    """Time-out for one wait, used as `asyncio.timeout`: TimeoutError comes after so many seconds in which this process
+    ran. After a stall there is further time to read what has arrived."""
 
     def __init__(self, timeout_s: float) -> None:
         self._left_s = timeout_s

@@ -83,7 +83,9 @@ def in_the_mesh(seed: int, *, is_busy: bool = False) -> int:
     return sum(false_alarms(rtt_ns, MONTHS * MONTH_NS, rng, is_busy=is_busy) for rtt_ns in ROUND_TRIPS_NS)
 
 
-@pytest.mark.parametrize("is_busy", [False, True], ids=["idle peers", "busy peers"])
+@pytest.mark.parametrize(
+    "is_busy", [pytest.param(False, id="idle peers"), pytest.param(True, id="busy peers", marks=pytest.mark.nightly)]
+)
 def test_twenty_bad_links_give_less_than_one_false_alarm_a_month(is_busy: bool) -> None:
     assert in_the_mesh(seed=1, is_busy=is_busy) < MONTHS
 
