@@ -59,18 +59,19 @@ class LinkConfig(Struct, frozen=True):
 
     alive_interval_ns: int = 1 * SECOND_NS
     """Interval of keep-alive messages to a gateway without other messages."""
-    silence_max_ns: int = 3 * SECOND_NS
-    """Time in which a gateway sends nothing, or reads nothing, after which its connection is closed."""
+    silence_max_ns: int = 6 * SECOND_NS
+    """Longest time in which a gateway sends nothing, or reads nothing, after which its connection is closed. Silence
+    closes it after 1.5 s where its signs of life are not late, later by 7 times their greatest recent lateness."""
     gateways_max: int = 1024
     """Most gateways connected at once."""
     replicas_max: int = 1024
     """Most replicas that one gateway may announce; a gateway with more is refused."""
     message_max_bytes: int = 32 * MEBIBYTE
     """Largest gRPC message that is accepted from a gateway."""
-    keepalive_interval_ns: int = 5 * SECOND_NS
+    keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection."""
     keepalive_timeout_ns: int = 5 * SECOND_NS
-    """Time to wait for the answer to a keep-alive check; then the connection is closed."""
+    """Time to wait for the answer to a keep-alive check, or for TCP's acknowledgement; then the connection breaks."""
     connection_age_ns: int = 86_400 * SECOND_NS
     """Age at which a connection is closed, so that old certificates go out of use; gateways reconnect at once."""
     connection_grace_ns: int = 1 * SECOND_NS
@@ -92,8 +93,9 @@ class HistoryConfig(Struct, frozen=True):
 class GatewayProbeConfig(Struct, frozen=True):
     """Health probes of gateways."""
 
-    interval_ns: int = 500 * MILLISECOND_NS
-    """Interval between two probes of one gateway."""
+    interval_ns: int = 300 * MILLISECOND_NS
+    """Interval between two probes of one gateway, or 0.1 s where its stream is lost between them. A probe does not wait
+    for the answer to the last one; at most `timeout` / `interval` run at once, rounded up."""
     timeout_ns: int = 1 * SECOND_NS
     """Time limit of one probe."""
     ca_file: Path | None = None

@@ -7,6 +7,7 @@ from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, SnapshotRejected, WantedReplicas
+from mesh.silence import SilenceDetector
 from mesh.totals import Totals
 
 ASKED_MAX = 8
@@ -15,11 +16,12 @@ ASKED_MAX = 8
 class Link:
     """One open stream."""
 
-    def __init__(self, hello: Hello, now_ns: int) -> None:
+    def __init__(self, hello: Hello, now_ns: int, silence: SilenceDetector) -> None:
         self.hello = hello
         """Hello of the gateway, updated by what it has announced since."""
         self.since_ns = now_ns
         self.heard_ns = now_ns
+        self.silence = silence
         self.report_ns: int | None = None
         """Time of the last report that was taken in; None: none."""
         self.open_requests = 0

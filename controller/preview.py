@@ -21,6 +21,7 @@ from controller.core.events import (
 from controller.registry import Registry
 from gateway.core.kernel.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, TenantName
+from mesh.naming.tree import Area
 
 _MOVES_TOLD_MAX = 1000
 _NO_TENANT = TenantName("")
@@ -111,7 +112,14 @@ def _copy_of(core: ControllerCore) -> ControllerCore:
 
 
 def _areas(core: ControllerCore) -> dict[str, tuple[str, ...]]:
-    return {} if core.tree is None else {area.region: area.gateways for area in core.tree.areas}
+    """Return the nearest gateways of each region's clients. The further ones are for clients that reach none of these,
+    and a client that does must not depend on them."""
+    return {} if core.tree is None else {area.region: _nearest(area, core) for area in core.tree.areas}
+
+
+def _nearest(area: Area, core: ControllerCore) -> tuple[GatewayId, ...]:
+    regions = [core.gateways[each].place.region if each in core.gateways else None for each in area.gateways]
+    return tuple(each for each, region in zip(area.gateways, regions, strict=True) if region == regions[0])
 
 
 def _move(

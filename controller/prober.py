@@ -20,6 +20,9 @@ from mesh.task_group import TaskGroup
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 1.0
 """Longest time until a new gateway is probed."""
+APART_MIN_NS = 100_000_000
+"""Shortest interval between the starts of two probes of one gateway: whatever calls for them at once, a gateway in
+trouble is not flooded, and failures in a row are not of one moment."""
 DETAIL_LENGTH_MAX = 200
 _ADDRESSES_AT_ONCE = 1 << 16
 """Addresses of a host that one attempt covers, which is all of them: a failed connection is not tried again with only
@@ -33,6 +36,45 @@ class _Fault(Struct, frozen=True):
     was_refused: bool = False
 
 
+class ProbePace:
+    """Starts and results of one gateway's probes: how many may run at once, how soon the next may start, and which
+    results are outdated. Times are arguments."""
+
+    def __init__(self) -> None:
+        self._started = 0
+        """Number of the last probe."""
+        self._started_ns: int | None = None
+        self._running = 0
+        self._newest = 0
+        """Number of the newest probe with a result."""
+
+    def wait_ns(self, now_ns: int, config: GatewayProbeConfig) -> int:
+        """Nanoseconds after which to ask again; 0: a probe may start. No more run at once than start at intervals
+        within a time-out, and one that is urgent starts no sooner than `APART_MIN_NS` after the last."""
+        apart_ns = min(APART_MIN_NS, config.interval_ns)
+        if self._running >= -(-config.timeout_ns // config.interval_ns):
+            return apart_ns
+        return 0 if self._started_ns is None else max(0, self._started_ns + apart_ns - now_ns)
+
+    def start(self, now_ns: int) -> int:
+        """Note that a probe starts. Returns its number."""
+        self._started += 1
+        self._started_ns = now_ns
+        self._running += 1
+        return self._started
+
+    def end(self) -> None:
+        self._running -= 1
+
+    def is_news(self, number: int) -> bool:
+        """Take in that a probe has a result. Returns False if a later one had its result before: what an older one
+        found may be over."""
+        if number < self._newest:
+            return False
+        self._newest = number
+        return True
+
+
 class _Target:
     """One gateway and its present health URL."""
 
@@ -40,6 +82,7 @@ class _Target:
         self.url = url
         self.kick = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.pace = ProbePace()
 
 
 class GatewayProber:
@@ -110,17 +153,36 @@ class GatewayProber:
     async def _ask_again_and_again(
         self, session: aiohttp.ClientSession, gateway_id: GatewayId, target: _Target
     ) -> None:
-        while True:
+        """Probe a gateway at each interval, whether or not the last probe has been answered: a gateway that does not
+        answer is noticed after one time-out, not after several in a row."""
+        loop = asyncio.get_running_loop()
+        async with TaskGroup() as probes:
+            while True:
+                now_ns = round(loop.time() * _SECOND_NS)
+                if wait_ns := target.pace.wait_ns(now_ns, self._config):
+                    await asyncio.sleep(wait_ns / _SECOND_NS)
+                    continue
+                target.kick.clear()
+                number = target.pace.start(now_ns)
+                probes.create_task(self._probe(session, gateway_id, target, number))
+                try:
+                    async with asyncio.timeout(self._config.interval_ns / _SECOND_NS):
+                        await target.kick.wait()
+                except TimeoutError:
+                    pass
+
+    async def _probe(self, session: aiohttp.ClientSession, gateway_id: GatewayId, target: _Target, number: int) -> None:
+        try:
             if target.url:
-                self._submit(_probed(gateway_id, await self._ask(session, target.url)))
-            elif not self._is_attached(gateway_id):
-                self._submit(GatewayProbed(gateway_id, healthy=False, detail="it names no URL for its health"))
-            target.kick.clear()
-            try:
-                async with asyncio.timeout(self._config.interval_ns / _SECOND_NS):
-                    await target.kick.wait()
-            except TimeoutError:
-                pass
+                fault = await self._ask(session, target.url)
+            elif self._is_attached(gateway_id):
+                return
+            else:
+                fault = _Fault("it names no URL for its health")
+        finally:
+            target.pace.end()
+        if target.pace.is_news(number):
+            self._submit(_probed(gateway_id, fault))
 
     async def _ask(self, session: aiohttp.ClientSession, url: str) -> _Fault | None:
         """Probe a gateway once; None when it is well."""

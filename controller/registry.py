@@ -21,7 +21,13 @@ from controller.store.store import DOCUMENT_BYTES_MAX
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from mesh.control.vocabulary import Announcement, Hello, PeerGrant
+from mesh.control.vocabulary import (
+    CONNECTOR_ABILITY,
+    DECODE_POLICY_ABILITY,
+    Announcement,
+    Hello,
+    PeerGrant,
+)
 from mesh.regions import announcement_fault
 from mesh.values import REPLICA_ID_PATTERN
 
@@ -46,7 +52,8 @@ class Registered(Struct, frozen=True):
         said = self.announcement
         is_located = said.latitude is not None and said.longitude is not None
         location = Location(said.latitude, said.longitude) if is_located else None  # type: ignore[arg-type] # just asked
-        return GatewayEntry(self.gateway_id, self.place, said.client_addresses, location, self.is_drained)
+        abilities = frozenset(said.abilities)
+        return GatewayEntry(self.gateway_id, self.place, said.client_addresses, location, self.is_drained, abilities)
 
     @property
     def grant(self) -> PeerGrant | None:
@@ -259,7 +266,7 @@ class Registry:
     @cached_property
     def replica_entries(self) -> tuple[ReplicaEntry, ...]:
         return tuple(
-            ReplicaEntry(each.replica_id, each.home, each.pinned_to, _moves_with(each.document))
+            ReplicaEntry(each.replica_id, each.home, each.pinned_to, *_moves_with(each.document))
             for each in self.replicas.values()
             if each.is_served and each.is_lent
         )
@@ -349,25 +356,37 @@ class _Placed(msgspec.Struct):
     url: str = ""
 
 
+class _Decode(msgspec.Struct):
+    policy: str | None = None
+
+
 class _Pool(msgspec.Struct):
     name: str = ""
     kind: str = ""
+    connector: str | None = None
+    decode: _Decode = msgspec.field(default_factory=_Decode)
 
 
 class _Member(msgspec.Struct):
     pool: _Pool | str = ""
+    role: str = ""
 
 
-def _moves_with(document: str) -> str:
-    """Return the replica's disaggregated pool, whose members have one owner; empty if none. A document whose pool a
-    gateway would not understand is refused there, and its replica moves by itself here."""
+def _moves_with(document: str) -> tuple[str, str, frozenset[str]]:
+    """Return the replica's disaggregated pool, whose members have one owner, its part there, and the abilities that an
+    adopter needs; all empty if none. A document whose pool a gateway would not understand is refused there, and its
+    replica moves by itself here."""
     if '"disaggregated"' not in document:
-        return ""
+        return "", "", frozenset()
     try:
-        pool = msgspec.json.decode(document, type=_Member).pool
+        member = msgspec.json.decode(document, type=_Member)
     except msgspec.ValidationError:
-        return ""
-    return pool.name if isinstance(pool, _Pool) and pool.kind == "disaggregated" else ""
+        return "", "", frozenset()
+    pool = member.pool
+    if not isinstance(pool, _Pool) or pool.kind != "disaggregated":
+        return "", "", frozenset()
+    needs = {CONNECTOR_ABILITY: pool.connector, DECODE_POLICY_ABILITY: pool.decode.policy}
+    return pool.name, member.role, frozenset(f"{kind} {name}" for kind, name in needs.items() if name)
 
 
 def _listed(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import LinkConfig
-from controller.core.events import GatewayDisconnected, PeersHeard
+from controller.core.events import GatewayDisconnected, GrantsLeftOut, PeersHeard
 from controller.core.vocabulary import HeardPeer
 from controller.decision_queries import GatewayQuestions
 from controller.links import Link, Links
@@ -41,6 +41,8 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.listening import why_not
+from mesh.patience import Patience
+from mesh.silence import SilenceDetector
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
 from mesh.transport import ServerTransport
@@ -132,11 +134,13 @@ class ControlService:
             return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
         if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
             return self._refused(context, _End(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many gateways"))
-        return await self._hold(Link(hello, self._clock.now_ns()), context)
+        link = Link(hello, self._clock.now_ns(), SilenceDetector(self._config.silence_max_ns))
+        link.silence.hear(link.since_ns, is_beat=False)
+        return await self._hold(link, context)
 
     async def _hello(self, context: _Context) -> Hello | _End:
         try:
-            async with asyncio.timeout(self._config.silence_max_ns / _SECOND_NS):
+            async with Patience(self._config.silence_max_ns / _SECOND_NS):
                 said = _read(await context.read())
         except TimeoutError:
             return _End(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello came")
@@ -159,6 +163,7 @@ class ControlService:
         try:
             end = await _first(
                 self._listen(link, context),
+                self._watch_silence(link),
                 self._tell(link, context),
                 self._ask(link, context),
                 self._register(link),
@@ -181,13 +186,9 @@ class ControlService:
     # Messages from the gateway
 
     async def _listen(self, link: Link, context: _Context) -> _End:
-        silence_s = self._config.silence_max_ns / _SECOND_NS
         while True:
             try:
-                async with asyncio.timeout(silence_s):
-                    message = await context.read()
-            except TimeoutError:
-                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it said nothing for {silence_s:g} s")
+                message = await context.read()
             except grpc.aio.BaseError as error:
                 return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
             except DecodeError as error:
@@ -199,15 +200,25 @@ class ControlService:
                 said = _read(message)
             except WireError as error:
                 return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            link.silence.hear(link.heard_ns, is_beat=isinstance(said, Alive))
             if isinstance(said, Hello):
                 return _End(grpc.StatusCode.INVALID_ARGUMENT, "hello was said before")
             if said is not None:
                 self._heard(link, said)
 
+    async def _watch_silence(self, link: Link) -> _End:
+        """Wait until the gateway gives no sign of life for longer than its link makes likely."""
+        while True:
+            wait_ns = link.silence.look(self._clock.now_ns())
+            if not wait_ns:
+                silent_s = link.silence.timeout_ns / _SECOND_NS
+                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it gave no sign of life for {silent_s:.1f} s")
+            await asyncio.sleep(wait_ns / _SECOND_NS)
+
     def _heard(
         self,
         link: Link,
-        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer,
+        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive,
     ) -> None:
         match said:
             case Announcement():
@@ -231,6 +242,8 @@ class ControlService:
                     version=str(said.version),
                     reason=said.reason,
                 )
+            case Alive():
+                pass
             case _:
                 assert_never(said)
 
@@ -251,6 +264,9 @@ class ControlService:
             for each in report.peers
         )
         self._manager.driver.submit(PeersHeard(link.gateway_id, peers))
+        if report.left_out:
+            left_out = tuple((each.replica_id, each.reason) for each in report.left_out)
+            self._manager.driver.submit(GrantsLeftOut(link.gateway_id, left_out))
 
     async def _register(self, link: Link) -> _End:
         """Register what the gateway announces, until it is refused. A gateway whose announcement cannot be stored yet
@@ -328,7 +344,7 @@ class ControlService:
         """Send a message. Returns the reason why the stream is over, if it is."""
         stall_s = self._config.silence_max_ns / _SECOND_NS
         try:
-            async with asyncio.timeout(stall_s), link.writing:
+            async with Patience(stall_s), link.writing:
                 await context.write(message)
         except TimeoutError:
             return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it read nothing for {stall_s:g} s")

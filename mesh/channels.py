@@ -140,7 +140,8 @@ class MalformedCalls(grpc.aio.ServerInterceptor):
 
 
 def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
-    """Options that both ends of a connection share: message sizes, and keep-alive pings on a silent connection.
+    """Options that both ends of a connection share: message sizes, keep-alive pings on a silent connection, and with
+    them TCP's user time-out (RFC 5482), which gRPC sets to `keepalive_timeout`.
 
     A keep-alive waits for a ping that is already under way, such as one for flow control, and so for that ping's own
     time-out.

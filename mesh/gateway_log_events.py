@@ -6,6 +6,14 @@ from __future__ import annotations
 from mesh.log_events import SHARED, LogEvent
 
 GATEWAY = (
+    LogEvent(
+        "adopted_pool_file_not_read",
+        ("error",),
+        ("pool", "files"),
+        "An adopted pool names files for its predictor or expert locality that this gateway may not read; the pool is "
+        "served without them.",
+        "Put the files on this machine, and name them or their folder under `control.artifacts`.",
+    ),
     LogEvent("api_key_added", ("warning",), ("key", "operator", "role"), "An operator added an API key."),
     LogEvent("api_key_changed", ("warning",), ("key", "operator", "role"), "An operator changed an API key's options."),
     LogEvent("api_key_removed", ("warning",), ("key", "operator", "role"), "An operator removed an API key."),

@@ -25,16 +25,17 @@ class _WithoutDefaults(GenerateJsonSchema):
 
 
 def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
-    """Key nearest to the last part of the location, among those allowed beside it; else the path of the only key in the
-    file with that name; None where there is none."""
+    """Path of the only key in the file with that name; else the key nearest to the last part of the location, among
+    those allowed beside it; else the path of the only key with a name that ends with it; None where there is none."""
     *way, written = location
     schema = _schema_of(model)
     beside = _names_at(schema, schema, tuple(way))
+    names = {path: path.rpartition(".")[2] for path in _paths_in(model)}
+    same = [path for path, name in names.items() if name == written]
     near = difflib.get_close_matches(str(written), beside, n=1, cutoff=0.7)
-    if near:
-        return near[0]
-    elsewhere = [path for path in _paths_in(model) if path.rpartition(".")[2] == written]
-    return elsewhere[0] if len(elsewhere) == 1 else None
+    longer = [path for path, name in names.items() if name.endswith(f"_{written}")]
+    found = [each[0] for each in (same, near, longer) if len(each) == 1]
+    return found[0] if found else None
 
 
 @cache
@@ -59,6 +60,8 @@ def _paths(schema: dict[str, Any], whole: dict[str, Any], path: str, depth: int)
             here = f"{path}.{name}" if path else name
             yield here
             yield from _paths(part, whole, here, depth + 1)
+        if path and isinstance(each.get("items"), dict):
+            yield from _paths(each["items"], whole, f"{path}[]", depth + 1)
 
 
 def _names_at(schema: dict[str, Any], whole: dict[str, Any], way: tuple[int | str, ...]) -> list[str]:

@@ -1,6 +1,7 @@
-"""Adopters of a home gateway's replicas: the nearest living gateways that residency allows (SkyWalker §4.2).
+"""Adopters of a home gateway's replicas: the nearest living gateways that residency allows (SkyWalker §4.2) and that
+can serve them.
 
-The functions answer for one home at a time and keep no state.
+The functions answer for one unit at a time and keep no state.
 """
 
 from __future__ import annotations
@@ -22,13 +23,24 @@ class Adopters(Struct, frozen=True):
     why: str = ""
 
 
+class Requirements(Struct, frozen=True):
+    """Requirements of the adopter of some replicas."""
+
+    home: GatewayId
+    needs: frozenset[str] = frozenset()
+    """Abilities that the adopter needs."""
+    refusals: tuple[tuple[GatewayId, str], ...] = ()
+    """Gateways that left these replicas out, with reasons."""
+
+
 def adopters_of(
     home: GatewayEntry,
     living: Iterable[GatewayEntry],
     policy: ResidencyPolicy | None,
     geography: Geography,
+    required: Requirements | None = None,
 ) -> Adopters:
-    """Return the nearest gateways among `living` that may adopt the replicas of `home`.
+    """Return the nearest gateways among `living` that may adopt the replicas of `home` and can serve them.
 
     `policy` is the policy of the home's region as last reported and as the controller narrows it. Requests of an
     adopter's clients run as guests of that region, so its policy has to accept traffic that arrives at the adopter's
@@ -42,7 +54,12 @@ def adopters_of(
     allowed = [each for each in others if may_accept(policy, each.place).allowed]
     if not allowed:
         return Adopters((), f"the policy of {home.place.region} accepts none of {_names(others)}{_because(policy)}")
-    distances = {each.gateway_id: geography.distance_ns(home, each) for each in allowed}
+    unable = {} if required is None else _unable(allowed, required)
+    able = [each for each in allowed if each.gateway_id not in unable]
+    if not able:
+        told = "; ".join(f"{gateway_id} {why}" for gateway_id, why in sorted(unable.items()))
+        return Adopters((), f"no gateway that may have it can serve it: {told}")
+    distances = {each.gateway_id: geography.distance_ns(home, each) for each in able}
     nearest_ns = min(distances.values())
     return Adopters(tuple(sorted(each for each, distance in distances.items() if distance == nearest_ns)))
 
@@ -50,6 +67,19 @@ def adopters_of(
 def least_burdened(adopters: Iterable[GatewayId], replicas: Mapping[GatewayId, int]) -> GatewayId:
     """Return the adopter that serves the fewest replicas; ties go to the first by name."""
     return min(adopters, key=lambda each: (replicas.get(each, 0), each))
+
+
+def _unable(gateways: Iterable[GatewayEntry], required: Requirements) -> dict[GatewayId, str]:
+    """Reasons, by gateway, why it cannot serve the replicas."""
+    refusals = dict(required.refusals)
+    unable: dict[GatewayId, str] = {}
+    for each in gateways:
+        lacking = sorted(required.needs - each.abilities)
+        if lacking:
+            unable[each.gateway_id] = f"lacks {', '.join(lacking)}"
+        elif each.gateway_id in refusals:
+            unable[each.gateway_id] = f"left it out ({refusals[each.gateway_id]})"
+    return unable
 
 
 def _because(policy: ResidencyPolicy) -> str:

@@ -1,5 +1,5 @@
 """Owner of each replica: its home, the gateway to which an operator moved it, or the nearest adopter that residency
-allows.
+allows and that can serve it.
 
 A living gateway keeps its replicas until it is told otherwise; moves that are not urgent happen in steps. The assigner
 reads the mesh's state and keeps only the times of the next steps.
@@ -13,7 +13,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from controller.core.adoption import Adopters, adopters_of, least_burdened
+from controller.core.adoption import Adopters, Requirements, adopters_of, least_burdened
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
 from gateway.core.vocabulary import GatewayId, ReplicaId
@@ -53,13 +53,15 @@ class Assigner:
         settled: dict[ReplicaId, GatewayId] = {}
         waiting: _Moves = {}
         orphans: Counter[GatewayId] = Counter()
+        reasons: dict[GatewayId, str] = {}
         for unit, replica in _units(self._mesh.replicas):
             if replica.home in calm:
                 settled.update(dict.fromkeys(unit, replica.home))
                 continue
             owner = _owner_of(unit, owners)
-            goal = search.goal(replica, owner, len(unit))
-            if owner is not None and search.may_keep(owner, replica):
+            required = self._required(unit, replica)
+            goal = search.goal(replica, required, owner, len(unit))
+            if owner is not None and search.may_keep(owner, required):
                 settled.update(dict.fromkeys(unit, owner))
                 if goal is not None and goal != owner:
                     waiting.setdefault(replica.home, []).append((unit, goal))
@@ -67,8 +69,24 @@ class Assigner:
                 settled.update(dict.fromkeys(unit, goal))
             else:
                 orphans[replica.home] += len(unit)
+                reasons[replica.home] = search.adopters(required).why
         settled |= self._step(waiting, now_ns)
-        return WantedOwner(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
+        return WantedOwner(settled, {home: (count, reasons[home]) for home, count in orphans.items()})
+
+    def _required(self, unit: _Unit, replica: ReplicaEntry) -> Requirements:
+        """Requirements of a unit's adopter. A gateway has refused a pool if it left out all replicas of one part."""
+        mesh = self._mesh
+        if not mesh.refusals:
+            return Requirements(replica.home, replica.needs)
+        refusals: list[tuple[GatewayId, str]] = []
+        parts: dict[str, list[ReplicaId]] = {}
+        for each in unit:
+            parts.setdefault(mesh.replicas[each].part, []).append(each)
+        for gateway_id, refused in sorted(mesh.refusals.items()):
+            lost = next((part for part in parts.values() if all(each in refused for each in part)), None)
+            if lost is not None:
+                refusals.append((gateway_id, refused[lost[0]].reason))
+        return Requirements(replica.home, replica.needs, tuple(refusals))
 
     def _calm(self, owners: dict[ReplicaId, GatewayId]) -> set[GatewayId]:
         """Homes that own all their replicas and keep them, so that no owner has to be searched: most homes, most of the
@@ -140,8 +158,8 @@ class _Search:
         self._takers = mesh.takers()
         self._taking = {entry.gateway_id for entry in self._takers}
         self._burden = Counter(owners.values())
-        self._adopters: dict[GatewayId, Adopters] = {}
-        self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
+        self._adopters: dict[Requirements, Adopters] = {}
+        self._allowed: dict[tuple[Requirements, GatewayId], bool] = {}
         self._adopted = Counter(
             owner for each, owner in owners.items() if each in mesh.replicas and mesh.replicas[each].home != owner
         )
@@ -149,14 +167,16 @@ class _Search:
         """Gateways that serve `adopted_max` replicas of other gateways and may be given no more."""
         self._look_for_full()
 
-    def goal(self, replica: ReplicaEntry, owner: GatewayId | None, count: int) -> GatewayId | None:
+    def goal(
+        self, replica: ReplicaEntry, required: Requirements, owner: GatewayId | None, count: int
+    ) -> GatewayId | None:
         """Return the gateway to which a unit of `count` replicas should move: the one where it belongs, or an adopter;
         None where it stays or no gateway may take it."""
-        belongs = self._belongs(replica, owner)
+        belongs = self._belongs(replica, required, owner)
         if belongs is not None:
             return belongs
-        stays = owner is not None and self.may_keep(owner, replica) and not self._mesh.gateways[owner].is_drained
-        adopters = () if stays else self.adopters(replica.home).gateways
+        stays = owner is not None and self.may_keep(owner, required) and not self._mesh.gateways[owner].is_drained
+        adopters = () if stays else self.adopters(required).gateways
         if not adopters:
             return None
         adopter = least_burdened(adopters, self._burden)
@@ -172,27 +192,27 @@ class _Search:
             self._takers = [each for each in self._takers if each not in full]
             self._adopters.clear()
 
-    def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:
-        """Return whether the owner may keep the replica: it is not known to be down, or the mesh is frozen, and the
-        policy of the home's region still allows it."""
+    def may_keep(self, owner: GatewayId, required: Requirements) -> bool:
+        """Return whether the owner may keep a unit: it is not known to be down, or the mesh is frozen, the policy of
+        the home's region still allows it, and it can serve the unit."""
         health = self._mesh.health.get(owner)
-        if health is None or not self._may_adopt(replica.home, owner):
+        if health is None or not self._may_adopt(required, owner):
             return False
         return bool(self._mesh.frozen) or health.condition in HOLDS
 
-    def adopters(self, home: GatewayId) -> Adopters:
-        if home not in self._adopters:
-            found = self._find_adopters(home, self._takers)
-            if not found.gateways and self._find_adopters(home, self._full).gateways:
+    def adopters(self, required: Requirements) -> Adopters:
+        if required not in self._adopters:
+            found = self._find_adopters(required, self._takers)
+            if not found.gateways and self._find_adopters(required, self._full).gateways:
                 found = Adopters((), "every gateway that may have it serves decisions.adopted_max of others' already")
-            self._adopters[home] = found
-        return self._adopters[home]
+            self._adopters[required] = found
+        return self._adopters[required]
 
-    def _belongs(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:
+    def _belongs(self, replica: ReplicaEntry, required: Requirements, owner: GatewayId | None) -> GatewayId | None:
         """Return the gateway to which an operator moved the replica, or its home. A home not heard from yet counts only
         where the replica has no owner."""
         pinned = replica.pinned_to
-        if pinned is not None and pinned in self._taking and self._may_adopt(replica.home, pinned):
+        if pinned is not None and pinned in self._taking and self._may_adopt(required, pinned):
             return pinned
         if replica.home in self._taking:
             return replica.home
@@ -200,17 +220,18 @@ class _Search:
         is_unknown = home is not None and home.condition is Condition.UNKNOWN
         return replica.home if owner is None and is_unknown else None
 
-    def _may_adopt(self, home: GatewayId, adopter: GatewayId) -> bool:
-        if home == adopter:
+    def _may_adopt(self, required: Requirements, adopter: GatewayId) -> bool:
+        if required.home == adopter:
             return True
-        pair = (home, adopter)
+        pair = (required, adopter)
         if pair not in self._allowed:
             entry = self._mesh.gateways.get(adopter)
-            self._allowed[pair] = entry is not None and bool(self._find_adopters(home, [entry]).gateways)
+            self._allowed[pair] = entry is not None and bool(self._find_adopters(required, [entry]).gateways)
         return self._allowed[pair]
 
-    def _find_adopters(self, home: GatewayId, among: list[GatewayEntry]) -> Adopters:
-        entry = self._mesh.gateways.get(home)
+    def _find_adopters(self, required: Requirements, among: list[GatewayEntry]) -> Adopters:
+        entry = self._mesh.gateways.get(required.home)
         if entry is None:
-            return Adopters((), f"its home {home} is not registered")
-        return adopters_of(entry, among, self._mesh.effective_policy(entry.place.region), self._mesh.geography)
+            return Adopters((), f"its home {required.home} is not registered")
+        policy = self._mesh.effective_policy(entry.place.region)
+        return adopters_of(entry, among, policy, self._mesh.geography, required)

@@ -39,6 +39,12 @@ class ControllerConfig(Struct, frozen=True):
     adopted_max: int = 256
     """Most replicas of other gateways that one gateway is assigned; a pool counts as a whole and may exceed the
     limit."""
+    left_out_retry_ns: int = 300 * _SECOND_NS
+    """Time after which replicas that a gateway left out are offered to it again."""
+    further_gateway: bool = False
+    """A DNS answer names one gateway of the next region too, so that clients whose connection is refused have another
+    address. It is a region where each tenant's requests may enter, be processed and go on as in their own. With one
+    gateway a region, up to half of the new connections go there."""
     ttl_s: int = 5
     """Time to live of DNS answers, in seconds."""
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()

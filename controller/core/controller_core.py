@@ -32,6 +32,7 @@ from controller.core.events import (
     GatewayConnected,
     GatewayDisconnected,
     GatewayProbed,
+    GrantsLeftOut,
     NarrowingApplied,
     PeersHeard,
     PolicyAccepted,
@@ -41,9 +42,9 @@ from controller.core.events import (
 from controller.core.health import GatewayHealth
 from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
-from controller.core.vocabulary import Condition
+from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, ReplicaId
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 from mesh.naming.tree import Area, RecordTree
 
 
@@ -72,6 +73,10 @@ class ControllerCore(MeshState):
         """Replicas that each gateway owns, sorted; None until they are computed."""
         self._is_settled = True
         """No event since the last assignment changes ownership or records."""
+        self._is_near_known = True
+        """No round trip was measured for the first time since the records were last made."""
+        self._further: dict[RegionName, RegionName] = {}
+        """Region of the further gateway that the records name last, by the clients' region."""
         self._now_ns: int | None = None
         self._effects: list[Effect] = []
 
@@ -86,10 +91,13 @@ class ControllerCore(MeshState):
         heard = self.heard()
         self._look_at_frozen(heard, now_ns)
         self._look_at_gateways(heard, now_ns)
+        self._look_at_refusals(now_ns)
         step_ns = self._assigner.next_step_ns()
         if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
             self._is_settled = True
             self._assign(now_ns)
+            self._publish()
+        elif not self._is_near_known:
             self._publish()
         return self._effects
 
@@ -100,6 +108,7 @@ class ControllerCore(MeshState):
         if self.frozen and not self._is_frozen_by_order:
             times.append(self._frozen_since_ns + self.config.freeze_max_ns)
         times.append(self._assigner.next_step_ns())
+        times += [each.until_ns for refused in self.refusals.values() for each in refused.values()]
         due = [each for each in times if each is not None and (self._now_ns is None or each > self._now_ns)]
         return min(due, default=None)
 
@@ -127,6 +136,8 @@ class ControllerCore(MeshState):
                     health.probe(event.healthy, event.detail, now_ns, was_refused=event.was_refused)
             case PeersHeard():
                 self._peers_heard(event)
+            case GrantsLeftOut():
+                self._grants_left_out(event, now_ns)
             case FreezeOrdered():
                 self._is_frozen_by_order = True
                 self._freeze(event.reason, now_ns)
@@ -148,6 +159,7 @@ class ControllerCore(MeshState):
         self._restored_down = frozenset(event.down)
 
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
+        before = self.gateways
         self.gateways = {each.gateway_id: each for each in event.gateways}
         self.replicas = {each.replica_id: each for each in event.replicas}
         self._shares = None
@@ -158,6 +170,9 @@ class ControllerCore(MeshState):
             self.geography.forget(gone)
             for health in self.health.values():
                 health.said_by.pop(gone, None)
+        for gateway_id in list(self.refusals):
+            if self.gateways.get(gateway_id) != before.get(gateway_id):
+                del self.refusals[gateway_id]
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
@@ -173,6 +188,7 @@ class ControllerCore(MeshState):
         health.connect(now_ns)
         self._policy_accepted(event.gateway_id, event.policy)
         self._told.pop(event.gateway_id, None)  # sent again in any case: the gateway may have lost it
+        self.refusals.pop(event.gateway_id, None)  # another process, with another config
         self._is_settled = False
 
     def _policy_accepted(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
@@ -192,8 +208,43 @@ class ControllerCore(MeshState):
             if health is None or said.gateway_id == event.gateway_id:
                 continue
             health.said_by[event.gateway_id] = said
-            if said.rtt_ns is not None:
-                self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns)
+            if said.rtt_ns is not None and self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns):
+                self._choose_further_anew(event.gateway_id, said.gateway_id)
+
+    def _choose_further_anew(self, *measured: GatewayId) -> None:
+        """Forget the further regions of two gateways' clients, which were chosen by an estimate of a distance that is
+        now measured."""
+        self._is_near_known = False
+        for gateway_id in measured:
+            self._further.pop(self.gateways[gateway_id].place.region, None)
+
+    def _grants_left_out(self, event: GrantsLeftOut, now_ns: int) -> None:
+        """Remember what a gateway cannot serve of other homes' replicas, so that it is offered to the next one. A
+        refusal is renewed as long as the gateway repeats it."""
+        if event.gateway_id not in self.gateways:
+            return
+        until_ns = now_ns + self.config.left_out_retry_ns
+        refused = self.refusals.get(event.gateway_id, {})
+        for replica_id, reason in event.left_out:
+            replica = self.replicas.get(replica_id)
+            if replica is None or replica.home == event.gateway_id:
+                continue
+            known = refused.get(replica_id)
+            if known is None or known.reason != reason:
+                self._is_settled = False
+            refused[replica_id] = GrantRefusal(reason, until_ns)
+        if refused:
+            self.refusals[event.gateway_id] = refused
+
+    def _look_at_refusals(self, now_ns: int) -> None:
+        """Forget refusals after their time, so that what was refused is offered again."""
+        for gateway_id, refused in list(self.refusals.items()):
+            left = {each: refusal for each, refusal in refused.items() if refusal.until_ns > now_ns}
+            if len(left) < len(refused):
+                self._is_settled = False
+                self.refusals[gateway_id] = left
+            if not left:
+                del self.refusals[gateway_id]
 
     # Gateway health
 
@@ -323,10 +374,19 @@ class ControllerCore(MeshState):
     def _publish(self) -> None:
         """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
         published."""
+        self._is_near_known = True
         living = self.living()
         if not living:
             return
-        areas = areas_of(self.gateways.values(), living, self.effective_policy, self.geography, self.config)
+        areas = areas_of(
+            self.gateways.values(),
+            living,
+            self.effective_policy,
+            self.geography,
+            self.config,
+            last_further=self._further,
+        )
+        self._further = {each.region: self.gateways[each.gateways[-1]].place.region for each in areas if each.further}
         anywhere = anywhere_of(living, self.config)
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1

@@ -78,6 +78,14 @@ class PeersHeard(Struct, frozen=True):
     peers: tuple[HeardPeer, ...]
 
 
+class GrantsLeftOut(Struct, frozen=True):
+    """Report of a connected gateway on granted replicas that it cannot serve. It says nothing about others."""
+
+    gateway_id: GatewayId
+    left_out: tuple[tuple[ReplicaId, str], ...]
+    """Replicas, with reasons."""
+
+
 class FreezeOrdered(Struct, frozen=True):
     reason: str
 
@@ -101,6 +109,7 @@ Event = (
     | GatewayDisconnected
     | GatewayProbed
     | PeersHeard
+    | GrantsLeftOut
     | FreezeOrdered
     | FreezeLifted
     | ControllerTimePassed

@@ -27,8 +27,11 @@ class Geography:
     def __init__(self) -> None:
         self._round_trips_ns: dict[tuple[GatewayId, GatewayId], int] = {}
 
-    def measured(self, one: GatewayId, other: GatewayId, rtt_ns: int) -> None:
+    def measured(self, one: GatewayId, other: GatewayId, rtt_ns: int) -> bool:
+        """Take in a round trip. Returns whether it is the first between these two."""
+        is_first = not {(one, other), (other, one)} & self._round_trips_ns.keys()
         self._round_trips_ns[one, other] = rtt_ns
+        return is_first
 
     def forget(self, gone: GatewayId) -> None:
         self._round_trips_ns = {pair: rtt for pair, rtt in self._round_trips_ns.items() if gone not in pair}

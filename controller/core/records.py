@@ -1,4 +1,5 @@
-"""Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent.
+"""Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent, and
+one in a further region for clients whose connections to these are refused.
 
 DNS is a hint and enforces nothing: each gateway checks admission itself. Still, no record sends a client of a closed
 jurisdiction out of it, nor to a region where its own region's policy forbids the processing of its requests.
@@ -6,8 +7,11 @@ jurisdiction out of it, nor to a region where its own region's policy forbids th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
+
+from msgspec import Struct
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
@@ -23,17 +27,34 @@ _EVERYONE_ELSE = TenantName("")
 """Stands for each tenant without a rule of its own: a DNS name cannot tell tenants apart."""
 
 
+_CLEARLY_NEARER = 0.8
+"""Share of the distance of the further region last named at which another region takes its place."""
+
+
+class _Mesh(Struct, frozen=True):
+    """Grounds of the choice of a further gateway."""
+
+    policy_of: PolicyOf
+    geography: Geography
+    everywhere: tuple[Place, ...]
+    """Places of all gateways, living or not, to which a region may forward."""
+    last_further: Mapping[RegionName, RegionName]
+
+
 def areas_of(
     gateways: Iterable[GatewayEntry],
     living: Iterable[GatewayEntry],
     policy_of: PolicyOf,
     geography: Geography,
     config: ControllerConfig,
+    *,
+    last_further: Mapping[RegionName, RegionName] = MappingProxyType({}),
 ) -> tuple[Area, ...]:
     """Return one area for each region that has a gateway, living or not.
 
-    A drained gateway is named only where no other may be. A region's own gateways are its nearest: where one of them
-    may be named, no other region is considered.
+    A drained gateway is named only where no other may be. A region's own gateways are its nearest. The nearest come
+    first, then one of the next region. `last_further`: region of the further gateway last named, by that of the
+    clients.
     """
     everybody = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
@@ -41,6 +62,8 @@ def areas_of(
     for each in there:
         by_region.setdefault(each.place.region, []).append(each)
     regions = {each.place.region: each for each in reversed(everybody)}
+    everywhere = tuple(dict.fromkeys(each.place for each in everybody))
+    mesh = _Mesh(policy_of, geography, everywhere, last_further)
     areas = []
     for _, standing_for in sorted(regions.items()):
         policy = policy_of(standing_for.place.region)
@@ -52,8 +75,81 @@ def areas_of(
             allowed = [each for each in there if may_be_sent(each.place)]
             undrained = [each for each in allowed if not each.is_drained]
             chosen = _nearest(standing_for, undrained or allowed, geography)
-        areas.append(_area(standing_for, sorted(chosen, key=_by_name), policy, config))
+        chosen = sorted(chosen, key=_by_name)
+        further = None
+        if chosen and policy is not None and config.further_gateway:
+            may_be_named = [each for each in there if not each.is_drained and may_be_sent(each.place)]
+            further = _further(standing_for, chosen, may_be_named, mesh)
+        areas.append(_area(standing_for, chosen, further, policy, config))
     return tuple(areas)
+
+
+def _further(
+    client: GatewayEntry, chosen: Collection[GatewayEntry], allowed: Iterable[GatewayEntry], mesh: _Mesh
+) -> GatewayEntry | None:
+    """Return the first gateway of the nearest region beyond the chosen gateways' own that adds an address. Each tenant
+    of the client's region may be served there, as the client's tenant is not known. The region last named is kept
+    unless another is clearly nearer: round trips vary, and clients that move lose their caches."""
+    named = {each.place.region for each in chosen}
+    first: dict[RegionName, GatewayEntry] = {}
+    for each in sorted(allowed, key=_by_name):
+        if each.place.region not in named and _added(chosen, each):
+            first.setdefault(each.place.region, each)
+
+    def distance_ns(to: GatewayEntry) -> int:
+        return mesh.geography.distance_ns(client, to)
+
+    by_distance = sorted(first.values(), key=lambda each: (distance_ns(each), each.place.region))
+    nearest = next((each for each in by_distance if _serves_every_tenant(client.place, each.place, mesh)), None)
+    last = first.get(mesh.last_further.get(client.place.region, client.place.region))
+    if nearest is None or last is None or not _serves_every_tenant(client.place, last.place, mesh):
+        return nearest
+    return nearest if distance_ns(nearest) < _CLEARLY_NEARER * distance_ns(last) else last
+
+
+def _added(chosen: Iterable[GatewayEntry], further: GatewayEntry) -> tuple[str, ...]:
+    """Return the addresses of a further gateway that an answer names beside the chosen gateways' own: one of each IP
+    version, and none of a version that they lack, so that at most half of the clients of each version go there."""
+    named = addresses_of(chosen)
+    open_versions = {_is_ipv6(each) for each in named}
+    added = []
+    for address in further.addresses:
+        if address not in named and _is_ipv6(address) in open_versions:
+            open_versions.remove(_is_ipv6(address))
+            added.append(address)
+    return tuple(added)
+
+
+def _is_ipv6(address: str) -> bool:
+    return ":" in address
+
+
+def _serves_every_tenant(client: Place, to: Place, mesh: _Mesh) -> bool:
+    """Return whether requests of each tenant that the policies of both regions name, and of all others, may enter at
+    another place instead of the client's own region, be processed there, and go on from there only where their own
+    region lets them be processed too, and whether logs there show no more of them."""
+    own, there = mesh.policy_of(client.region), mesh.policy_of(to.region)
+    if own is None or there is None or own.closed_reason or there.closed_reason or not _logs_no_more(own, there):
+        return False
+    tenants = dict.fromkeys([_EVERYONE_ELSE, *own.tenants, *there.tenants])
+    rules = dict.fromkeys((processing_rule(own, each), processing_rule(there, each)) for each in tenants)
+    may_be_there = all(ours.allows(to) and theirs.allows(to) for ours, theirs in rules)
+    return may_be_there and all(_goes_no_further(ours, theirs, mesh.everywhere) for ours, theirs in rules)
+
+
+def _goes_no_further(ours: PlaceRule, theirs: PlaceRule, everywhere: Iterable[Place]) -> bool:
+    """Return whether our rule allows each place that theirs allows."""
+    return all(ours.allows(each) for each in everywhere if theirs.allows(each))
+
+
+def _logs_no_more(own: ResidencyPolicy, there: ResidencyPolicy) -> bool:
+    """Return whether logs there show no detail of a request that logs of its own region may not show."""
+    ours, theirs = own.logging, there.logging
+    return (
+        theirs.tenant <= ours.tenant
+        and theirs.client_address <= ours.client_address
+        and theirs.session_key <= ours.session_key
+    )
 
 
 def _by_name(gateway: GatewayEntry) -> str:
@@ -100,15 +196,21 @@ def _all_in_one_place(gateways: list[GatewayEntry]) -> list[GatewayEntry]:
 
 
 def _area(
-    client: GatewayEntry, chosen: list[GatewayEntry], policy: ResidencyPolicy | None, config: ControllerConfig
+    client: GatewayEntry,
+    chosen: list[GatewayEntry],
+    further: GatewayEntry | None,
+    policy: ResidencyPolicy | None,
+    config: ControllerConfig,
 ) -> Area:
     place = client.place
-    names = tuple(each.gateway_id for each in chosen)
+    names = tuple(each.gateway_id for each in (chosen if further is None else [*chosen, further]))
     why = "" if chosen else f"no gateway lives that clients in {place.jurisdiction} may be sent to"
     limits = [] if chosen else list(_limits(place, policy, config))
     words = "; ".join([why, *limits])
     is_closed = place.jurisdiction in config.closed_jurisdictions
-    return Area(place.region, place.jurisdiction, names, addresses_of(chosen), words, is_closed=is_closed)
+    added = () if further is None else _added(chosen, further)
+    addresses = (*addresses_of(chosen), *added)
+    return Area(place.region, place.jurisdiction, names, addresses, words, is_closed=is_closed, further=added)
 
 
 def _limits(client: Place, policy: ResidencyPolicy | None, config: ControllerConfig) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.health import GatewayHealth
-from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
+from controller.core.vocabulary import Condition, GatewayEntry, GrantRefusal, ReplicaEntry
 from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import ResidencyPolicy, accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule, RegionName, ReplicaId
@@ -31,6 +31,9 @@ class MeshState:
         """Policy by which the controller narrows a region's own, by region; elsewhere the region's own stands alone."""
         self._effective: dict[RegionName, tuple[ResidencyPolicy, ResidencyPolicy, ResidencyPolicy]] = {}
         """Region's own policy, the controller's, and the result of narrowing the one by the other, by region."""
+        self.refusals: dict[GatewayId, dict[ReplicaId, GrantRefusal]] = {}
+        """Granted replicas that gateways report as left out and are not offered again for a while, by gateway. A
+        gateway's own replicas are never among them."""
         self.geography = Geography()
         self.frozen = ""
         """Reason why failover and reassignment are suspended; empty while they are not."""

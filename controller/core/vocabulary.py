@@ -27,6 +27,8 @@ class GatewayEntry(Struct, frozen=True):
     location: Location | None = None
     is_drained: bool = False
     """The gateway is going out of service: it is given nothing new."""
+    abilities: frozenset[str] = frozenset()
+    """Requirements of pools that the gateway says it meets."""
 
 
 class ReplicaEntry(Struct, frozen=True):
@@ -40,6 +42,18 @@ class ReplicaEntry(Struct, frozen=True):
     pool: str = ""
     """Pool of the home gateway to which the replica belongs; empty: none. All replicas of a pool have one owner:
     prefill and decode workers are of no use apart."""
+    part: str = ""
+    """Part of the pool's work that the replica does: a pool needs a replica for each part."""
+    needs: frozenset[str] = frozenset()
+    """Requirements of the pool, which only a gateway with these abilities may adopt."""
+
+
+class GrantRefusal(Struct, frozen=True):
+    """A gateway's report that it leaves a granted replica out."""
+
+    reason: str
+    until_ns: int
+    """Time from which the replica is offered to the gateway again."""
 
 
 class Condition(Word):

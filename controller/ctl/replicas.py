@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.region_file import ReplicaFile
+from gateway.config.region_file import ReplicaDocument
 from mesh.faults import FileError
 from mesh.values import FileContext
 from mesh.yaml_file import faults_in
@@ -21,7 +21,7 @@ def check_replica(file: Path, document: dict[str, Any]) -> str:
     """Return the replica's document as the JSON that gateways are sent. Raises FileError."""
     told = {key: each for key, each in document.items() if key not in SECRETS}
     try:
-        ReplicaFile.model_validate(told, context=FileContext(Path("/"), {}))
+        ReplicaDocument.model_validate(told, context=FileContext(Path("/"), {}))
     except ValidationError as error:
         raise FileError(file, list(faults_in(error))) from error
     return json.dumps(document)

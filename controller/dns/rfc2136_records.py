@@ -3,6 +3,7 @@ region, and the claim on these names. The module does no I/O."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import dns.name
@@ -15,7 +16,7 @@ import dns.rrset
 from controller.dns.claim import LABEL, TTL_S, OwnerClaim, claim_in
 from controller.dns.provider import PublishedRecords
 from gateway.core.vocabulary import RegionName
-from mesh.naming.tree import RecordTree
+from mesh.naming.tree import Area, RecordTree
 from mesh.naming.zone import Zone, address_sets, https_set, region_name, services
 
 ADDRESSES_MAX = 100
@@ -69,9 +70,17 @@ def wanted(tree: RecordTree, claim: OwnerClaim) -> dict[Key, dns.rrset.RRset]:
     for area in tree.areas:
         name = name_of(area.region, zone)
         mark = dns.name.from_text(LABEL, origin=name)
-        sets += [*_at(name, area.addresses, tree), txt_set(mark, [f"heritage=nightside owner={claim.owner}"])]
+        sets += [*_at(name, _fitting(area), tree), txt_set(mark, [f"heritage=nightside owner={claim.owner}"])]
     sets.append(txt_set(claim_key(zone)[0], claim.strings()))
     return {(each.name, each.rdtype): each for each in sets}
+
+
+def _fitting(area: Area) -> tuple[str, ...]:
+    """Return the addresses of an area, without the further gateway's where all are too many for one name."""
+    by_version = Counter(":" in each for each in area.addresses)
+    if max(by_version.values(), default=0) <= ADDRESSES_MAX:
+        return area.addresses
+    return tuple(each for each in area.addresses if each not in area.further)
 
 
 def txt_set(name: dns.name.Name, strings: Iterable[str]) -> dns.rrset.RRset:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Never
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from gateway.control.attachment import Attachment
 from gateway.control.keeping import KeptSnapshot, SnapshotKeeper
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
-from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from mesh.clock import Clock
 from mesh.control.vocabulary import (
@@ -27,6 +27,7 @@ from mesh.control.vocabulary import (
     ForwardsTo,
     GatewayLoad,
     Hello,
+    LeftOut,
     Ownership,
     Question,
     QuestionAnswer,
@@ -37,7 +38,8 @@ from mesh.faults import ConfigError
 from mesh.supervisor import OwnedLoops, Supervisor
 from mesh.totals import Totals
 from mesh.transport import Transport
-from mesh.values import Address
+from mesh.values import REPLICA_ID_PATTERN, Address
+from mesh.wire import TEXT_LENGTH_MAX
 
 _SECOND_NS = 1_000_000_000
 
@@ -55,6 +57,10 @@ class ControlDependencies(Struct, frozen=True):
     """JSON about a request or a decision, or about the latest decisions; empty where none is known."""
     left_out: Callable[[], dict[str, str]]
     """Granted replicas that cannot be served here, with reasons."""
+    refused: Callable[[], dict[str, str]]
+    """Granted replicas that cannot be served as they are described, with reasons."""
+    abilities: tuple[str, ...]
+    """Requirements of other gateways' pools that this gateway meets."""
 
 
 class ControllerLink:
@@ -136,7 +142,7 @@ class ControllerLink:
 
     def hello(self) -> Hello:
         local = self.precedence.local
-        announcement = announcement_of(local, self._http, self._peers)
+        announcement = announcement_of(local, self._http, self._peers, self._surroundings.abilities)
         return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
 
     def report(self) -> Report:
@@ -148,6 +154,7 @@ class ControllerLink:
             forwards=around.forwards(),
             wanted=self._wanted(),
             totals=around.totals(),
+            left_out=tuple(_left_out(around.refused())),
         )
 
     def tell_wanted(self, wanted: Callable[[], tuple[WantedReplicas, ...]]) -> None:
@@ -248,3 +255,12 @@ class ControllerLink:
             "away": sorted(self.precedence.away),
             "heard_of": {"term": hearsay.term, "version": hearsay.version},
         }
+
+
+def _left_out(refused: Mapping[str, str]) -> Iterator[LeftOut]:
+    """Refused replicas by the id that their home announces, which all ranks of an engine share. A grant that could not
+    be read has no id, and is not reported."""
+    reasons = {name.partition("@")[0]: why for name, why in refused.items()}
+    for name, why in reasons.items():
+        if REPLICA_ID_PATTERN.fullmatch(name) is not None:
+            yield LeftOut(ReplicaId(name), why[:TEXT_LENGTH_MAX])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from structlog.typing import FilteringBoundLogger
@@ -14,6 +15,7 @@ from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, ReplicaConfig
 from gateway.core.events import Event
+from gateway.core.vocabulary import PoolName
 from gateway.discovery.adoptions import Adoptions
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery
@@ -59,6 +61,10 @@ class ReplicaFleet:
         self.endpoints = ReplicaEndpoints()
         self.left_out: dict[str, str] = {}
         """Reasons, by id, why replicas granted by a controller cannot be served here."""
+        self.refused: dict[str, str] = {}
+        """Reasons, by id, why granted replicas cannot be served as they are described."""
+        self.unread: Mapping[PoolName, tuple[Path, ...]] = {}
+        """Files that adopted pools name and that may not be read here."""
         self._config = config
         self._log = log
         self._on_misplaced = on_misplaced
@@ -112,6 +118,7 @@ class ReplicaFleet:
 
     def _configure(self, config: GatewayConfig, orders: Orders, unusable: dict[str, str]) -> None:
         self._orders, self._unusable = orders, unusable
+        self.refused = {**orders.left_out, **unusable}
         self._adoptions.configure(config.control, (each for each in orders.replicas if each.is_adopted))
         names = [source.name for source in self._discovery.sources]
         self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names, config.pools)
@@ -156,6 +163,7 @@ class ReplicaFleet:
         """Assign the controller's replicas, without those that cannot be served here."""
         orders, unusable = self._orders, {**self._unusable, **self._adoptions.given_up(self._orders.replicas)}
         self._tell_of_left_out({**orders.left_out, **unusable})
+        self._tell_of_unread(orders.unread)
         ordered = (each for each in orders.replicas if each.spec.replica_id not in unusable)
         self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version, orders.pools)
 
@@ -165,6 +173,13 @@ class ReplicaFleet:
             if self.left_out.get(replica_id) != why:
                 self._log.error("assigned_replica_unservable", replica=replica_id, reason=why)
         self.left_out = left_out
+
+    def _tell_of_unread(self, unread: Mapping[PoolName, tuple[Path, ...]]) -> None:
+        """Log each file that an adopted pool does without, once."""
+        for pool, paths in unread.items():
+            if self.unread.get(pool) != paths:
+                self._log.error("adopted_pool_file_not_read", pool=pool, files=[str(path) for path in paths])
+        self.unread = unread
 
     def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)

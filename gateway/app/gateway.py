@@ -209,7 +209,9 @@ async def serve_gateway(
         succession = Takeover(config, observed, accounts, tenure, successor)
         for close in (succession.close, observed.close, accounts.close):
             stack.callback(close)
-        control = make_control(config, observed, certificates, lambda: fleet.left_out)
+        control = make_control(
+            config, observed, certificates, left_out=lambda: fleet.left_out, refused=lambda: fleet.refused
+        )
         orders = control.precedence.orders
         observed.apply(config, orders)
         fleet = _fleet(config, orders, observed)

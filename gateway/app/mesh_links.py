@@ -35,7 +35,12 @@ _SECOND_NS = 1_000_000_000
 
 
 def make_control(
-    config: GatewayConfig, observed: ObservedCore, certificates: Certificates, left_out: Callable[[], dict[str, str]]
+    config: GatewayConfig,
+    observed: ObservedCore,
+    certificates: Certificates,
+    *,
+    left_out: Callable[[], dict[str, str]],
+    refused: Callable[[], dict[str, str]],
 ) -> ControllerLink:
     """Make the controller link, with the kept snapshot."""
     transport = certificates.mesh or Plaintext()
@@ -47,6 +52,8 @@ def make_control(
         totals=observed.metrics.totals,
         told=partial(told, observed),
         left_out=left_out,
+        refused=refused,
+        abilities=tuple(each for feature in observed.features for each in feature.abilities()),
     )
     control = ControllerLink(
         config, transport, surroundings, clock=observed.clock, log=observed.log, regions=observed.policy.regions
@@ -93,6 +100,7 @@ def make_roster(
             loops.run("peer_credentials", link.follow_credentials),
             loops.run("peer_pings", heartbeats.measure),
             loops.run("peer_heartbeats", heartbeats.listen),
+            loops.run("peer_silence", heartbeats.watch),
         ]
 
     def retire(link: PeerLink) -> None:

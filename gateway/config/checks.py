@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gateway.config.content import content_faults
 from gateway.config.names import PROMPT_BLOCKS_MAX
@@ -13,7 +14,7 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
-from gateway.features.sections import CORE_CHECKS, POOL_CHECKS
+from gateway.features.sections import CORE_CHECKS
 from mesh.faults import FileFault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -196,16 +197,11 @@ def _pool_faults(file: RegionFile) -> Iterator[FileFault]:
     pools = file.pool_specs()
     named = [(f"replicas[{index}]", each) for index, each in enumerate(file.replicas)]
     members = [*named, *((f"{key}[{index}]", each) for key, index, each in file.found())]
-    for path, each in members:
-        if not isinstance(each.pool, str):
-            yield FileFault(f"{path}.pool", "names a pool, which is described under `pools`")
     yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
-    for spec in pools.values():
-        if spec.connector is not None:
-            for check in POOL_CHECKS:
-                if fault := check(file.core, spec.connector):
-                    section, _, what = fault.partition(": ")
-                    yield FileFault(section, what)
+    for index, pool in enumerate(file.pools):
+        for key, section in pool.sections.of_features():
+            for fault in section.faults(file):
+                yield replace(fault, key=f"pools[{index}].{key}.{fault.key}")
 
 
 def _number_faults(file: RegionFile) -> Iterator[FileFault]:

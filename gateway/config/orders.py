@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from gateway.config.checks import core_faults
-from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, ReplicaFile
+from gateway.config.pools import PoolFile
+from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, ReplicaDocument
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -40,7 +41,6 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
-from gateway.features.sections import POOL_CHECKS
 from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import ConfigError
@@ -78,6 +78,8 @@ class Orders(Struct, frozen=True):
     """Ids of replicas granted to this gateway whose home is another gateway."""
     pools: tuple[PoolSpec, ...] = ()
     """Described pools: those of the region file and those of the replicas above."""
+    unread: Mapping[PoolName, tuple[Path, ...]] = field(default_factory=dict)
+    """Files that adopted pools name and `control.artifacts` does not, by pool; these pools do without."""
     peers: tuple[PeerConfig, ...] = ()
     """All peers: the region file's, and those that the controller adds."""
     core: CoreConfig = field(default_factory=CoreConfig)
@@ -95,7 +97,8 @@ class Orders(Struct, frozen=True):
 def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
     """Orders before any snapshot of a controller."""
     misplaced = _misplaced_here(local, regions)
-    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced, regions=regions)
+    peers = _placed(local.peers, misplaced)
+    return Orders(pools=local.pools, peers=peers, core=local.core, misplaced=misplaced, regions=regions)
 
 
 def read_orders(
@@ -111,17 +114,18 @@ def read_orders(
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
         raise OrdersRefused("narrowing: it is for another region")
     core = _with_parameters(local, snapshot.parameters)
-    _check_own_pools(local, core)
     misplaced = _misplaced_here(local, regions)
-    replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ, _PlaceCheck(regions, misplaced))
-    replicas, unfit = _without_unfit(replicas, pools, core)
+    pools = _Pools(local)
+    replicas, left_out, adopted = _replicas(snapshot.replicas, local, environ, _PlaceCheck(regions, misplaced), pools)
+    replicas, unfit = _without_unfit(replicas, pools.specs)
     left_out |= unfit
     further = tuple(_further_peers(snapshot.peers, local))
     misplaced |= _misplaced_peers(further, regions)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
-        pools=tuple(pools.values()),
+        pools=tuple(pools.specs.values()),
+        unread=pools.unread,
         left_out=left_out,
         away=away_from(local, snapshot.away),
         adopted=adopted,
@@ -144,14 +148,39 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 # Replicas
 
 
+class _Pools:
+    """Pools that replicas are in: those of the region file, and those that granted replicas describe."""
+
+    def __init__(self, local: GatewayConfig) -> None:
+        self._local = local
+        self.specs = {each.name: each for each in local.pools}
+        self.unread: dict[PoolName, tuple[Path, ...]] = {}
+
+    def adopt(self, pool: PoolFile, name: PoolName) -> None:
+        """Add a pool that a grant describes, without the sections that name files which may not be read here. A pool of
+        the own region file stays as described there."""
+        if any(each.name == name for each in self._local.pools):
+            return
+        sections, unread = pool.sections.without_files(self._may_read)
+        self.specs[name] = replace(pool.as_spec(), name=name, features=sections.texts())
+        if unread:
+            self.unread[name] = unread
+
+    def _may_read(self, path: Path) -> bool:
+        return _is_listed(path, self._local.control.artifacts, self._local)
+
+
 def _replicas(
-    grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str], places: _PlaceCheck
-) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], dict[PoolName, PoolSpec]]:
-    """Return replicas to serve, reasons for those left out, ids of those at home elsewhere, and pools. A replica in the
-    own region file is served as described there, whatever the snapshot says of it."""
+    grants: Iterable[ReplicaGrant],
+    local: GatewayConfig,
+    environ: Mapping[str, str],
+    places: _PlaceCheck,
+    pools: _Pools,
+) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str]]:
+    """Return replicas to serve, reasons for those left out, and ids of those at home elsewhere. Their pools are added
+    to `pools`. A replica in the own region file is served as described there, whatever the snapshot says of it."""
     own = _own_replicas(local)
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
-    pools = {each.name: each for each in local.pools}
     left_out: dict[str, str] = {}
     adopted: set[str] = set()
     grants = tuple(grants)
@@ -171,7 +200,7 @@ def _replicas(
             left_out[name] = why
             continue
         try:
-            file = ReplicaFile.model_validate(document, context=FileContext(local.folder, environ))
+            file = ReplicaDocument.model_validate(document, context=FileContext(local.folder, environ))
         except (ValidationError, RecursionError) as error:
             left_out[name] = _in_words(error)
         else:
@@ -181,7 +210,7 @@ def _replicas(
             if not isinstance(file.pool, str) or (file.role is not ReplicaRole.UNIFIED and name in adopted):
                 pool = PoolName(f"{pool}@{grant.home}") if name in adopted else pool
             if not isinstance(file.pool, str):
-                pools[pool] = replace(file.pool.as_spec(), name=pool)
+                pools.adopt(file.pool, pool)
             place_by = f"announced_by:{grant.home}"
             served[name] = tuple(
                 replace(
@@ -195,7 +224,7 @@ def _replicas(
         del served[name]
         left_out[name] = "the ranks that are adopted here are more than four times control.adopted_max"
     replicas = tuple(each for configs in served.values() for each in configs)
-    return replicas, left_out, frozenset(adopted), pools
+    return replicas, left_out, frozenset(adopted)
 
 
 def _described(
@@ -258,29 +287,18 @@ def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local:
     return found
 
 
-def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
-    for pool in local.pools:
-        if pool.connector is not None and (fault := _pool_fault(core, pool.connector)):
-            raise OrdersRefused(f"parameters: {fault} (pool {pool.name})")
-
-
-def _pool_fault(core: CoreConfig, connector: Connector) -> str:
-    """First contradiction between the settings and a pool's connector; empty if there is none."""
-    return next((fault for check in POOL_CHECKS if (fault := check(core, connector))), "")
-
-
 def _without_unfit(
-    replicas: tuple[ReplicaConfig, ...], pools: Mapping[PoolName, PoolSpec], core: CoreConfig
+    replicas: tuple[ReplicaConfig, ...], pools: Mapping[PoolName, PoolSpec]
 ) -> tuple[tuple[ReplicaConfig, ...], dict[str, str]]:
-    """Return the replicas that can be served, and reasons by id for the others: their pool is not described, spans
-    several places, or does not fit the own decode settings."""
+    """Return the replicas that can be served, and reasons by id for the others: their pool is not described, or spans
+    several places."""
     homes: dict[PoolName, object] = {}
     left_out: dict[str, str] = {}
     for each in replicas:
         spec = each.spec
         if spec.role is ReplicaRole.UNIFIED:
             continue
-        why = _why_unfit(spec, pools.get(spec.pool), core)
+        why = _why_unfit(spec, pools.get(spec.pool))
         if not why and homes.setdefault(spec.pool, (spec.place, spec.accepts)) != (spec.place, spec.accepts):
             why = f"pool {spec.pool}: it stands elsewhere than the rest of it, or takes what that does not"
         if why:
@@ -288,11 +306,10 @@ def _without_unfit(
     return tuple(each for each in replicas if each.spec.replica_id not in left_out), left_out
 
 
-def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None, core: CoreConfig) -> str:
+def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None) -> str:
     if pool is None or pool.connector is None:
         return f"role {spec.role}: no file describes pool {spec.pool}, or it is not disaggregated"
-    fault = _pool_fault(core, pool.connector)
-    return f"pool {spec.pool}: {fault}" if fault else ""
+    return ""
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:
@@ -309,9 +326,14 @@ def _is_allowed(name: str, key: str, local: GatewayConfig) -> bool:
     allowed = {*local.engine_credentials, *local.control.credentials}
     if key == "api_key_env":
         return name in allowed
-    path = Path(os.path.normpath(local.folder / name))
-    folders = [os.path.normpath(local.folder / each) for each in local.control.credentials]
-    return str(path) in allowed or any(path.is_relative_to(each) for each in folders)
+    path = os.path.normpath(local.folder / name)
+    return path in allowed or _is_listed(Path(path), local.control.credentials, local)
+
+
+def _is_listed(path: Path, listed: Iterable[str], local: GatewayConfig) -> bool:
+    """True if the path is among the listed files, or in one of the listed folders."""
+    normal = Path(os.path.normpath(local.folder / path))
+    return any(normal.is_relative_to(os.path.normpath(local.folder / each)) for each in listed)
 
 
 def _in_words(error: ValidationError | RecursionError) -> str:
@@ -399,7 +421,7 @@ class _PlaceCheck(Struct, frozen=True):
         """Check side channel hosts like the replica's own address, since decode workers connect to them."""
         hosts = document.get("side_channel_hosts", ())
         if not isinstance(hosts, list):
-            return ""  # `ReplicaFile` refuses such a description
+            return ""  # `ReplicaDocument` refuses such a description
         if len(hosts) > SIDE_CHANNEL_HOSTS_MAX:
             return f"side_channel_hosts: it names more than {SIDE_CHANNEL_HOSTS_MAX}"
         for host in hosts:

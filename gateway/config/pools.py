@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import ClassVar, Generic, Self
 
 from msgspec import Struct
 from pydantic import StrictBool, model_validator
 
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
+from gateway.features.sections import POOL_CHECKS, PoolSections
 from mesh.faults import FileFault, KeyFaults
-from mesh.settings import FileModel
+from mesh.settings import AnySections, SectionsFile
 from mesh.values import Count, Duration, Id
 
 _LEASE_NS = PoolSpec(DEFAULT_POOL).lease_ns
@@ -19,7 +20,11 @@ _DIALECTS = {Connector.SGLANG: Dialect.SGLANG}
 """Dialect of the engines that support a connector, where it is not vLLM's."""
 
 
-class PoolFile(FileModel):
+class _PoolKeys(SectionsFile[AnySections], Generic[AnySections]):
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"considered_max"})
+
+
+class PoolFile(_PoolKeys[PoolSections]):
     """Pool of replicas with settings of its own; a pool that is only named by replicas is unified and has no
     settings."""
 
@@ -61,7 +66,20 @@ class PoolFile(FileModel):
             )
         if not is_disaggregated and self.lease != _LEASE_NS:
             raise KeyFaults(FileFault("lease", "belongs to a disaggregated pool"))
+        if not is_disaggregated and (texts := self.sections.texts()):
+            raise KeyFaults(*(FileFault(key, "belongs to a disaggregated pool") for key, _ in texts))
         return self
+
+    @model_validator(mode="after")
+    def _check_features(self) -> Self:
+        spec = self.as_spec()
+        if faults := [fault for check in POOL_CHECKS for fault in check(spec)]:
+            raise KeyFaults(*faults)
+        return self
+
+    @property
+    def sections(self) -> PoolSections:
+        return self.take(PoolSections)
 
     def as_spec(self) -> PoolSpec:
         return PoolSpec(
@@ -74,6 +92,7 @@ class PoolFile(FileModel):
             self.lease,
             self.threshold_tokens or 0,
             self.resumes,
+            self.sections.texts(),
         )
 
 

@@ -90,8 +90,7 @@ class _EngineFile(FileModel):
     dialect: Dialect = Dialect.VLLM
     """Kind of the engine, which decides how load is read and which body fields are understood."""
     pool: Id | PoolFile = DEFAULT_POOL
-    """Name of the replica's pool; in a replica document the pool's whole description, since a gateway that adopts the
-    replica lacks this region file."""
+    """Name of the replica's pool, or the pool's whole description."""
     role: ReplicaRole = ReplicaRole.UNIFIED
     """Role of the replica in its pool."""
     group: Id | None = None
@@ -221,8 +220,9 @@ class _EngineFile(FileModel):
         return template
 
 
-class ReplicaFile(_EngineFile):
-    """Replica at a fixed URL."""
+class ReplicaDocument(_EngineFile):
+    """Replica at a fixed URL as another gateway announces it, with its pool's description, since a gateway that adopts
+    the replica lacks the region file."""
 
     url: Url
     """Base URL of the engine, without `/v1`."""
@@ -230,6 +230,19 @@ class ReplicaFile(_EngineFile):
     @property
     def _is_encrypted(self) -> bool:
         return self.url.startswith("https:")
+
+    def as_configs(
+        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None] = NO_CONNECTORS
+    ) -> tuple[ReplicaConfig, ...]:
+        """One config per data-parallel rank. `connectors` are those of the pools described elsewhere, by pool name."""
+        return self._as_config(home, self.url, probes, connectors).by_rank()
+
+
+class ReplicaFile(ReplicaDocument):
+    """Replica at a fixed URL."""
+
+    pool: Id = DEFAULT_POOL
+    """Name of the replica's pool."""
 
     def as_document(self, home: Place, pools: Mapping[str, PoolFile]) -> str:
         """Replica document: JSON of the same keys with region and pool written out, readable without this region
@@ -240,17 +253,13 @@ class ReplicaFile(_EngineFile):
             told["pool"] = pools[self.pool_name].model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return json.dumps(told)
 
-    def as_configs(
-        self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None] = NO_CONNECTORS
-    ) -> tuple[ReplicaConfig, ...]:
-        """One config per data-parallel rank. `connectors` are those of the pools described elsewhere, by pool name."""
-        return self._as_config(home, self.url, probes, connectors).by_rank()
-
 
 class DnsReplicasFile(_EngineFile):
     """Replicas behind a DNS name, with ids `ID-ADDRESS`, or `ID-ADDRESS-PORT` where SRV records name the port."""
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
+    pool: Id = DEFAULT_POOL
+    """Name of the replicas' pool."""
     name: DnsName
     """DNS name that is looked up; `/etc/hosts` is not read."""
     record: DnsRecord = DnsRecord.ADDRESS
@@ -287,6 +296,8 @@ class KubernetesReplicasFile(_EngineFile):
     name."""
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
+    pool: Id = DEFAULT_POOL
+    """Name of the replicas' pool."""
     selector: Selector
     """Label selector of the objects, in the syntax of `kubectl --selector`."""
     kind: KubernetesKind = KubernetesKind.ENDPOINT_SLICES

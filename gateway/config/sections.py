@@ -202,17 +202,19 @@ class PeeringConfig(Struct, frozen=True):
     accept_timeout_ns: int = 10 * SECOND_NS
     """Time after which a forward that is neither accepted nor refused counts as failed."""
     silence_max_ns: int = 10 * SECOND_NS
-    """Silence after which a heartbeat subscription is closed and opened again."""
+    """Silence after which a heartbeat subscription is closed and opened again. The peer is lost before: after 1.5 s
+    where its signs of life are not late, later by 7 times their greatest recent lateness, up to 6 s."""
     heartbeats_time_max_ns: int = 50 * MILLISECOND_NS
     """Processing time in each second for the heartbeats of one peer; the rest is read in the next second."""
     reconnect_min_ns: int = 100 * MILLISECOND_NS
     """First delay before reconnecting to a peer; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
     """Longest delay before reconnecting to a peer; a peer that connects itself is tried at once."""
-    keepalive_interval_ns: int = 10 * SECOND_NS
+    keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection, so that a network partition is noticed."""
-    keepalive_timeout_ns: int = 10 * SECOND_NS
-    """Time to wait for a keep-alive answer; long enough for one that queues behind a large body on a slow line."""
+    keepalive_timeout_ns: int = 5 * SECOND_NS
+    """Time to wait for a keep-alive answer, or for TCP's acknowledgement, after which the connection breaks; long
+    enough for an answer that queues behind a large body on a slow line."""
     subscribers_max: int = 256
     """Most subscriptions of peers to the heartbeats of this gateway."""
     forwards_max: int = 4096
@@ -346,10 +348,13 @@ class ControlConfig(Struct, frozen=True):
     longitude: Longitude | None = None
     """Longitude of this gateway in degrees, for the distance to clients and regions. None: unknown."""
     parameters: ParametersRule = ParametersRule.TAKE
-    """Handling of the sections `placement`, `pushing`, `queue`, `attempt` and `observation` that a controller sends."""
+    """Handling of the sections of this file that a controller sends."""
     credentials: tuple[str, ...] = ()
     """Environment variables, key files and folders of key files that adopted replicas may use, besides those in this
     file. A replica that needs another one is not served."""
+    artifacts: tuple[str, ...] = ()
+    """Files and folders of files that adopted pools may name for their predictor or expert locality. A pool that names
+    another file is served without it."""
     adopted_max: int = 256
     """Most replicas of other gateways that are served here at once; their data-parallel ranks may be four times as
     many. Each home gateway has a share of the maximum."""
@@ -367,10 +372,10 @@ class ControlConfig(Struct, frozen=True):
     """First delay before reconnecting to a controller; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
     """Longest delay before reconnecting to a controller."""
-    keepalive_interval_ns: int = 10 * SECOND_NS
+    keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection to the controller."""
-    keepalive_timeout_ns: int = 10 * SECOND_NS
-    """Time to wait for the answer to a keep-alive check; then the connection is closed."""
+    keepalive_timeout_ns: int = 5 * SECOND_NS
+    """Time to wait for the answer to a keep-alive check, or for TCP's acknowledgement; then the connection breaks."""
     message_max_bytes: int = 16 * MEBIBYTE
     """Largest gRPC message that is accepted from a controller."""
 

@@ -9,8 +9,11 @@ from mesh.values import Address
 _ANYWHERE = frozenset({"0.0.0.0", "::"})
 
 
-def announcement_of(config: GatewayConfig, http: Address, peers: Address) -> Announcement:
-    """Make the announcement. `http` and `peers` are the addresses that the gateway listens on."""
+def announcement_of(
+    config: GatewayConfig, http: Address, peers: Address, abilities: tuple[str, ...] = ()
+) -> Announcement:
+    """Make the announcement. `http` and `peers` are the addresses that the gateway listens on, `abilities` the
+    requirements of pools that it meets."""
     control = config.control
     return Announcement(
         client_addresses=control.client_addresses,
@@ -19,6 +22,7 @@ def announcement_of(config: GatewayConfig, http: Address, peers: Address) -> Ann
         latitude=control.latitude,
         longitude=control.longitude,
         replicas=config.replica_documents,
+        abilities=abilities,
     )
 
 

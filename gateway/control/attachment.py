@@ -25,6 +25,7 @@ from mesh.channels import client_options, status_in_words
 from mesh.clock import Clock
 from mesh.control import codec
 from mesh.control.vocabulary import (
+    Alive,
     ControlSnapshot,
     FromGateway,
     Hello,
@@ -35,6 +36,8 @@ from mesh.control.vocabulary import (
     SnapshotTaken,
 )
 from mesh.faults import ConfigError
+from mesh.patience import Patience
+from mesh.silence import BEAT_NS, next_beat_ns
 from mesh.supervisor import Backoff
 from mesh.task_group import TaskGroup
 from mesh.transport import Transport
@@ -190,13 +193,12 @@ class Attachment:
             self._log.info("controller_attached", controller=str(address))
 
     async def until_news(self, until_s: float) -> bool:
-        """Wait for news, or until a time of the event loop's clock. Returns True if a report is due, as it is by
-        then."""
+        """Wait for news, or until a time of the event loop's clock. Returns True if the news calls for a report."""
         try:
             async with asyncio.timeout_at(until_s):
                 await self._news.wait()
         except TimeoutError:
-            return True
+            return False
         self._news.clear()
         is_due, self._is_report_due = self._is_report_due, False
         return is_due
@@ -239,8 +241,10 @@ class _Conversation:
         hello = self._gateway.hello()
         await self._write(hello)
         report_at_s = await self._report()
+        loop = asyncio.get_running_loop()
+        beat_at_ns = _now_ns(loop) + BEAT_NS
         while True:
-            is_report_due = await self._attachment.until_news(report_at_s)
+            is_report_due = await self._attachment.until_news(min(report_at_s, beat_at_ns / _SECOND_NS))
             await self._write_answers()
             now = self._gateway.hello()
             if now.announcement != hello.announcement:
@@ -248,8 +252,11 @@ class _Conversation:
             if now.policy != hello.policy:
                 await self._write(now.policy)
             hello = now
-            if is_report_due:
+            if is_report_due or loop.time() >= report_at_s:
                 report_at_s = await self._report()
+            if (now_ns := _now_ns(loop)) >= beat_at_ns:
+                beat_at_ns = next_beat_ns(beat_at_ns, now_ns)
+                await self._write(Alive())
 
     async def hear(self) -> Never:
         while True:
@@ -293,7 +300,7 @@ class _Conversation:
 
     async def _bounded(self, wait: Awaitable[object], too_long: str) -> object:
         try:
-            async with asyncio.timeout(self._settings.silence_max_ns / _SECOND_NS):
+            async with Patience(self._settings.silence_max_ns / _SECOND_NS):
                 return await wait
         except TimeoutError as error:
             raise ControllerLost(too_long) from error
@@ -307,6 +314,10 @@ class _Conversation:
         if not self._call.done():
             return "the stream is closed"
         return _in_words(await self._call.code(), await self._call.details())
+
+
+def _now_ns(loop: asyncio.AbstractEventLoop) -> int:
+    return int(loop.time() * _SECOND_NS)
 
 
 def _in_words(code: grpc.StatusCode, details: str | None) -> str:

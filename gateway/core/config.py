@@ -7,7 +7,6 @@ from __future__ import annotations
 from msgspec import field
 
 from gateway.core.features.classes.config import ClassesConfig
-from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.lengths.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.features.limits.config import SharesConfig
 from gateway.core.features.resume.config import ResumeConfig
@@ -20,7 +19,6 @@ from gateway.core.vocabulary import TenantName
 class CoreConfig(KernelConfig, frozen=True):
     """Settings that a core's decisions depend on."""
 
-    decode: DecodeConfig = field(default_factory=DecodeConfig)
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)

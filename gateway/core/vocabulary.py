@@ -564,6 +564,9 @@ class PoolSpec(Struct, frozen=True):
     longer one; 0: no threshold, any request that fits."""
     resumes: bool = True
     """Broken answers of this pool are resumed elsewhere, and those of other pools here, where the engines allow it."""
+    features: tuple[tuple[str, str], ...] = ()
+    """Settings of optional features for this pool: key of the region file and JSON, each written and read by its
+    feature alone."""
 
 
 REGION_FILE: Final = "region_file"

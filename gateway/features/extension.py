@@ -105,6 +105,10 @@ class Extension:
         """Warnings for operators while the gateway is ready, by name."""
         return {}
 
+    def abilities(self) -> tuple[str, ...]:
+        """Requirements of other gateways' pools that this gateway meets, as controllers read them."""
+        return ()
+
     def on_page(self) -> dict[str, object]:
         """Fields of the gateway's own state on the operators' page."""
         return {}

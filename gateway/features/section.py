@@ -1,16 +1,18 @@
-"""Base of the sections that features add to the region file. It is imported wherever the file is read, so a section
-imports no edge."""
+"""Base of the sections that features add to the region file, at its top or in the description of a pool. It is imported
+wherever the file is read, so a section imports no edge."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
-from gateway.core.vocabulary import PoolName, PoolSpec
+from gateway.core.vocabulary import PoolSpec
 from mesh.faults import FileFault
+
+_Settings = TypeVar("_Settings", bound=Struct)
 
 
 class WrittenFile(Protocol):
@@ -24,8 +26,6 @@ class WrittenFile(Protocol):
 
     def served_whole(self) -> set[tuple[str, str]]: ...
 
-    def pool_specs(self) -> dict[PoolName, PoolSpec]: ...
-
 
 class FeatureSection(Struct, frozen=True):
     """Section of one feature. Every hook does nothing unless the section overrides it."""
@@ -37,3 +37,23 @@ class FeatureSection(Struct, frozen=True):
     def secret_files(self) -> Iterator[Path]:
         """Files that hold keys or tokens."""
         yield from ()
+
+    def read_files(self) -> Iterator[Path]:
+        """Files that are read for a pool. A gateway that adopts the pool reads only those that its own operator
+        lists."""
+        yield from ()
+
+
+def text_of(settings: Struct) -> str:
+    """Settings as they stand in a pool's spec."""
+    return json.encode(settings, enc_hook=str).decode()
+
+
+def settings_in(spec: PoolSpec, key: str, settings: type[_Settings]) -> _Settings | None:
+    """Settings under a key of a pool's description; None where it says nothing there."""
+    text = dict(spec.features).get(key)
+    return None if text is None else json.decode(text, type=settings, dec_hook=_read_path)
+
+
+def _read_path(kind: type[Any], written: Any) -> Any:
+    return kind(written)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from gateway.features.disaggregated.status import DisaggregatedView
 from gateway.features.lockdown.cli import lockdown
 from gateway.features.lockdown.status import LockdownView
 from gateway.features.prices.status import PricesView
@@ -16,6 +17,7 @@ from gateway.features.scaling.status import ScalingView
 from gateway.features.status import StatusView
 
 VIEWS: Mapping[str, type[StatusView]] = {
+    "disaggregated": DisaggregatedView,
     "lockdown_order": LockdownView,
     "prices": PricesView,
     "scaling": ScalingView,

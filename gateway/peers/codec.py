@@ -162,7 +162,7 @@ class EndedForward(Struct, frozen=True):
 
 
 def subscribe_request(gateway_id: GatewayId, place: Place) -> pb.SubscribeRequest:
-    return pb.SubscribeRequest(gateway_id=gateway_id, place=place_to_pb(place))
+    return pb.SubscribeRequest(gateway_id=gateway_id, place=place_to_pb(place), takes_signs_of_life=True)
 
 
 def read_subscribe_request(message: pb.SubscribeRequest) -> tuple[GatewayId, Place]:

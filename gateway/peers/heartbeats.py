@@ -1,8 +1,10 @@
 """Subscribes to one peer's load reports, measures the round trip to it, and turns both into observations on this
 gateway's clock.
 
-A peer whose identity or place differs from our configuration is treated as lost, whatever load it reports. Heartbeats
-of one peer take no more processing time than `heartbeats_time_max` allows, plus one heartbeat.
+A peer that gives no sign of life for longer than its link makes likely is lost at once; its subscription stays open for
+`silence_max` after the last one, and the next heartbeat on it brings the peer back. A peer whose identity or place
+differs from our configuration is treated as lost, whatever load it reports. Heartbeats of one peer take no more
+processing time than `heartbeats_time_max` allows, plus one heartbeat.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from gateway.records.peer_usage import BudgetUse
 from mesh.channels import status_in_words
 from mesh.clock import Clock
 from mesh.control.vocabulary import PeerHeard
+from mesh.patience import Patience
+from mesh.silence import BEAT_NS, SilenceDetector
 from mesh.supervisor import Backoff
 from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
@@ -127,7 +131,7 @@ class HeartbeatTimeBudget:
 
 
 class Heartbeats:
-    """Heartbeats of one peer. `listen` and `measure` run for as long as the gateway does."""
+    """Heartbeats of one peer. `listen`, `watch` and `measure` run for as long as the gateway does."""
 
     def __init__(
         self,
@@ -163,10 +167,13 @@ class Heartbeats:
         self._called_ns: int | None = None
         """Time at which a call from the peer last ended our back-off; None once a heartbeat arrived."""
         self._heard = False
+        self._is_silent = False
+        """The peer was heard on the open subscription, and then fell silent."""
         self._heard_ns: int | None = None
-        """Time of the last heartbeat."""
+        """Time of the last heartbeat or sign of life."""
         self._found_ns = 0
         """Time of the first heartbeat after the last loss."""
+        self.silence = SilenceDetector(link.peering.silence_max_ns)
         self._allowance = HeartbeatTimeBudget(link.peering.heartbeats_time_max_ns)
         self._told_ns: int | None = None
         """Time of the last warning that the peer is too talkative."""
@@ -184,6 +191,14 @@ class Heartbeats:
                 self._lose(lost, failures)
             if await self._listen_pause.wait(self._backoff.pause_s(failures, self._rng)):
                 failures = 0
+
+    async def watch(self) -> Never:
+        """Report the peer as lost when it falls silent. Its forwards are left alone: silence may be a slow network."""
+        while True:
+            wait_ns = self.silence.look(self._clock.now_ns())
+            if not wait_ns and self._heard:
+                self._fall_silent()
+            await asyncio.sleep((wait_ns or BEAT_NS) / _SECOND_NS)
 
     def called(self) -> None:
         """The peer has opened a subscription here and so is reachable: end the back-off of both loops. A peer that
@@ -263,10 +278,11 @@ class Heartbeats:
             subscription.call.cancel()
 
     def _open(self) -> _Subscription:
+        self.silence.begin(self._clock.now_ns())
         return _Subscription(self._link.stub.Subscribe(self._request), self._link.version, self._clock.now_ns())
 
     async def _next(self, subscription: _Subscription) -> pb.SubscribeResponse:
-        async with asyncio.timeout(self._link.peering.silence_max_ns / _SECOND_NS):
+        async with Patience(self._link.peering.silence_max_ns / _SECOND_NS):
             message = await answer_of(subscription.call.read())
         if not isinstance(message, pb.SubscribeResponse):
             raise PeerLost("it closed its heartbeats")
@@ -304,7 +320,9 @@ class Heartbeats:
             self._log.warning("peer_heartbeats_throttled")
 
     def _take_in(self, message: pb.SubscribeResponse) -> int:
-        """Take in one report. Returns the nanoseconds for which to read no other."""
+        """Take in one report or sign of life. Returns the nanoseconds for which to read no other."""
+        if message.is_sign_of_life:
+            return self._take_in_sign_of_life()
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
         budgets = codec.read_budget_uses(message)
@@ -313,8 +331,9 @@ class Heartbeats:
         if fault := identity_fault(report, self._link.peer.spec):
             raise IdentityMismatch(fault)
         self._heard_ns = self._clock.now_ns()
+        self.silence.hear(self._heard_ns, is_beat=False)
         if not self._heard:
-            self._heard = True
+            self._heard, self._is_silent = True, False
             self._found_ns = self._heard_ns
             self._called_ns = None
             self._log.info("peer_found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
@@ -325,6 +344,13 @@ class Heartbeats:
         for take_in in steps:
             take_in()
         return self._allowance.spend(self._clock.now_ns(), taken_ns + self._clock.thread_ns() - began_ns)
+
+    def _take_in_sign_of_life(self) -> int:
+        now_ns = self._clock.now_ns()
+        self.silence.hear(now_ns, is_beat=True)
+        if self._heard:
+            self._heard_ns = now_ns
+        return self._allowance.spend(now_ns, 0)
 
     def _heard_for_ns(self) -> int:
         return self._clock.now_ns() - self._found_ns if self._heard else 0
@@ -341,8 +367,17 @@ class Heartbeats:
                 self._log.warning("peer_unreachable", reason=str(lost))
         if self._heard or isinstance(lost, IdentityMismatch):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
+        if self._heard or self._is_silent or isinstance(lost, IdentityMismatch):
             self._on_lost()
-        self._heard = False
+        self._heard = self._is_silent = False
+
+    def _fall_silent(self) -> None:
+        """Report the peer as lost while its subscription, on which it may be late, stays open: what it has told there
+        stays known, since it is not told again."""
+        reason = f"it gave no sign of life for {self.silence.timeout_ns / _SECOND_NS:.1f} s"
+        self._log.warning("peer_lost", reason=reason)
+        self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), reason))
+        self._heard, self._is_silent = False, True
 
 
 def observe(report: LoadReport, age_ns: int, round_trips: RoundTrips, now_ns: int) -> PeerObservation:

@@ -36,6 +36,7 @@ from mesh.control.vocabulary import Ownership
 from mesh.identity import caller_identity
 from mesh.listening import why_not
 from mesh.logs import LogRateLimit
+from mesh.silence import BEAT_NS, next_beat_ns
 from mesh.transport import Claim, Transport
 from mesh.values import Address
 from mesh.wire import WireError
@@ -45,6 +46,7 @@ from protos.mesh.v1 import peer_pb2_grpc
 SERVICE_NAME = "nightside.mesh.v1.PeerService"
 
 _SECOND_NS = 1_000_000_000
+_SIGN_OF_LIFE = pb.SubscribeResponse(is_sign_of_life=True)
 _NOWHERE = Place(RegionName(""), Jurisdiction(""))
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
@@ -122,7 +124,7 @@ class PeerService:
         self._board = board
         self._peers = peers
         self._peering = peering
-        self._keep_alive_s = keep_alive_ns / _SECOND_NS
+        self._keep_alive_ns = keep_alive_ns
         self._transport = transport
         self._on_refused = on_refused
         self._on_subscribed = on_subscribed
@@ -145,7 +147,7 @@ class PeerService:
         self._subscribers[caller] += 1
         self._on_subscribed(caller)
         try:
-            await self._publish(caller, context)
+            await self._publish(caller, context, takes_signs_of_life=request.takes_signs_of_life)
         finally:
             self._leave(caller)
 
@@ -204,14 +206,26 @@ class PeerService:
         await self._check_named(caller, context)
         return codec.ownership_to_pb(self._ownership())
 
-    async def _publish(self, caller: GatewayId, context: _SubscribeContext) -> None:
-        """Send reports until the board is closed. The last report is sent even then: it may announce this gateway's
-        end."""
-        sent, seen = None, 0
-        while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
-            sent = newest
+    async def _publish(self, caller: GatewayId, context: _SubscribeContext, *, takes_signs_of_life: bool) -> None:
+        """Send reports, and signs of life beside them, until the board is closed. The last report is sent even then: it
+        may announce this gateway's end."""
+        sent, sent_ns, seen = None, 0, 0
+        now_ns = self._clock.now_ns()
+        beat_ns = now_ns + BEAT_NS if takes_signs_of_life else None
+        while True:
+            wait_ns = self._keep_alive_ns if beat_ns is None else min(self._keep_alive_ns, max(0, beat_ns - now_ns))
+            newest = await self._board.newer_than(sent, wait_max_s=wait_ns / _SECOND_NS)
+            if newest is None and self._board.closed:
+                return
+            now_ns = self._clock.now_ns()
+            if beat_ns is not None and now_ns >= beat_ns:
+                beat_ns = next_beat_ns(beat_ns, now_ns)
+                await context.write(_SIGN_OF_LIFE)
+            if newest is not None and newest is sent and now_ns < sent_ns + self._keep_alive_ns:
+                continue
+            sent, sent_ns = newest, now_ns
             if sent is not None:
-                age_ns = self._clock.now_ns() - sent.posted_ns
+                age_ns = now_ns - sent.posted_ns
                 told = self._peers.get(caller)
                 place = told.place if told else None
                 message = codec.load_to_pb(sent.report.told_to(place), age_ns)

@@ -90,8 +90,8 @@ class ProxiedRequest:
         """Prepare the request. `hold`: of the budget in which its body is counted. None: the answer is not kept and
         cannot be resumed."""
         profile = arrival.profile
-        if context.prompt_key is not None:
-            profile = replace(profile, prompt_key=context.prompt_key(profile))
+        if context.prompt_key is not None and (prompt_key := context.prompt_key(profile)):
+            profile = replace(profile, prompt_key=prompt_key)
             arrival = replace(arrival, profile=profile)
         self._context = context
         self._arrival = arrival

@@ -148,7 +148,14 @@ class Demo:
         folder.mkdir(parents=True)
         async with AsyncExitStack() as stack:
             with self._console.status(f"{name}: starting engines and gateways"):
-                running = running_mesh(self._scenario, overflow, folder, tasks, may_gateways_die=may_gateways_die)
+                running = running_mesh(
+                    self._scenario,
+                    overflow,
+                    folder,
+                    tasks,
+                    may_gateways_die=may_gateways_die,
+                    further_gateway=name == DEATH_RUN or may_gateways_die,  # compared runs name the nearest alone
+                )
                 mesh = await stack.enter_async_context(running)
             self._console.print(Text(f"{name}: look at it while it runs, at {page_of(mesh)}"), soft_wrap=True)
             yield mesh

@@ -70,13 +70,14 @@ async def running_mesh(
     tasks: asyncio.TaskGroup,
     *,
     may_gateways_die: bool = False,
+    further_gateway: bool = True,
 ) -> AsyncIterator[Mesh]:
     """Run all regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`,
-    except gateways when `may_gateways_die`."""
+    except gateways when `may_gateways_die`. `further_gateway`: the name leads to a further region too."""
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario)
-        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die)
+        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die, further_gateway)
         engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks))
         engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
@@ -147,11 +148,13 @@ class _Start:
     wan: Wan
     layout: Layout
     may_gateways_die: bool = False
+    further_gateway: bool = True
 
     def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         layout, file = self.layout, self.folder / "controller.yaml"
         assert layout.controller is not None, "there is one"
         text = controller_file(
+            further_gateway=self.further_gateway,
             ports=layout.controller,
             store=self.folder / "controller.db",
             tls=tls,

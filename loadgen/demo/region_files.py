@@ -162,7 +162,7 @@ def _sharing(replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole]
     for replica, role in zip(replicas, roles, strict=True):
         replica |= {"pool": POOL, "role": str(role)}
     pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": slots}
-    return {"pools": [pool], "decode": {"policy": "br_0"}}
+    return {"pools": [pool]}
 
 
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:
@@ -198,9 +198,10 @@ def controller_file(
     networks: Mapping[RegionName, str],
     client_port: int,
     regions: Path,
+    further_gateway: bool = True,
 ) -> str:
-    """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of further
-    servers that answer for the name."""
+    """The controller's configuration, with decisions at their defaults but for `further_gateway`. `name_servers` are
+    the addresses of further servers that answer for the name."""
     servers = [LOOPBACK, *name_servers]
     document = {
         "controller": CONTROLLER,
@@ -208,6 +209,7 @@ def controller_file(
         "store": {"path": str(store)},
         "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
         "link": {"tls": dict(tls)},
+        "decisions": {"further_gateway": further_gateway},
         "naming": {
             "zone": ZONE,
             "name_servers": [

@@ -35,7 +35,7 @@ class SimHello:
 
     gateway_id: GatewayId
     place: Place
-    replicas: tuple[ReplicaId, ...]
+    replicas: tuple[ReplicaSpec, ...]
     taken: ControlVersion
     policy: ResidencyPolicy
 
@@ -202,9 +202,8 @@ class SimAttachment:
         stream = board.answer(self, life, line)
         self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
         self._has_spoken = False
-        own = tuple(each.replica_id for each in self.gateway.spec.replicas)
-        place = self.gateway.spec.place
-        line.to_far(stream.said_hello, SimHello(self.gateway_id, place, own, self.taken, self._policy))
+        spec = self.gateway.spec
+        line.to_far(stream.said_hello, SimHello(self.gateway_id, spec.place, spec.replicas, self.taken, self._policy))
 
     def _lost(self, life: int) -> None:
         if life == self._life:

@@ -12,6 +12,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from gateway.core.features.disaggregated.config import LATE_POLICIES, LOCAL_POLICIES, DecodePolicyName
+from gateway.core.vocabulary import Connector
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.controller_chaos import controller_document, controller_faults, pair_document, pair_faults
 from loadgen.simulator.faults import FaultPlaces, SimFault, random_faults
@@ -63,6 +65,11 @@ def run_controlled_chaos(seed: int, on_line: Callable[[str], object] | None = No
 def run_disaggregated_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
     """Play a world in which prompts are computed by prefill workers and answered by decode workers."""
     return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
+
+
+def run_moving_pools_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+    """Play a world with a controller and disaggregated pools, which move from gateway to gateway."""
+    return _endure(seed, chaos_scenario(seed, has_controller=True, is_disaggregated=True), on_line)
 
 
 def run_pools_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
@@ -127,6 +134,10 @@ def chaos_document(
     """Scenario document of the seed."""
     if breaks:
         return _breaking_document(seed)
+    if is_disaggregated and has_controller:
+        document = _moving_pools_document(seed)
+        faults = controller_faults(seed, _places_in(document))
+        return document | {"faults": [*document["faults"], *map(_in_writing, faults)]}
     if is_disaggregated:
         return _disaggregated_document(seed)
     if has_pair:
@@ -212,6 +223,31 @@ def _disaggregated_document(seed: int) -> dict[str, Any]:
     return document | {"faults": _faults(rng, document | {"faults": []})}
 
 
+def _moving_pools_document(seed: int) -> dict[str, Any]:
+    """Document with a controller and, in at least one region and not in all, pools under all decode policies. Their
+    gateways crash for long enough that other regions, whose load is high, serve the pools."""
+    document = controller_document(seed)
+    rng = random.Random(f"chaos/{seed}/moving pools")
+    names = list(document["regions"])
+    crashes: list[dict[str, Any]] = []
+    for name in rng.sample(names, rng.randint(1, len(names) - 1)):
+        region, pool = document["regions"][name], _pool(rng)
+        policies = [each for each in DecodePolicyName if each not in LATE_POLICIES | LOCAL_POLICIES]
+        if Connector(pool["connector"]).is_sequential:
+            policies = list(DecodePolicyName)
+        region["disaggregated"] = pool | {"decode": {"policy": str(rng.choice(policies))}}
+        if rng.random() < 0.5:
+            region["replicas"] = 0
+        if rng.random() < 0.7:
+            region["accept"] = {"jurisdictions": sorted(set(_JURISDICTIONS.values()))}
+        gateway = f"{name}/gw0" if region["gateways"] > 1 else f"{name}/gw"
+        at, lasts = rng.randrange(2, 8), rng.randrange(4, 12)
+        crashes.append({"kind": "gateway_crash", "target": gateway, "at": f"{at}s", "lasts": f"{lasts}s"})
+    for clients in document["clients"]:
+        clients["clients"] *= rng.choice((1, 4))
+    return document | {"faults": crashes}
+
+
 def _breaking_document(seed: int) -> dict[str, Any]:
     """Document in which replicas crash repeatedly while they write, and sometimes a gateway; every third mesh has
     disaggregated pools."""
@@ -266,8 +302,8 @@ def _pools(rng: random.Random) -> dict[str, Any]:
 
 def _pool(rng: random.Random) -> dict[str, Any]:
     return {
-        "prefill": rng.choice((1, 2)),
-        "decode": rng.choice((1, 2, 4)),
+        "prefill_workers": rng.choice((1, 2)),
+        "decode_workers": rng.choice((1, 2, 4)),
         "groups": rng.choice((1, 1, 2)),
         "batch": rng.choice((1, 2, 4, 8)),
         "connector": rng.choice(("nixl", "nixl", "ascend", "mooncake", "sglang")),
@@ -275,6 +311,7 @@ def _pool(rng: random.Random) -> dict[str, Any]:
         "kv_token": rng.choice(("1us", "10us")),
         "transfer": rng.choice(("1ms", "50ms", "400ms")),
         "lease": rng.choice(("500ms", "2s", "10s")),
+        "decode": {"policy": "join_shortest_queue"},
     }
 
 

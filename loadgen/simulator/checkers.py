@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from gateway.core import events
 from gateway.core.config import all_of
 from gateway.core.events import Event
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
+from gateway.core.features.disaggregated.config import decode_of, written_decode
 from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.attempts import BreakerState
@@ -73,6 +76,7 @@ _PARTS = {
     LegRole.DECODE: ReplicaRole.DECODE,
 }
 """Replica role that each leg role needs."""
+_DECODE_POLICIES = BUILT_IN | BY_EXPERTS
 
 
 _TURNED_AWAY = frozenset({Outcome.REJECTED_UNSUPPORTED, Outcome.REJECTED_RESIDENCY_PROCESSING})
@@ -615,10 +619,13 @@ class InvariantWatch:
         self._expect("an answer is written where its prompt was read for", is_own, where)
         is_in_turn = visit.is_pooled or not pool.connector.is_sequential
         self._expect("nothing is fetched before it was read", is_in_turn, where)
-        decode = all_of(view.core.config).decode
+        decode = decode_of(pool)
         beyond = decode.in_flight_margin if decode.sends_at_once or not pool.connector.is_sequential else 0
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)
+        named, tier = written_decode(pool).policy, decode_pools_of(view.core).get(spec.pool)
+        is_named = named is None or (tier is not None and type(tier.tier.policy) is _DECODE_POLICIES[named])
+        self._expect("a pool is decoded by the policy that it names", is_named, where)
         visit.is_pooled, visit.decodes = False, True
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:

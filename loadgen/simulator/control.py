@@ -11,7 +11,7 @@ from controller.core import events as news
 from controller.core.effects import Effect as Order
 from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
-from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, PoolName, RegionName, ReplicaId, ReplicaRole
 from loadgen.figures import Figures
 from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.attachments import ASK_TIMEOUT_NS, AttachmentEnvironment, ControlTimes, SimAttachment
@@ -74,6 +74,16 @@ def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
             round_trip_ns = scenario.network.in_region if name == beside else known[beside, name]
             ways[RegionName(where), name] = ways[name, RegionName(where)] = round_trip_ns
     return ways
+
+
+def _pools_of(around: SimEnvironment) -> list[frozenset[ReplicaId]]:
+    """Workers of each disaggregated pool."""
+    members: dict[PoolName, set[ReplicaId]] = {}
+    for gateway in around.gateways.values():
+        for replica in gateway.spec.replicas:
+            if replica.role is not ReplicaRole.UNIFIED:
+                members.setdefault(replica.pool, set()).add(replica.replica_id)
+    return [frozenset(each) for each in members.values()]
 
 
 class _ControlTracer:
@@ -144,7 +154,7 @@ class Control:
         }
         self._around = around
         keep_alive_ns = max(each.spec.config.observation.keep_alive_ns for each in around.gateways.values())
-        self.watch = ControlWatch(section, homes, overlap_max_ns(scenario, keep_alive_ns))
+        self.watch = ControlWatch(section, homes, overlap_max_ns(scenario, keep_alive_ns), _pools_of(around))
         self.failovers = Failovers(homes)
         watchers: tuple[ControlObserver, ...] = (_ControlTracer(chronicle), self.watch, self.failovers)
         around.observers = (*around.observers, self.watch, self.failovers)

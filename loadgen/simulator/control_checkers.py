@@ -95,14 +95,21 @@ class _ControllerView:
 class ControlWatch:
     """Observer of every step of the controllers and of each gateway."""
 
-    def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId], overlap_max_ns: int) -> None:
+    def __init__(
+        self,
+        section: ControllerSection,
+        homes: Mapping[ReplicaId, GatewayId],
+        overlap_max_ns: int,
+        pools: Iterable[frozenset[ReplicaId]] = (),
+    ) -> None:
         """`overlap_max_ns`: nanoseconds for which a gateway may go on pushing to a replica after it could know of
-        another owner."""
+        another owner; `pools`: workers of each disaggregated pool."""
         self.overlaps_ns: dict[ReplicaId, int] = {}
         """Longest time for which two gateways pushed to the same replica, by replica."""
         self._section = section
         self._config = section.as_config()
         self._homes = homes
+        self._pools = tuple(pools)
         self._overlap_max_ns = overlap_max_ns
         self._now_ns = 0
         self._served: dict[GatewayId, _Served] = {}
@@ -393,7 +400,7 @@ class ControlWatch:
         return is_recent and not said.is_broken
 
     def _check_owners(self, kept: ordered.KeepOwners, clock_ns: int) -> None:
-        forced: dict[GatewayId, int] = {}
+        moved: dict[GatewayId, set[ReplicaId]] = {}
         for replica_id, owner in kept.owners:
             before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
@@ -402,21 +409,25 @@ class ControlWatch:
                 continue
             self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")
             if self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
-                forced[home] = forced.get(home, 0) + 1
-        for home, count in forced.items():
-            self._check_step(home, count, clock_ns)
+                moved.setdefault(home, set()).add(replica_id)
+        for home, replicas in moved.items():
+            self._check_step(home, replicas, clock_ns)
         for orphan in kept.orphans:
             before = self._mind.owners.get(orphan)
             keeps = before is not None and before in self._mind.seen and self._may_have(self._homes[orphan], before)
             self._expect("nothing moves while frozen", not (self._mind.frozen and keeps), f"{orphan} from {before}")
             self._mind.owners.pop(orphan, None)
         self._mind.owners |= dict(kept.owners)
+        for pool in self._pools:
+            owners = {self._mind.owners.get(each) for each in pool}
+            self._expect("a pool's workers have one owner", len(owners) == 1, f"{sorted(pool)}: {owners}")
 
-    def _check_step(self, home: GatewayId, count: int, clock_ns: int) -> None:
+    def _check_step(self, home: GatewayId, replicas: set[ReplicaId], clock_ns: int) -> None:
         """Check that replicas that move without need do so in steps: at most `step_share` of a home's replicas per
-        `step`."""
+        `step`, of which the last may be a whole pool."""
         steps = self._mind.steps.setdefault(home, deque())
-        steps.append((clock_ns, count))
+        whole = max((len(pool) for pool in self._pools if pool <= replicas), default=1)
+        steps.append((clock_ns, len(replicas) - whole + 1))
         while clock_ns - steps[0][0] >= self._config.step_ns:
             steps.popleft()
         owned = sum(each == home for each in self._homes.values())
@@ -447,6 +458,7 @@ class ControlWatch:
                 "no name is without an answer while an allowed gateway lives", bool(there or not allowed), detail
             )
             self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
+            self._check_further(area, detail)
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
         """True if a client of this area may be sent to the gateway, by its region's policy and the closed
@@ -458,6 +470,39 @@ class ControlWatch:
             return False
         policy = self._mind.policies.get(area.region)
         return policy is not None and names_place(policy.process, place)
+
+    def _check_further(self, area: Area, detail: str) -> None:
+        """Check the gateways that an answer names beyond those of its nearest region."""
+        regions = [self._mind.gateways[each].place.region for each in area.gateways]
+        is_own_first = area.region not in regions or regions[0] == area.region
+        self._expect("an answer names the client's own region first", is_own_first, detail)
+        further = [each for each, region in zip(area.gateways, regions, strict=True) if region != regions[0]]
+        most = int(self._config.further_gateway)
+        self._expect("an answer names at most one further gateway, where any is wanted", len(further) <= most, detail)
+        for each in further:
+            is_alike = self._is_treated_alike(area.region, each)
+            self._expect("requests get no further by a further gateway, nor show more in its logs", is_alike, detail)
+
+    def _is_treated_alike(self, region: RegionName, to: GatewayId) -> bool:
+        """True if every tenant's requests from this region may be processed at the gateway, by its own policy as well
+        as theirs, and it may neither send them on to a place nor log a detail that their own region does not
+        permit."""
+        place = self._mind.gateways[to].place
+        home, there = self._mind.policies.get(region), self._mind.policies.get(place.region)
+        if home is None or there is None or home.closed_reason or there.closed_reason:
+            return False
+        for detail in ("tenant", "client_address", "session_key"):
+            if getattr(there.logging, detail) and not getattr(home.logging, detail):
+                return False
+        for tenant in {*home.tenants, *there.tenants, None}:
+            at_home, elsewhere = (
+                policy.process if tenant is None or tenant not in policy.tenants else policy.tenants[tenant].process
+                for policy in (home, there)
+            )
+            reached = {each.place for each in self._mind.gateways.values() if names_place(elsewhere, each.place)}
+            if place not in reached or not all(names_place(at_home, each) for each in reached):
+                return False
+        return True
 
     # End of the run
 

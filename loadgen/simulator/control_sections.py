@@ -53,6 +53,7 @@ class ControllerSection(ScenarioSection):
     freeze_max: Duration = _DEFAULTS.freeze_max_ns
     step_share: Annotated[Share, Field(gt=0)] = _DEFAULTS.step_share
     step: Duration = _DEFAULTS.step_ns
+    further_gateway: bool = _DEFAULTS.further_gateway
     ttl_s: Count = _DEFAULTS.ttl_s
     closed_jurisdictions: tuple[str, ...] = ()
 
@@ -68,6 +69,7 @@ class ControllerSection(ScenarioSection):
             freeze_max_ns=self.freeze_max,
             step_share=self.step_share,
             step_ns=self.step,
+            further_gateway=self.further_gateway,
             ttl_s=self.ttl_s,
             closed_jurisdictions=frozenset(map(Jurisdiction, self.closed_jurisdictions)),
         )

@@ -18,7 +18,15 @@ from controller.core.events import Event
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from controller.store.lease_watch import LeaseMark, LeaseWatch, lease_end_ns
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
+from gateway.core.vocabulary import (
+    ControlVersion,
+    GatewayId,
+    Place,
+    PlaceRule,
+    RegionName,
+    ReplicaRole,
+    ReplicaSpec,
+)
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.attachments import SimAttachment, SimHello
 from loadgen.simulator.control_sections import ControllerSection
@@ -541,7 +549,14 @@ def _entry_of(hello: SimHello) -> GatewayEntry:
 
 def _note_hello(store: KeptDocument, hello: SimHello) -> None:
     store.gateways[hello.gateway_id] = _entry_of(hello)
-    store.replicas |= {each: ReplicaEntry(each, hello.gateway_id) for each in hello.replicas}
+    store.replicas |= {each.replica_id: _replica_of(each, hello.gateway_id) for each in hello.replicas}
+
+
+def _replica_of(spec: ReplicaSpec, home: GatewayId) -> ReplicaEntry:
+    """Entry of a replica. Workers of a disaggregated pool move together."""
+    if spec.role is ReplicaRole.UNIFIED:
+        return ReplicaEntry(spec.replica_id, home)
+    return ReplicaEntry(spec.replica_id, home, pool=spec.pool, part=spec.role)
 
 
 def _write_all(store: KeptDocument, kept: Iterable[Effect]) -> None:

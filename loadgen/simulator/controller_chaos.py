@@ -22,7 +22,7 @@ def controller_document(seed: int) -> dict[str, Any]:
     """Scenario document of the seed, without faults."""
     rng = random.Random(f"controller chaos/{seed}")
     names = rng.sample(list(JURISDICTIONS), rng.choice((2, 3, 3, 4, 5)))
-    return {
+    document = {
         "name": f"controller-chaos-{seed}",
         "seed": seed,
         "duration": f"{_LOAD_S}s",
@@ -46,6 +46,22 @@ def controller_document(seed: int) -> dict[str, Any]:
         "names": {"resolvers": rng.choice((1, 3)), "connect_timeout": f"{rng.choice((1, 3))}s"},
         "runs": [{"system": "skywalker", "placement": {"overflow": rng.choice(("on", "on", "off"))}}],
     }
+    _name_further(random.Random(f"controller chaos/{seed}/further"), document)
+    return document
+
+
+def _name_further(rng: random.Random, document: dict[str, Any]) -> None:
+    """Let the name lead to a further region in most worlds, where the regions' policies permit that, and make some of
+    these differ."""
+    document["controller"]["further_gateway"] = rng.random() < 0.8
+    for name, region in document["regions"].items():
+        others = [other for other in document["regions"] if other != name]
+        if rng.random() < 0.3:
+            region["process"] = {"regions": [name, *(other for other in others if rng.random() < 0.7)]}
+        if rng.random() < 0.2:
+            region["tenants"] = {"acme": {"process": {"regions": [name, rng.choice(others)]}}}
+        if rng.random() < 0.2:
+            region["logging"] = {"client_address": True}
 
 
 def pair_document(seed: int) -> dict[str, Any]:

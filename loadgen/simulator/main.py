@@ -34,6 +34,7 @@ from loadgen.simulator.chaos import (
     run_chaos,
     run_controlled_chaos,
     run_disaggregated_chaos,
+    run_moving_pools_chaos,
     run_pair_chaos,
     run_pools_chaos,
 )
@@ -55,7 +56,8 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--disaggregated", "--pools", "--breaking"),
+    "--controller": ("--pools", "--breaking"),
+    "--pair": ("--disaggregated",),
     "--disaggregated": ("--pools", "--breaking"),
     "--pools": ("--breaking",),
     "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools", "--breaking"),
@@ -357,7 +359,7 @@ class _ChaosSeeds:
         if self.has_pools:
             return run_pools_chaos
         if self.is_disaggregated:
-            return run_disaggregated_chaos
+            return run_moving_pools_chaos if self.has_controller else run_disaggregated_chaos
         if self.has_pair:
             return run_pair_chaos
         return run_controlled_chaos if self.has_controller else run_chaos
@@ -374,7 +376,8 @@ class _ChaosSeeds:
         )
 
     def in_words(self, finding: Finding) -> str:
-        kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
+        kind = " --controller" if self.has_controller else ""
+        kind += " --disaggregated" if self.is_disaggregated else ""
         kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"

@@ -18,7 +18,7 @@ _MILLISECOND_NS = 1_000_000
 _RETRANSMIT_MIN_NS = 200 * _MILLISECOND_NS
 """Minimum time that TCP waits for an acknowledgement before it retransmits, as in Linux (RFC 6298 permits less than its
 1 s)."""
-_RETRANSMITS_MAX = 6
+RETRANSMITS_MAX = 6
 
 OnBreak = Callable[[str], None]
 Way = tuple[RegionName, RegionName]
@@ -36,6 +36,11 @@ class NetworkConfig:
     """Share of packets lost; the content of a lost one arrives later, after TCP's retransmission."""
     connection_timeout_ns: int = 20_000 * _MILLISECOND_NS
     """Time after which a line that crosses a cut breaks (the gateways' keep-alive interval and its time-out)."""
+
+
+def retransmission_ns(losses: int, round_trip_ns: int) -> int:
+    """Delay that TCP adds to a segment lost that many times in a row: its time-out doubles with each loss."""
+    return ((1 << losses) - 1) * max(_RETRANSMIT_MIN_NS, 3 * round_trip_ns // 2)
 
 
 class NetworkLine:
@@ -251,12 +256,10 @@ class Network:
         return delay_ns
 
     def _retransmission_ns(self, sender: RegionName, receiver: RegionName) -> int:
-        wait_ns, total_ns, tries = 0, 0, 0
-        while tries < _RETRANSMITS_MAX and self._chance(self._config.loss_share):
-            wait_ns = 2 * wait_ns or max(_RETRANSMIT_MIN_NS, 3 * self.round_trip_ns(sender, receiver) // 2)
-            total_ns += wait_ns
-            tries += 1
-        return total_ns
+        losses = 0
+        while losses < RETRANSMITS_MAX and self._chance(self._config.loss_share):
+            losses += 1
+        return retransmission_ns(losses, self.round_trip_ns(sender, receiver)) if losses else 0
 
     def _chance(self, share: float) -> bool:
         return share > 0 and self._rng.random() < share

@@ -7,7 +7,9 @@ Values only.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
+from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.vocabulary import (
     Connector,
     ModelName,
@@ -19,12 +21,16 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
+from gateway.features.sections import PoolSections
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, ScenarioSection
+from mesh.settings import Section
 
 _MILLISECOND_NS = 1_000_000
+
+DecodeSection = Annotated[DecodeConfig, Section(frozenset({"considered_max"}))]
 
 
 class UnifiedSection(ScenarioSection):
@@ -65,9 +71,9 @@ class UnifiedSection(ScenarioSection):
 class DisaggregatedSection(ScenarioSection):
     """Pool beside the region's other replicas, all of it with one gateway."""
 
-    prefill: Count
-    """Prefill workers: engines of the region's size."""
-    decode: Count
+    prefill_workers: Count
+    """Engines of the region's size."""
+    decode_workers: Count
     """Decode workers of one group, which step in lockstep: G."""
     groups: Count = 1
     batch: Count = 32
@@ -85,11 +91,14 @@ class DisaggregatedSection(ScenarioSection):
     """KV cache of a decode worker in tokens; 0: that of an engine of the region."""
     lease: Duration = 30_000 * _MILLISECOND_NS
     """Time for which a prefill worker keeps a KV cache that has not been fetched."""
+    decode: DecodeSection = DecodeConfig()
+    """Admission to decode workers, as in a pool of a region file."""
 
     def room(self, engine: EngineConfig) -> int:
         return self.kv_tokens or engine.kv_tokens
 
-    def pool_of(self, region: str, engine: EngineConfig) -> PoolSpec:
+    def pool_of(self, region: str, engine: EngineConfig, decode: DecodeConfig | None = None) -> PoolSpec:
+        """Spec of the pool, with `decode` in place of its own settings."""
         return PoolSpec(
             pool_name(region),
             PoolKind.DISAGGREGATED,
@@ -98,10 +107,11 @@ class DisaggregatedSection(ScenarioSection):
             self.room(engine),
             engine.context_tokens_max,
             self.lease,
+            features=PoolSections(decode=decode or self.decode).texts(),
         )
 
     def group_config(self, engine: EngineConfig) -> DecodeGroupConfig:
-        return DecodeGroupConfig(self.decode, self.batch, self.step, self.kv_token, self.room(engine))
+        return DecodeGroupConfig(self.decode_workers, self.batch, self.step, self.kv_token, self.room(engine))
 
     def transfer_config(self) -> TransferConfig:
         return TransferConfig(self.transfer, self.transfer_token)
@@ -111,7 +121,7 @@ class DisaggregatedSection(ScenarioSection):
         pool = pool_name(region)
         readers = [
             ReplicaSpec(ReplicaId(f"{region}/prefill{number}"), place, (model,), pool, role=ReplicaRole.PREFILL)
-            for number in range(self.prefill)
+            for number in range(self.prefill_workers)
         ]
         writers = [
             ReplicaSpec(
@@ -123,7 +133,7 @@ class DisaggregatedSection(ScenarioSection):
                 group=f"{region}/decode{group}",
             )
             for group in range(self.groups)
-            for rank in range(self.decode)
+            for rank in range(self.decode_workers)
         ]
         return [*readers, *writers]
 

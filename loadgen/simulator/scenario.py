@@ -41,7 +41,8 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.features.prices.file import parse_prices, read_prices_file
-from gateway.policy.file import PolicyDocument, PolicyPlaces, TenantSection
+from gateway.features.sections import POOL_CHECKS
+from gateway.policy.file import LoggingSection, PolicyDocument, PolicyPlaces, TenantSection
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
@@ -52,7 +53,7 @@ from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, FaultKind, SimFault
 from loadgen.simulator.money import PricedDay
 from loadgen.simulator.network import NetworkConfig, Way
-from loadgen.simulator.pool_sections import DisaggregatedSection, UnifiedSection
+from loadgen.simulator.pool_sections import DecodeSection, DisaggregatedSection, UnifiedSection
 from loadgen.simulator.scaling_sections import ScalingMode, ScalingSection
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
@@ -166,6 +167,8 @@ class RunSection(CoreFile):
     scaling: ScalingMode = ScalingMode.NONE
     exact_prefixes: bool = False
     """Gateways know what each engine has cached, as if it told them at once: an upper bound for a prefix index."""
+    decode: DecodeSection | None = None
+    """Admission to decode workers in this run, in place of each pool's own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -216,6 +219,7 @@ class RegionSection(_Section):
     """Places that may process its requests, as in a policy file; without it, everywhere in the scenario."""
     accept: PolicyPlaces | None = None
     tenants: dict[str, TenantSection] = Field(default_factory=dict)
+    logging: LoggingSection = LoggingSection()
 
 
 class NetworkSection(_Section):
@@ -670,13 +674,13 @@ class Scenario(_Section):
     def _pool_faults(self) -> Iterator[str]:
         for name, region in self.regions.items():
             pool = region.disaggregated
-            if region.pools and self.controller is not None:
-                yield f"regions.{name}.pools: go without a `controller`: no pool moves in a simulation"
-            if pool is not None and self.controller is not None:
-                yield f"regions.{name}.disaggregated: goes without a `controller`: no pool moves in a simulation"
             if pool is not None and 0 < pool.kv_tokens < self._engine_of(region).context_tokens_max:
                 most = self._engine_of(region).context_tokens_max
                 yield f"regions.{name}.disaggregated.kv_tokens: should be at least {most}, the longest request"
+        for run in self.runs:
+            for pool_name, spec in self.pools(run).items():
+                for fault in (fault for check in POOL_CHECKS for fault in check(spec)):
+                    yield f"runs: {run.name}: pool {pool_name}: {fault.key}: {fault.message}"
 
     def _number_faults(self) -> Iterator[str]:
         if self.warm_up >= self.duration:
@@ -715,10 +719,10 @@ class Scenario(_Section):
                 fleet[GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw")] = owned
         return fleet
 
-    def pools(self) -> dict[PoolName, PoolSpec]:
-        """Pools that have properties beside a name, by name."""
+    def pools(self, run: RunSection) -> dict[PoolName, PoolSpec]:
+        """Pools that have properties beside a name in a run, by name."""
         specs = [
-            section.disaggregated.pool_of(region, self._engine_of(section))
+            section.disaggregated.pool_of(region, self._engine_of(section), run.decode)
             for region, section in self.regions.items()
             if section.disaggregated is not None
         ]
@@ -783,6 +787,7 @@ class Scenario(_Section):
             process=section.process or everywhere,
             accept=section.accept or everywhere,
             tenants=section.tenants,
+            logging=section.logging,
         )
 
     def workload(self, name: str) -> Workload:

@@ -159,7 +159,7 @@ class World:
             scenario.request_deadline,
             run.exact_prefixes,
             scenario.resumes,
-            scenario.pools(),
+            scenario.pools(run),
         )
         self._gateways = self._around.gateways
         self._priced = None if scenario.prices is None else scenario.prices.as_day(scenario.day_ns)
@@ -326,7 +326,7 @@ class World:
             scenario.prefix_block // block_bytes,
             scenario.duration,
             scenario.pause_after_failure,
-            has_disaggregated=any(pool.kind is PoolKind.DISAGGREGATED for pool in scenario.pools().values()),
+            has_disaggregated=any(pool.kind is PoolKind.DISAGGREGATED for pool in scenario.pools(self._run).values()),
         )
 
     def _ingress_of(self, region: RegionName) -> SimGateway | None:

@@ -14,8 +14,10 @@ from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPo
 from gateway.core.vocabulary import ControlVersion, TenantName
 from mesh.control.naming_codec import read_records, records_to_pb
 from mesh.control.vocabulary import (
+    ABILITIES_MAX,
     FEATURE_DOCUMENT_LENGTH_MAX,
     FEATURES_MAX,
+    LEFT_OUT_MAX,
     NOBODY,
     Alive,
     Announcement,
@@ -25,6 +27,7 @@ from mesh.control.vocabulary import (
     FromGateway,
     GatewayLoad,
     Hello,
+    LeftOut,
     PeerGrant,
     PeerHeard,
     Question,
@@ -100,6 +103,8 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
         case QuestionAnswer():
             return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
+        case Alive():
+            return pb.AttachRequest(alive=pb.Alive())
         case _:
             assert_never(said)
 
@@ -122,6 +127,8 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "answer":
             require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
             return QuestionAnswer(message.answer.number, message.answer.document)
+        case "alive":
+            return Alive()
         case None:
             return None
 
@@ -156,12 +163,14 @@ def _announcement_to_pb(announcement: Announcement) -> pb.Announcement:
         latitude=announcement.latitude,
         longitude=announcement.longitude,
         replicas=announcement.replicas,
+        abilities=announcement.abilities,
     )
 
 
 def _announcement(message: pb.Announcement, what: str) -> Announcement:
     require_few(message.client_addresses, f"{what}.client_addresses", ADDRESSES_MAX)
     require_few(message.replicas, f"{what}.replicas", REPLICAS_MAX)
+    require_few(message.abilities, f"{what}.abilities", ABILITIES_MAX)
     return Announcement(
         client_addresses=tuple(
             read_address(each, f"{what}.client_addresses[{index}]")
@@ -172,6 +181,7 @@ def _announcement(message: pb.Announcement, what: str) -> Announcement:
         latitude=_degrees(message.latitude, f"{what}.latitude", 90) if message.HasField("latitude") else None,
         longitude=_degrees(message.longitude, f"{what}.longitude", 180) if message.HasField("longitude") else None,
         replicas=tuple(_document(each, f"{what}.replicas[{index}]") for index, each in enumerate(message.replicas)),
+        abilities=tuple(read_text(each, f"{what}.abilities", KEY_LENGTH_MAX) for each in message.abilities),
     )
 
 
@@ -232,6 +242,9 @@ def _report_to_pb(report: Report) -> pb.Report:
             for each in report.wanted[:WANTED_MAX]
         ],
         totals=None if report.totals is None else _totals_to_pb(report.totals),
+        left_out=[
+            pb.LeftOut(replica_id=each.replica_id, reason=each.reason) for each in report.left_out[:LEFT_OUT_MAX]
+        ],
     )
 
 
@@ -290,6 +303,7 @@ def _report(message: pb.Report) -> Report:
     require_few(message.forwards, "report.forwards")
     require_once((each.gateway_id for each in message.forwards), "report.forwards:")
     require_few(message.wanted, "report.wanted", WANTED_MAX)
+    require_few(message.left_out, "report.left_out", LEFT_OUT_MAX)
     return Report(
         tuple(
             PeerHeard(
@@ -306,6 +320,7 @@ def _report(message: pb.Report) -> Report:
         tuple(_forwards(each, f"report.forwards[{index}]") for index, each in enumerate(message.forwards)),
         tuple(_wanted(each) for each in message.wanted),
         _totals(message) if message.HasField("totals") else None,
+        tuple(_left_out(each) for each in message.left_out),
     )
 
 
@@ -318,6 +333,11 @@ def _wanted(message: pb.Wanted) -> WantedReplicas:
         message.ready,
         read_id(message.reason, "report.wanted.reason"),
     )
+
+
+def _left_out(message: pb.LeftOut) -> LeftOut:
+    replica_id = read_replica_id(message.replica_id, "report.left_out.replica_id")
+    return LeftOut(replica_id, read_text(message.reason, "report.left_out.reason"))
 
 
 def _is_bounded(heard: pb.PeerHeard, what: str) -> bool:

@@ -33,6 +33,8 @@ def records_to_pb(tree: RecordTree) -> pb.RecordTree:
                 addresses=each.addresses,
                 why=each.why,
                 networks=each.networks,
+                is_closed=each.is_closed,
+                further=each.further,
             )
             for each in tree.areas
         ],
@@ -77,6 +79,8 @@ def _area(message: pb.Area, what: str) -> Area:
         addresses=_addresses(message.addresses, f"{what}.addresses"),
         why=read_text(message.why, f"{what}.why"),
         networks=tuple(_network(each, f"{what}.networks[{index}]") for index, each in enumerate(message.networks)),
+        is_closed=message.is_closed,
+        further=_addresses(message.further, f"{what}.further"),
     )
 
 

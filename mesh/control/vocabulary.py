@@ -11,6 +11,13 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule,
 from mesh.naming.tree import RecordTree
 from mesh.totals import Totals
 
+CONNECTOR_ABILITY = "connector"
+"""First word of the ability to serve pools of a connector, which follows."""
+DECODE_POLICY_ABILITY = "decode_policy"
+"""First word of the ability to serve pools that name a decode policy, which follows."""
+ABILITIES_MAX = 256
+"""Most abilities of one gateway."""
+
 
 class Announcement(Struct, frozen=True):
     """Facts about a gateway from its own region file, which the controller needs as well."""
@@ -25,6 +32,8 @@ class Announcement(Struct, frozen=True):
     replicas: tuple[str, ...] = ()
     """Replicas of the gateway, each a JSON object with the keys of a replica in a region file. A secret is given by the
     place where it is read, never by value."""
+    abilities: tuple[str, ...] = ()
+    """Requirements of other gateways' pools that the gateway meets, such as `connector nixl`."""
 
 
 class Hello(Struct, frozen=True):
@@ -87,6 +96,17 @@ class ForwardsTo(Struct, frozen=True):
     running: int
 
 
+class LeftOut(Struct, frozen=True):
+    """Granted replica that a gateway cannot serve."""
+
+    replica_id: ReplicaId
+    reason: str
+
+
+LEFT_OUT_MAX = 1024
+"""Most replicas left out in one report."""
+
+
 class Report(Struct, frozen=True):
     peers: tuple[PeerHeard, ...]
     open_requests: int = 0
@@ -96,6 +116,8 @@ class Report(Struct, frozen=True):
     wanted: tuple[WantedReplicas, ...] = ()
     totals: Totals | None = None
     """Counts since the process started; None from a gateway that does not report them. `waiting` is that of `load`."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Granted replicas of other gateways that cannot be served as they are described."""
 
 
 class SnapshotTaken(Struct, frozen=True):
@@ -119,7 +141,13 @@ class QuestionAnswer(Struct, frozen=True):
     """JSON; empty where the gateway knows nothing of it."""
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer
+class Alive(Struct, frozen=True):
+    """Sign of life: of a controller that has nothing new to send, and of a gateway at each of its beats."""
+
+
+FromGateway = (
+    Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive
+)
 
 
 class ReplicaGrant(Struct, frozen=True):
@@ -177,10 +205,6 @@ class ControlSnapshot(Struct, frozen=True):
     """Documents for optional features as JSON, each with the feature's name."""
     is_drained: bool = False
     """An operator has drained the gateway: its clients and replicas go to others."""
-
-
-class Alive(Struct, frozen=True):
-    """Sign of life of a controller that has nothing new to send."""
 
 
 class Question(Struct, frozen=True):

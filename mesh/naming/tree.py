@@ -16,13 +16,16 @@ class Area(Struct, frozen=True):
     jurisdiction: Jurisdiction
     gateways: tuple[GatewayId, ...]
     addresses: tuple[str, ...]
-    """IPv4 and IPv6 addresses; their order means nothing."""
+    """IPv4 and IPv6 addresses, those of the nearest region's gateways first. Clients are promised no order."""
     why: str = ""
     """Reason why there are no addresses, where there are none."""
     networks: tuple[str, ...] = ()
     """CIDRs of the clients in this region."""
     is_closed: bool = False
     """The jurisdiction is closed: clients there are given no addresses of another one."""
+    further: tuple[str, ...] = ()
+    """Addresses, among all of them, of a gateway in a further region, for clients that reach none of the nearest: at
+    most one of each IP version."""
 
 
 class NameServer(Struct, frozen=True):

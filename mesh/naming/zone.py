@@ -60,7 +60,7 @@ class Zone:
         self._anywhere = _nowhere(
             tree.anywhere, "" if tree.anywhere else "no gateway is up that clients may be sent to"
         )
-        self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
+        self._hands: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
         self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
         """Cache of record sets by name and addresses. Like `_hands`, it is filled on demand and bounded by the tree."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
@@ -115,7 +115,7 @@ class Zone:
     # Records of the area
 
     def _at(self, name: dns.name.Name, area: Area, where: ClientLocation, client: Network) -> ZoneAnswer:
-        key = name, self._hand(area.addresses, client)
+        key = name, self._hand(area, client)
         sets = self._sets.get(key)
         if sets is None:
             sets = self._sets[key] = self._made(*key)
@@ -125,14 +125,15 @@ class Zone:
         sets = tuple(address_sets(name, addresses, self.tree.ttl_s))
         return (*sets, https_set(name, self.tree, sets)) if sets and self.tree.tls else sets
 
-    def _hand(self, addresses: tuple[str, ...], client: Network) -> tuple[str, ...]:
-        """Group of addresses that fits one answer: other groups for other clients, the same one for each client
-        whatever it asks."""
-        if len(addresses) <= ADDRESSES_MAX:
-            return addresses
-        hands = self._hands.get(addresses)
+    def _hand(self, area: Area, client: Network) -> tuple[str, ...]:
+        """Group of an area's addresses that fits one answer: other groups for other clients, the same one for each
+        client whatever it asks."""
+        if len(area.addresses) <= ADDRESSES_MAX:
+            return area.addresses
+        key = area.addresses, area.further
+        hands = self._hands.get(key)
         if hands is None:
-            hands = self._hands[addresses] = tuple(_hands(addresses))
+            hands = self._hands[key] = tuple(_hands(*key))
         return hands[crc32(client.network_address.packed) % len(hands)]
 
     def _service(self, name: dns.name.Name, where: ClientLocation) -> ZoneAnswer:
@@ -226,17 +227,24 @@ def _nowhere(addresses: tuple[str, ...], why: str) -> Area:
     return Area(RegionName(""), Jurisdiction(""), (), addresses, why)
 
 
-def _hands(addresses: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _hands(addresses: tuple[str, ...], further: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield groups of addresses, each with up to ADDRESSES_MAX of each IP version; a group at the end is filled up from
-    the beginning."""
-    by_version = [[each for each in addresses if ip_address(each).version == version] for version in (4, 6)]
-    count = max(-(-len(each) // ADDRESSES_MAX) for each in by_version)
+    the beginning. The further gateway's are in each group: without them a client of one group would have nowhere to go
+    on to, and a client of another would be sent there more often."""
+    nearest = [[each for each in addresses if each not in further and _version(each) == version] for version in (4, 6)]
+    room = [ADDRESSES_MAX - sum(_version(each) == version for each in further) for version in (4, 6)]
+    count = max(-(-len(each) // most) for each, most in zip(nearest, room, strict=True))
     for number in range(count):
-        yield tuple(
-            each[(number * ADDRESSES_MAX + step) % len(each)]
-            for each in by_version
-            for step in range(min(ADDRESSES_MAX, len(each)))
+        named = (
+            each[(number * most + step) % len(each)]
+            for each, most in zip(nearest, room, strict=True)
+            for step in range(min(most, len(each)))
         )
+        yield (*named, *further)
+
+
+def _version(address: str) -> int:
+    return ip_address(address).version
 
 
 def address_sets(name: dns.name.Name, addresses: Iterable[str], ttl_s: int) -> Iterator[dns.rrset.RRset]:

@@ -18,8 +18,11 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
+from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, PoolName, ReplicaId
+from gateway.features.expert_locality.files import eldr_file
 from gateway.peers import codec as peer_codec
 from mesh.channels import stop_at_once
 from mesh.clock import Clock
@@ -44,6 +47,7 @@ from tests.fakes.peer import OwnershipContext
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
+from tests.support.locality import artifact_of
 from tests.support.programs import nightside, started
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
@@ -291,6 +295,53 @@ async def test_a_replica_without_its_key_is_left_out_and_told_of(
         assert served(gateway) == ["eu-1-r1", "us-1-r0"]
         assert list((await state_of(gateway))["control"]["left_out"]) == ["eu-1-r0"]
         assert counted(gateway, "control_replicas_left_out") == 1
+        reported = await stream.first(Report, after=len(stream.all(Report)))
+        while not reported.left_out:
+            reported = await stream.first(Report, after=len(stream.all(Report)))
+        (left_out,) = reported.left_out
+        assert left_out.replica_id == "eu-1-r0"
+        assert "NOT_HERE" in left_out.reason
+
+
+async def test_an_adopted_pool_comes_with_its_policy_its_predictor_and_its_artifact(
+    site: Site, controller: FakeController, engine: FakeEngine
+) -> None:
+    artifacts = site.folder / "artifacts"
+    artifacts.mkdir()
+    eldr_file(artifacts / "eldr.json").write(artifact_of([[1, 0], [0, 1]]))
+    site.write(control={**site.document["control"], "artifacts": [str(artifacts)]})
+    name = PoolName("chat@eu-1")
+    pool = {
+        "name": "chat",
+        "kind": "disaggregated",
+        "connector": "nixl",
+        "decode_batch_max": 4,
+        "decode": {"policy": "br_h_local", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
+        "prediction": {"kind": "survival"},
+        "expert_locality": {"artifact": str(artifacts / "eldr.json"), "look_interval": "20ms"},
+    }
+    members = tuple(granted(each, engine, pool=pool, role=each) for each in ("prefill", "decode"))
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        abilities = (await stream.first(Hello)).announcement.abilities
+        assert {"connector nixl", "connector mooncake", "decode_policy br_h", "decode_policy eldr"} <= set(abilities)
+        assert await stream.answer(snapshot(replicas=members)) == SnapshotTaken(ControlVersion(1, 1))
+        adopted = decode_pools_of(gateway.core).get(name)
+        assert adopted is not None
+        assert (adopted.config.policy, adopted.predictor.horizon) == (DecodePolicyName.BR_H_LOCAL, 8)
+        await until(lambda: adopted.tier.seats.clusters == 2)
+        (told,) = (await state_of(gateway))["disaggregated"]["pools"]
+        assert (told["name"], told["policy_by"], told["files_not_read"]) == (name, "description", [])
+        assert told["predictor"]["kind"] == "survival"
+        moved = json.loads(json.dumps(pool).replace("eldr.json", "../eldr.json"))
+        outside = tuple(granted(each, engine, pool=moved, role=each) for each in ("prefill", "decode"))
+        assert await stream.answer(snapshot(2, replicas=outside)) == SnapshotTaken(ControlVersion(1, 2))
+        await until(lambda: adopted.tier.seats.clusters == 0)
+        (told,) = (await state_of(gateway))["disaggregated"]["pools"]
+        assert len(told["files_not_read"]) == 1, "it is outside the folder that the operator lists"
+        assert await stream.answer(snapshot(3)) == SnapshotTaken(ControlVersion(1, 3))
+        assert decode_pools_of(gateway.core).get(name) is None
+        assert "disaggregated" not in await state_of(gateway)
 
 
 async def test_a_stream_that_breaks_is_made_again_and_says_what_is_in_force(

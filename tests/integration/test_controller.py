@@ -13,12 +13,13 @@ import dns.asyncquery
 import dns.message
 import grpc.aio
 import pytest
+from msgspec.structs import replace
 
 from controller.app import ControllerHandle, serve_controller
-from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from mesh.control.codec import said_by_gateway
-from mesh.control.vocabulary import PeerHeard
-from tests.fakes.attached import hello
+from mesh.control.vocabulary import LeftOut, PeerHeard, Report
+from tests.fakes.attached import hello, replica_document
 from tests.fakes.engine import FakeEngine
 from tests.support.controllers import plain_gateway, read_file
 from tests.support.core import AP, EU, US
@@ -89,6 +90,37 @@ async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(co
             await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and not us.newest.away)
 
 
+async def test_a_pool_goes_to_a_gateway_that_can_serve_it_and_on_to_the_next(controller: ControllerHandle) -> None:
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode": {"policy": "br_h"}}
+    members = tuple(replica_document(role, pool=pool, role=role) for role in ("prefill", "decode"))
+    home, near, far = hello("us-1", US, 0), hello("eu-1", EU, 0), hello("ap-1", AP, 0)
+    home = replace(home, announcement=replace(home.announcement, replicas=members))
+    able = replace(far.announcement, abilities=("connector nixl", "decode_policy br_h"))
+    address = controller.grpc_address
+    async with (
+        plain_gateway(address, near) as eu,
+        plain_gateway(address, replace(far, announcement=able)) as ap,
+    ):
+        async with plain_gateway(address, home) as us:
+            await us.until(lambda us: us.replica_ids == ["decode", "prefill"])
+        for each in (eu, ap):
+            await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+        await ap.until(lambda ap: ap.replica_ids == ["decode", "prefill"])
+        refused = tuple(LeftOut(ReplicaId(role), "its key is not here") for role in ("prefill", "decode"))
+        while ap.replica_ids:  # a report soon after another one is passed over
+            await ap.say(Report((), left_out=refused))
+            await asyncio.sleep(0.05)
+        ((count, why),) = controller.manager.core.orphans.values()
+        assert count == 2
+        assert "ap-1 left it out (its key is not here)" in why
+        assert "eu-1 lacks connector nixl, decode_policy br_h" in why
+        await eu.say(replace(near.announcement, abilities=able.abilities))
+        await eu.until(lambda eu: eu.replica_ids == ["decode", "prefill"])
+        assert not controller.manager.core.orphans
+        async with plain_gateway(address, home) as us:
+            await us.until(lambda us: us.replica_ids == ["decode", "prefill"] and not us.newest.away)
+
+
 async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:
     naming = {"zone": "mesh.test", "networks": {"us-east-1": ["127.0.0.0/8"]}}
     file = read_file(tmp_path, naming=naming, dns={"listen": ["127.0.0.1:0"]})
@@ -97,11 +129,12 @@ async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path
         async with plain_gateway(address, hello("eu-1", EU)) as eu, plain_gateway(address, hello("ap-1", AP)) as ap:
             async with plain_gateway(address, hello("us-1", US, address="192.0.2.77")) as us:
                 await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
-                await until_named(controller, {"192.0.2.77"})
+                others = {hello(name, EU).announcement.client_addresses[0] for name in ("eu-1", "ap-1")}
+                named = await until_named(controller, *({"192.0.2.77", each} for each in others))
+                assert "192.0.2.77" in named, "the nearest, and one that is tried where it refuses"
             for each in (eu, ap):
                 await each.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
-            others = {hello(name, EU).announcement.client_addresses[0] for name in ("eu-1", "ap-1")}
-            assert await until_named(controller, *({each} for each in others)) <= others
+            assert await until_named(controller, others) == others
         page = controller.metrics.render()
     assert b'nightside_dns_queries_total{answer="answered",type="A"}' in page
     assert b"nightside_dns_records_version" in page

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -81,6 +82,7 @@ def _region(
     *,
     connector: str = "nixl",
     bootstrap_port: int | None = None,
+    sections: Mapping[str, object] = MappingProxyType({}),
     **more: object,
 ) -> dict[str, object]:
     engine = {"models": ["llama"], "pool": "chat"}
@@ -88,7 +90,7 @@ def _region(
         {"id": "p", "url": reader.url, "role": "prefill", "bootstrap_port": bootstrap_port, **engine},
         {"id": "d", "url": writer.url, "role": "decode", **engine},
     ]
-    pool = {"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4}
+    pool = {"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4, **sections}
     return region_document(folder, "us-1", US, replicas=replicas, pools=[pool], **more)
 
 
@@ -415,8 +417,10 @@ async def test_a_prefill_worker_that_does_not_say_where_it_is_met_takes_nothing(
 async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives_the_process(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     settings = {
-        "decode": {"policy": "br_h", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
-        "prediction": {"requests_min": 5, "refit_interval": "100ms", "save_interval": "50ms", "kind": "survival"},
+        "sections": {
+            "decode": {"policy": "br_h", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
+            "prediction": {"requests_min": 5, "refit_interval": "100ms", "save_interval": "50ms", "kind": "survival"},
+        },
         "state": {"folder": str(tmp_path / "state")},
     }
     async with _paired(tmp_path, **settings) as pair:

@@ -102,9 +102,15 @@ async def scene(folder: Path, first: EldrArtifact | None) -> AsyncIterator[Scene
             "us-1",
             US,
             replicas=replicas,
-            pools=[{"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}],
-            decode={"policy": "eldr"},
-            locality={"pools": [{"pool": "chat", "artifact": str(path)}], "look_interval": "20ms"},
+            pools=[
+                {
+                    "name": "chat",
+                    "kind": "disaggregated",
+                    "connector": "nixl",
+                    "decode_batch_max": 4,
+                    "expert_locality": {"artifact": str(path), "look_interval": "20ms"},
+                }
+            ],
             journal={"folder": str(folder / "journal")},
             audit={"folder": str(folder / "audit")},
         )
@@ -123,7 +129,7 @@ def clusters(one: Scene) -> int:
 
 async def problem(one: Scene) -> str:
     async with one.session.get(f"{one.gateway.admin_url}/admin/state") as response:
-        told: str = (await response.json())["locality"]["chat"]["problem"]
+        told: str = (await response.json())["expert_locality"]["chat"]["problem"]
         return told
 
 
@@ -139,7 +145,7 @@ async def test_requests_go_where_their_experts_are_and_what_was_told_of_them_goe
         assert "decode" in explained
         async with one.session.get(f"{one.gateway.admin_url}/admin/state") as response:
             state = await response.json()
-        assert (state["locality"]["chat"]["clusters"], state["locality"]["chat"]["problem"]) == (2, "")
+        assert (state["expert_locality"]["chat"]["clusters"], state["expert_locality"]["chat"]["problem"]) == (2, "")
     (journal,) = (tmp_path / "journal").glob("*.journal")
     assert replay([journal]).divergence is None
     assert b"ArtifactReady" in journal.read_bytes()

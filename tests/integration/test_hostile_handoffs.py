@@ -67,9 +67,15 @@ async def pool(folder: Path, **prefill: Any) -> AsyncIterator[Pool]:
             "us-1",
             US,
             replicas=replicas,
-            pools=[{"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}],
-            decode={"policy": "eldr"},
-            locality={"pools": [{"pool": "chat", "artifact": str(folder / "eldr.json")}], "look_interval": "20ms"},
+            pools=[
+                {
+                    "name": "chat",
+                    "kind": "disaggregated",
+                    "connector": "nixl",
+                    "decode_batch_max": 4,
+                    "expert_locality": {"artifact": str(folder / "eldr.json"), "look_interval": "20ms"},
+                }
+            ],
         )
         path = folder / "us.yaml"
         path.write_text(yaml.safe_dump(document))

@@ -16,7 +16,14 @@ import click
 import pytest
 
 from gateway.core import gateway_core
-from loadgen.simulator.chaos import ChaosRun, Finding, run_chaos, run_controlled_chaos, run_pair_chaos
+from loadgen.simulator.chaos import (
+    ChaosRun,
+    Finding,
+    run_chaos,
+    run_controlled_chaos,
+    run_moving_pools_chaos,
+    run_pair_chaos,
+)
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
 
@@ -67,6 +74,8 @@ def main(name: str, seeds: str) -> None:
     found = MUTANTS[name]
     plant = Plant(found)
     live_through = run_pair_chaos if found.in_pair else run_controlled_chaos if found.in_controller else run_chaos
+    if found.moves_pools:
+        live_through = run_moving_pools_chaos
     fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
     plant.check()
     click.echo(json.dumps(asdict(fate)))

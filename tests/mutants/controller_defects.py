@@ -6,7 +6,7 @@ Nothing runs them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.kernel.residency import Verdict
-from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
 from loadgen.simulator.attachments import SimAttachment, served
 from mesh.control.vocabulary import ControlSnapshot
 from tests.mutants.seams import Mutant, Original
@@ -28,15 +28,58 @@ MUTANTS: dict[str, Mutant] = {}
 _TESTS = "tests/unit/controller/core"
 
 
-def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> Callable[[Original], Original]:
+def mutant(
+    what: str, seam: str, *, hunter: str = "", in_pair: bool = False, moves_pools: bool = False
+) -> Callable[[Original], Original]:
     """Register a function to replace the one at a seam, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, in_controller=not hunter, in_pair=in_pair)
+        MUTANTS[mutated.__name__] = Mutant(
+            what, seam, mutated, hunter, in_controller=not hunter, in_pair=in_pair, moves_pools=moves_pools
+        )
         return mutated
 
     return register
+
+
+# Pools
+
+
+@mutant("a pool's workers are assigned one by one", "controller.core.assignment:_units", moves_pools=True)
+def tears_pools_apart(original: Original, replicas: Any) -> Iterator[tuple[tuple[ReplicaId, ...], Any]]:
+    for each in replicas.values():
+        yield (each.replica_id,), each
+
+
+@mutant(
+    "a pool that moves is decoded by the default policy",
+    "gateway.core.features.disaggregated.config:decode_of",
+    moves_pools=True,
+)
+def moves_without_its_policy(original: Original, spec: PoolSpec, *, foresees: bool = False) -> Any:
+    return original(replace(spec, features=()), foresees=foresees)
+
+
+# Adopters
+
+
+@mutant(
+    "a pool is given to a gateway that lacks its connector or refused it",
+    "controller.core.adoption:_unable",
+    hunter=f"{_TESTS}/test_assignment.py::TestPools",
+)
+def able_to_do_anything(original: Original, gateways: Any, demand: Any) -> dict[GatewayId, str]:
+    return {}
+
+
+@mutant(
+    "what a gateway leaves out is offered to no other",
+    "controller.core.controller_core:ControllerCore._grants_left_out",
+    hunter=f"{_TESTS}/test_controller_core.py::TestLeftOut",
+)
+def deaf_to_refusals(original: Original, core: ControllerCore, event: Event, now_ns: int) -> None:
+    return
 
 
 # Trust in observations
@@ -112,9 +155,22 @@ def adopts_anywhere(original: Original, policy: Any, origin: Any) -> Verdict:
 
 
 @mutant("a closed jurisdiction's clients are led out of it", "controller.core.records:areas_of")
-def leads_anywhere(original: Original, *there: Any) -> Any:
+def leads_anywhere(original: Original, *there: Any, **further: Any) -> Any:
     *mesh, config = there
-    return original(*mesh, replace(config, closed_jurisdictions=frozenset()))
+    return original(*mesh, replace(config, closed_jurisdictions=frozenset()), **further)
+
+
+@mutant(
+    "the name leads to a region that sends requests further than their own may",
+    "controller.core.records:_goes_no_further",
+)
+def leads_to_who_sends_further(original: Original, ours: Any, theirs: Any, everywhere: Any) -> bool:
+    return True
+
+
+@mutant("the name leads to a region that logs more than the client's own", "controller.core.records:_logs_no_more")
+def leads_to_who_logs_more(original: Original, own: Any, there: Any) -> bool:
+    return True
 
 
 @mutant(

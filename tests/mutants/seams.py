@@ -32,6 +32,8 @@ class Mutant:
     """True if worlds with a controller must find it."""
     in_pair: bool = False
     """True if worlds with two controllers must find it."""
+    moves_pools: bool = False
+    """True if worlds with a controller and disaggregated pools must find it."""
 
     @property
     def name(self) -> str:

@@ -26,8 +26,14 @@ from tests.support.core import regions_document
 from tests.support.processes import keep_line
 from tests.support.programs import AnyProcess, end, started
 
-QUICK = {
-    "decisions": {"silence": "300ms", "unknown_for": "1s", "return_after": "200ms", "step": "50ms"},
+QUICK: dict[str, dict[str, Any]] = {
+    "decisions": {
+        "silence": "300ms",
+        "unknown_for": "1s",
+        "return_after": "200ms",
+        "step": "50ms",
+        "further_gateway": True,
+    },
     "probes": {"interval": "50ms", "timeout": "500ms"},
     "link": {"alive_interval": "100ms", "silence_max": "60s"},
 }

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName, written_decode
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect, StartLeg
@@ -23,9 +24,21 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
 )
+from gateway.features.section import text_of
 from tests.support.core import EU, MODEL, MS, SECOND, US, Desk, of_kind, peer_spec, policy
 
-POOL = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=2, lease_ns=30 * SECOND)
+
+def with_decode(pool: PoolSpec, decode: DecodeConfig) -> PoolSpec:
+    """Pool whose description says how requests are admitted to decode workers."""
+    others = tuple((key, text) for key, text in pool.features if key != "decode")
+    return replace(pool, features=(*others, ("decode", text_of(decode))))
+
+
+SHORTEST_QUEUE = DecodeConfig(DecodePolicyName.JOIN_SHORTEST_QUEUE)
+POOL = with_decode(
+    PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=2, lease_ns=30 * SECOND),
+    SHORTEST_QUEUE,
+)
 
 
 def worker(name: str, role: ReplicaRole, group: str = "") -> ReplicaSpec:
@@ -47,10 +60,10 @@ def pair(
 ) -> Desk:
     """Core of a region with one disaggregated pool, whose workers have been probed idle."""
     desk = Desk(GatewayCore(GatewayId("gw-us"), US, seed=1))
-    config = config or CoreConfig()
-    desk.tell(events.ConfigApplied(replace(config, decode=replace(config.decode, room_margin=margin))))
+    desk.tell(events.ConfigApplied(config or CoreConfig()))
     desk.tell(events.PolicyApplied(policy(US)))
     peers = (peer_spec("gw-eu", EU),)
+    pool = with_decode(pool, replace(written_decode(pool), room_margin=margin))
     desk.tell(events.AssignmentApplied(1, tuple(specs), peers, pools=(pool,)))
     desk.probe()
     return desk

@@ -118,7 +118,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that can continue an answer that another replica began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated pools without a free decode slot for further prefilled prompts."""
-        self._prefill_kv_max_share = 1.0
+        self._prefill_kv_bounds: dict[PoolName, float] = {}
+        """KV cache usage of each disaggregated pool's prefill workers above which they are sent no requests."""
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
@@ -293,13 +294,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)
 
-    def limit_prefill_kv(self, max_share: float, now_ns: int) -> None:
-        """Set the KV cache usage above which a prefill worker is sent no requests."""
-        if max_share == self._prefill_kv_max_share:
+    def limit_prefill_kv(self, pool: PoolName, max_share: float | None, now_ns: int) -> None:
+        """Set the KV cache usage above which the pool's prefill workers are sent no requests; None: no limit."""
+        if max_share == self._prefill_kv_bounds.get(pool):
             return
-        self._prefill_kv_max_share = max_share
+        if max_share is None:
+            del self._prefill_kv_bounds[pool]
+        else:
+            self._prefill_kv_bounds[pool] = max_share
         for state in self:
-            if state.spec.role is ReplicaRole.PREFILL:
+            if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)
 
     # Queries
@@ -455,7 +459,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 return AVAILABLE  # the decode tier limits what a decode worker is given
             if state.spec.pool in self._full_pools:
                 return Standing.DECODE_FULL
-            if state.kv_usage > self._prefill_kv_max_share:
+            if state.kv_usage > self._prefill_kv_bounds.get(state.spec.pool, 1.0):
                 return Standing.KV_FULL
         pushing = self._config.pushing
         mode = _mode_for(state.spec, pushing.mode)

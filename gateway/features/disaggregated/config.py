@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.config import check_decode, out_of_bounds
+from gateway.core.features.disaggregated.config import check_decode, decode_of, out_of_bounds
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
-from gateway.core.vocabulary import Connector
-from gateway.features.section import FeatureSection, WrittenFile
+from gateway.core.vocabulary import PoolSpec
+from gateway.features.section import FeatureSection, WrittenFile, settings_in
 from mesh.faults import FileFault
 from mesh.values import SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
+_KEY = "prediction"
+"""Key of a pool's description that holds its `PredictionConfig`."""
 
 
 class PredictionConfig(FeatureSection, frozen=True):
-    """Output-length predictor of disaggregated pools."""
+    """Output-length predictor of a disaggregated pool."""
 
     kind: PredictorKind = PredictorKind.EXACT_MATCH
     """Method of predicting the length of an output."""
@@ -40,37 +41,42 @@ class PredictionConfig(FeatureSection, frozen=True):
     """Age above which a fit is not used."""
 
     def faults(self, file: WrittenFile) -> Iterator[FileFault]:
+        if self.kind is PredictorKind.LEARNED and self.artifact is None and not file.keeps_state:
+            yield FileFault("kind", "learned is fitted to a file: name `state.folder`, or an `artifact`")
+
+    def read_files(self) -> Iterator[Path]:
+        if self.artifact is not None:
+            yield self.artifact
+
+
+def prediction_of(spec: PoolSpec) -> PredictionConfig:
+    """Settings of a pool's predictor."""
+    return settings_in(spec, _KEY, PredictionConfig) or PredictionConfig()
+
+
+def decode_faults(spec: PoolSpec) -> Iterator[FileFault]:
+    """Faults of the settings that a pool's decode tier decides by, and contradictions between them and its
+    connector."""
+    if spec.connector is None:
+        return
+    config = decode_of(spec)
+    faults = [FileFault(f"decode.{key}", what) for key, what in out_of_bounds(config)]
+    yield from faults
+    if not faults:
         try:
-            check_prediction(self, has_folder=file.keeps_state)
+            check_decode(config, spec.connector)
         except ValueError as error:
-            key, _, what = str(error).partition(": ")
-            yield FileFault(f"prediction.{key}", what) if what else FileFault("prediction", key)
+            yield FileFault("decode", str(error))
 
 
-def decode_faults(core: CoreConfig) -> Iterator[FileFault]:
-    """Faults of the settings that the decode tier decides by."""
-    yield from (FileFault(f"decode.{key}", what) for key, what in out_of_bounds(core.decode))
-
-
-def why_unfit(core: CoreConfig, connector: Connector) -> str:
-    """Contradiction between the decode settings and a pool's connector; empty if there is none, or if the settings are
-    faulty by themselves."""
-    if any(out_of_bounds(core.decode)):
-        return ""
-    try:
-        check_decode(core.decode, connector)
-    except ValueError as error:
-        return f"decode: {error}"
-    return ""
-
-
-def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:
-    """Raise ValueError, in words, for settings that contradict each other."""
+def prediction_faults(spec: PoolSpec) -> Iterator[FileFault]:
+    """Contradictions between the settings of a pool's predictor."""
+    config = prediction_of(spec)
     if not 0 < config.history_max <= LENGTHS_MAX:
-        raise ValueError(f"history_max: should lie between 1 and {LENGTHS_MAX}")
+        yield FileFault("prediction.history_max", f"should lie between 1 and {LENGTHS_MAX}")
     if not 0 < config.requests_min <= config.history_max:
-        raise ValueError("requests_min: should lie between 1 and history_max: there never are more")
-    if config.kind is PredictorKind.LEARNED and config.artifact is None and not has_folder:
-        raise ValueError("kind learned is fitted to a file: name `state.folder`, or an `artifact`")
+        yield FileFault("prediction.requests_min", "should lie between 1 and history_max: there never are more")
     if config.stale_after_ns <= config.refit_interval_ns:
-        raise ValueError("stale_after: should be longer than refit_interval, or nothing is ever used for long")
+        yield FileFault(
+            "prediction.stale_after", "should be longer than refit_interval, or nothing is ever used for long"
+        )

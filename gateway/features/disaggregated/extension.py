@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
@@ -9,21 +11,22 @@ from prometheus_client import CollectorRegistry
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.disaggregated.admissions import AdmissionReason
-from gateway.core.features.disaggregated.feature import decode_figures_of
+from gateway.core.features.disaggregated.config import decode_of, policy_source
+from gateway.core.features.disaggregated.feature import decode_figures_of, decode_policies_of, decode_pools_of
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.vocabulary import PoolKind
+from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.features.disaggregated.metrics import DecodeLevels
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.features.extension import Extension, Host
+from mesh.control.vocabulary import CONNECTOR_ABILITY, DECODE_POLICY_ABILITY
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class DisaggregatedExtension(Extension):
-    """Keeps predictors of the pools that the region file describes, and shows figures of decode workers."""
+    """Keeps predictors of own and adopted pools, and shows figures of decode workers."""
 
     name = "disaggregated"
-    state_key = "predictors"
     labels: ClassVar = {
         ("nightside_decode_admissions_total", "reason"): Label(
             "Step of the decode policy that chose the worker.", tuple(AdmissionReason)
@@ -36,15 +39,23 @@ class DisaggregatedExtension(Extension):
         self._predictors: Predictors | None = None
         host.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(host.core, host.clock.now_ns())))
         self._has_begun = False
-        if any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools):
-            self.prompt_key = PromptKeys(config, host.log).of
+        self._pools: tuple[PoolSpec, ...] = ()
+        self._unread: Mapping[PoolName, tuple[Path, ...]] = {}
+        self._keys: PromptKeys | None = None
+        """Keys of prompts; None until this gateway has a disaggregated pool."""
+        if config.control.controllers or any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools):
+            self.prompt_key = self._key_of  # no other gateway ever has such a pool
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
         registry.register(DecodeLevels(dict))
 
-    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:  # noqa: ARG002
+    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
         self._config = config
+        self._pools = tuple(pool for pool in orders.pools if pool.kind is PoolKind.DISAGGREGATED)
+        self._unread = orders.unread
+        if self._pools and self._keys is None:
+            self._keys = PromptKeys(config, self._host.log)
         if self._has_begun:
             self.begin()
 
@@ -52,10 +63,32 @@ class DisaggregatedExtension(Extension):
         self._predictors = Predictors(self._config, self._host, tenure)
 
     def begin(self) -> None:
-        """Follow the pools of the config in force."""
+        """Follow the pools in force."""
         assert self._predictors is not None, "loops run before requests are served"
         self._has_begun = True
-        self._predictors.follow(self._config.pools)
+        self._predictors.follow(self._pools)
+
+    def abilities(self) -> tuple[str, ...]:
+        connectors = (f"{CONNECTOR_ABILITY} {each}" for each in Connector)
+        policies = (f"{DECODE_POLICY_ABILITY} {each}" for each in sorted(decode_policies_of(self._host.core)))
+        return (*connectors, *policies)
+
+    def _key_of(self, profile: RequestProfile) -> bytes:
+        return b"" if self._keys is None else self._keys.of(profile)
 
     def describe(self) -> object | None:
-        return None if self._predictors is None else self._predictors.describe()
+        if self._predictors is None or not self._pools:
+            return None
+        predictors = self._predictors.describe()
+        return {"pools": [self._describe(pool, predictors.get(pool.name)) for pool in self._pools]}
+
+    def _describe(self, spec: PoolSpec, predictor: object | None) -> dict[str, object]:
+        pool = decode_pools_of(self._host.core).get(spec.name)
+        config = decode_of(spec) if pool is None else pool.config
+        return {
+            "name": spec.name,
+            "policy": config.policy,
+            "policy_by": policy_source(spec, config),
+            "files_not_read": [str(path) for path in self._unread.get(spec.name, ())],
+            "predictor": predictor,
+        }

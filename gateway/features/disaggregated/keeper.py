@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
@@ -17,7 +17,9 @@ from urllib.parse import quote
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PredictorKind, UnusableArrays
+from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
@@ -30,6 +32,8 @@ from gateway.features.disaggregated.files import (
     read_history,
     write_history,
 )
+from gateway.features.disaggregated.gain import EVERY_TOKENS, NEWEST_SHARE, QUESTIONS_MAX, PredictionGain, gain_of
+from gateway.features.disaggregated.samples import questions_about, split_in_time
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
 from mesh.state_files import StateUnusable
@@ -37,8 +41,9 @@ from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 
-Take = Callable[[PredictorArrays, int], None]
-"""Callback that gets arrays and the time until which they may be used. Raises UnusableArrays."""
+Take = Callable[[PredictorArrays, int, bool], None]
+"""Callback that gets arrays, the time until which they may be used, and whether they foresee loads better than
+expecting every request to stay. Raises UnusableArrays."""
 Live = Callable[[], History | None]
 """Callback that returns the history that requests are added to, which is another object after it was restored; None
 where there is none."""
@@ -54,7 +59,7 @@ class PredictorKeeper:
         folder: Path | None,
         config: PredictionConfig,
         *,
-        horizon: int,
+        balance: BalanceConfig,
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
@@ -62,7 +67,7 @@ class PredictorKeeper:
         self._history_path = None if folder is None else folder / f"{named}.history.json"
         self._artifact_path = None if folder is None else folder / f"{named}.predictor.json"
         self._config = config
-        self._horizon = horizon
+        self._balance = balance
         self._clock = clock
         self._log = log.bind(pool=pool)
         self._saved = self._fitted = -1
@@ -71,6 +76,8 @@ class PredictorKeeper:
         self.failures = 0
         self.problem = ""
         """Last failure; empty after a success."""
+        self.gain: PredictionGain | None = None
+        """Gain of the last fit; None where there was too little to tell."""
 
     def restore(self) -> History:
         """Read the stored history before the gateway serves. One that cannot be read is logged and not used; the next
@@ -131,6 +138,7 @@ class PredictorKeeper:
             return
         try:
             artifact = await self._made(snapshot)
+            self.gain = await finish_in_thread(_gain, snapshot, artifact.arrays, self._config, self._balance)
             self._hand_over(artifact, take)
         except (ProcessFailed, StateUnusable, UnusableArrays, OSError) as error:
             self.failures += 1
@@ -143,7 +151,15 @@ class PredictorKeeper:
         self._log.info("predictor_fitted", kind=artifact.kind, requests=artifact.requests)
 
     def describe(self) -> dict[str, object]:
-        return {"kind": self._config.kind, "fits": self.fits, "failures": self.failures, "problem": self.problem}
+        gain = self.gain
+        return {
+            "kind": self._config.kind,
+            "fits": self.fits,
+            "failures": self.failures,
+            "problem": self.problem,
+            "predicted_error_steps": None if gain is None else gain.predicted_steps,
+            "unpredicted_error_steps": None if gain is None else gain.unpredicted_steps,
+        }
 
     # Parts
 
@@ -168,7 +184,8 @@ class PredictorKeeper:
         fresh_ns = artifact.fresh_for_ns(self._clock.wall_ns(), self._config.stale_after_ns)
         if not fresh_ns:
             raise ProcessFailed("what was fitted is too old")
-        take(artifact.arrays, self._clock.now_ns() + fresh_ns)
+        is_better = self.gain is not None and self.gain.is_better
+        take(artifact.arrays, self._clock.now_ns() + fresh_ns, is_better)
 
     def _is_worth_fitting(self, snapshot: Snapshot) -> bool:
         return len(snapshot.ended) >= self._config.requests_min and snapshot.added != self._fitted
@@ -179,7 +196,7 @@ class PredictorKeeper:
             return await finish_in_thread(_artifact_at, config.artifact)
         match config.kind:
             case PredictorKind.SURVIVAL | PredictorKind.EXACT_MATCH:
-                arrays = await finish_in_thread(_sorted, snapshot, config)
+                arrays = await finish_in_thread(_sorted, snapshot.ended, config)
             case PredictorKind.LEARNED:
                 return await self._grown(snapshot)
             case _:
@@ -193,7 +210,16 @@ class PredictorKeeper:
         await finish_in_thread(write_history, history, snapshot, self._wall_ahead_ns())
         self._saved = snapshot.added
         command = [sys.executable, "-m", "nightside", "fit", "predictor", "--background", "--kind", self._config.kind]
-        command += ["--horizon", str(self._horizon), "--history", str(history), "-o", str(artifact), "--held-out", "0"]
+        command += [
+            "--horizon",
+            str(self._balance.horizon_steps),
+            "--history",
+            str(history),
+            "-o",
+            str(artifact),
+            "--held-out",
+            "0",
+        ]
         await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
         return await finish_in_thread(_artifact_at, artifact)
 
@@ -208,7 +234,24 @@ def _artifact_at(path: Path) -> Artifact:
     return artifact
 
 
-def _sorted(snapshot: Snapshot, config: PredictionConfig) -> PredictorArrays:
+def _sorted(ended: Sequence[Ended], config: PredictionConfig) -> PredictorArrays:
     if config.kind is PredictorKind.EXACT_MATCH:
-        return fit_exact_match(snapshot.ended, config.key)
-    return fit_survival(each.output_tokens for each in snapshot.ended)
+        return fit_exact_match(ended, config.key)
+    return fit_survival(each.output_tokens for each in ended)
+
+
+def _gain(
+    snapshot: Snapshot, arrays: PredictorArrays, config: PredictionConfig, balance: BalanceConfig
+) -> PredictionGain | None:
+    """Gain on the newest requests, None where there are too few. What is sorted is fitted to the earlier ones alone for
+    that; trees and artifacts are used as they are, and trees have seen the newest ones. Raises UnusableArrays."""
+    split = split_in_time(snapshot, NEWEST_SHARE)
+    if len(snapshot.ended) < config.requests_min or not split.earlier or not split.later:
+        return None
+    if config.artifact is None and config.kind is not PredictorKind.LEARNED:
+        arrays = _sorted([ended for ended, _ in split.earlier], config)
+    estimator, horizon = make_estimator(arrays), balance.horizon_steps
+    if not estimator.answers_for(horizon):
+        return None
+    questions = questions_about(split.later, every_tokens=EVERY_TOKENS, questions_max=QUESTIONS_MAX)
+    return gain_of(estimator, questions, horizon, balance.confidence_min)

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.vocabulary import GatewayId
-from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
+from gateway.core.vocabulary import GatewayId, PoolName
+from gateway.features.expert_locality.config import ExpertLocalityConfig
 from gateway.features.expert_locality.files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
@@ -37,7 +37,7 @@ class LocalityKeeper:
     def __init__(
         self,
         gateway_id: GatewayId,
-        files: PoolLocalityConfig,
+        pool: PoolName,
         config: ExpertLocalityConfig,
         folder: Path | None,
         *,
@@ -45,11 +45,10 @@ class LocalityKeeper:
         log: FilteringBoundLogger,
     ) -> None:
         """Configure the keeper. `folder` is for artifacts that are fitted here; None where none are kept."""
-        self._files = files
         self._config = config
-        self._own = None if folder is None else folder / f"{gateway_id}.{quote(files.pool, safe='')}.eldr.json"
+        self._own = None if folder is None else folder / f"{gateway_id}.{quote(pool, safe='')}.eldr.json"
         self._clock = clock
-        self._log = log.bind(pool=files.pool)
+        self._log = log.bind(pool=pool)
         self._stamp: _Stamp | None = None
         """Stamp of the artifact file when it was last looked at."""
         self._taken: Comparer | None = None
@@ -93,11 +92,11 @@ class LocalityKeeper:
 
     async def _look_at_artifact(self, take: Take) -> None:
         try:
-            stamp = _stamp_of(self._files.artifact)
+            stamp = _stamp_of(self._config.artifact)
             if stamp == self._stamp:
                 return
             self._stamp = stamp
-            comparer = await finish_in_thread(read_comparer, self._files.artifact)
+            comparer = await finish_in_thread(read_comparer, self._config.artifact)
         except (StateUnusable, OSError) as error:
             if self._is_new(str(error)):
                 self._log.error("locality_artifact_rejected", reason=self.problem)
@@ -113,21 +112,21 @@ class LocalityKeeper:
             self._log.info("locality_artifact_applied", clusters=comparer.clusters)
 
     def _is_refit_due(self, now_ns: int) -> bool:
-        if self._files.calibration is None or self._own is None or not self._groups:
+        if self._config.calibration is None or self._own is None or not self._groups:
             return False
         clusters = 0 if self._taken is None else self._taken.clusters
         is_settled = now_ns - self._since_ns >= self._config.refit_after_ns
         return is_settled and self._groups not in (clusters, self._tried)
 
     async def _refit(self, groups: int, take: Take) -> None:
-        calibration, own = self._files.calibration, self._own
+        calibration, own = self._config.calibration, self._own
         assert calibration is not None, "checked before"
         assert own is not None, "checked before"
         self._tried = groups
         command = [sys.executable, "-m", "nightside", "fit", "eldr", "--background"]
         command += ["--calibration", str(calibration), "--workers", str(groups), "-o", str(own)]
         if self._taken is not None:
-            command += ["--previous", str(self._files.artifact)]
+            command += ["--previous", str(self._config.artifact)]
         try:
             await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
             comparer = await finish_in_thread(read_comparer, own)

@@ -24,7 +24,6 @@ from gateway.core.features.disaggregated.config import (
     BalanceConfig,
     DecodeConfig,
     DecodePolicyName,
-    LocalityConfig,
 )
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.tier import DecodeTier
@@ -212,7 +211,7 @@ class _World:
             policy=policy,
             bypass=policy not in LATE_POLICIES,
             balance=setting.balance,
-            locality=LocalityConfig(setting.band),
+            band=setting.band,
             pool_ttl_ns=_LEASE_NS,
             considered_max=0,
             room_margin=fleet.decode,

@@ -22,7 +22,7 @@ from gateway.core.features.disaggregated.predictors.history import Ended, Histor
 from gateway.core.features.disaggregated.projection import Projection
 from gateway.core.vocabulary import ReplicaId, RequestId
 from gateway.features.disaggregated.fit.fitting import FitRules, fit_predictor
-from gateway.features.disaggregated.fit.samples import split_in_time
+from gateway.features.disaggregated.samples import split_in_time
 from loadgen.figures import Figures
 from loadgen.pages import markdown
 from loadgen.studies.predictors.workloads import PredictorWorkload

@@ -30,6 +30,7 @@ class AttachRequest(_message.Message):
     TAKEN_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -46,6 +47,10 @@ class AttachRequest(_message.Message):
     def rejected(self) -> Global___Rejection: ...
     @_builtins.property
     def answer(self) -> Global___Answer: ...
+    @_builtins.property
+    def alive(self) -> Global___Alive:
+        """A controller that does not know it passes it over."""
+
     def __init__(
         self,
         *,
@@ -56,12 +61,13 @@ class AttachRequest(_message.Message):
         taken: Global___ControlVersion | None = ...,
         rejected: Global___Rejection | None = ...,
         answer: Global___Answer | None = ...,
+        alive: Global___Alive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer", "alive"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -238,6 +244,7 @@ class Announcement(_message.Message):
     LATITUDE_FIELD_NUMBER: _builtins.int
     LONGITUDE_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    ABILITIES_FIELD_NUMBER: _builtins.int
     peer_address: _builtins.str
     """HOST:PORT of its own listener for other gateways."""
     health_url: _builtins.str
@@ -254,6 +261,10 @@ class Announcement(_message.Message):
         is read from, never by value.
         """
 
+    @_builtins.property
+    def abilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Requirements of other gateways' pools that it meets, such as "connector nixl" or "decode_policy br_h"."""
+
     def __init__(
         self,
         *,
@@ -263,10 +274,11 @@ class Announcement(_message.Message):
         latitude: _builtins.float | None = ...,
         longitude: _builtins.float | None = ...,
         replicas: _abc.Iterable[_builtins.str] | None = ...,
+        abilities: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_latitude", b"_latitude", "_longitude", b"_longitude", "latitude", b"latitude", "longitude", b"longitude"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latitude", b"_latitude", "_longitude", b"_longitude", "client_addresses", b"client_addresses", "health_url", b"health_url", "latitude", b"latitude", "longitude", b"longitude", "peer_address", b"peer_address", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latitude", b"_latitude", "_longitude", b"_longitude", "abilities", b"abilities", "client_addresses", b"client_addresses", "health_url", b"health_url", "latitude", b"latitude", "longitude", b"longitude", "peer_address", b"peer_address", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__latitude: _TypeAlias = _typing.Literal["latitude"]  # noqa: Y015
     _WhichOneofArgType__latitude: _TypeAlias = _typing.Literal["_latitude", b"_latitude"]  # noqa: Y015
@@ -362,6 +374,7 @@ class Report(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     FORWARDS_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     open_requests: _builtins.int
     """Requests that wait or run here."""
     @_builtins.property
@@ -382,6 +395,10 @@ class Report(_message.Message):
     def totals(self) -> Global___Totals:
         """Absent from gateways that do not count so yet."""
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]:
+        """Granted replicas of other gateways that cannot be served as they are described."""
+
     def __init__(
         self,
         *,
@@ -391,14 +408,37 @@ class Report(_message.Message):
         load: Global___GatewayLoad | None = ...,
         forwards: _abc.Iterable[Global___ForwardsTo] | None = ...,
         totals: Global___Totals | None = ...,
+        left_out: _abc.Iterable[Global___LeftOut] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers", "totals", b"totals", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "left_out", b"left_out", "load", b"load", "open_requests", b"open_requests", "peers", b"peers", "totals", b"totals", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class LeftOut(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOut: _TypeAlias = LeftOut  # noqa: Y015
 
 @_typing.final
 class Totals(_message.Message):
@@ -819,6 +859,7 @@ class Area(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     IS_CLOSED_FIELD_NUMBER: _builtins.int
+    FURTHER_FIELD_NUMBER: _builtins.int
     region: _builtins.str
     jurisdiction: _builtins.str
     why: _builtins.str
@@ -832,6 +873,10 @@ class Area(_message.Message):
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """CIDRs of the clients who are there."""
 
+    @_builtins.property
+    def further(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the addresses that are of a gateway in a further region: at most one of each IP version."""
+
     def __init__(
         self,
         *,
@@ -842,10 +887,11 @@ class Area(_message.Message):
         why: _builtins.str = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
         is_closed: _builtins.bool = ...,
+        further: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "gateways", b"gateways", "is_closed", b"is_closed", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "further", b"further", "gateways", b"gateways", "is_closed", b"is_closed", "jurisdiction", b"jurisdiction", "networks", b"networks", "region", b"region", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,7 +47,7 @@ class ControlServiceServicer:
     def Attach(self, request_iterator, context):
         """One stream for as long as a gateway runs. The gateway's first message is `hello`; the controller answers with a
         snapshot at once, with another one whenever something changed, and with `alive` in between. The gateway answers each
-        snapshot with `taken` or `rejected`, in order.
+        snapshot with `taken` or `rejected`, in order, and sends `alive` between its reports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class ControlServiceStub:
     Attach: _grpc.StreamStreamMultiCallable[_control_pb2.AttachRequest, _control_pb2.AttachResponse]
     """One stream for as long as a gateway runs. The gateway's first message is `hello`; the controller answers with a
     snapshot at once, with another one whenever something changed, and with `alive` in between. The gateway answers each
-    snapshot with `taken` or `rejected`, in order.
+    snapshot with `taken` or `rejected`, in order, and sends `alive` between its reports.
     """
 
 @_typing.type_check_only
@@ -43,7 +43,7 @@ class ControlServiceAsyncStub(ControlServiceStub):
     Attach: _aio.StreamStreamMultiCallable[_control_pb2.AttachRequest, _control_pb2.AttachResponse]  # type: ignore[assignment]
     """One stream for as long as a gateway runs. The gateway's first message is `hello`; the controller answers with a
     snapshot at once, with another one whenever something changed, and with `alive` in between. The gateway answers each
-    snapshot with `taken` or `rejected`, in order.
+    snapshot with `taken` or `rejected`, in order, and sends `alive` between its reports.
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -55,7 +55,7 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_control_pb2.AttachResponse], _abc.AsyncIterator[_control_pb2.AttachResponse]]:
         """One stream for as long as a gateway runs. The gateway's first message is `hello`; the controller answers with a
         snapshot at once, with another one whenever something changed, and with `alive` in between. The gateway answers each
-        snapshot with `taken` or `rejected`, in order.
+        snapshot with `taken` or `rejected`, in order, and sends `alive` between its reports.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -46,7 +46,10 @@ class SubscribeRequest(_message.Message):
 
     GATEWAY_ID_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
+    TAKES_SIGNS_OF_LIFE_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
+    takes_signs_of_life: _builtins.bool
+    """The subscriber takes signs of life."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -54,10 +57,11 @@ class SubscribeRequest(_message.Message):
         *,
         gateway_id: _builtins.str = ...,
         place: Global___Place | None = ...,
+        takes_signs_of_life: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id", "place", b"place"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id", "place", b"place", "takes_signs_of_life", b"takes_signs_of_life"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,6 +87,7 @@ class SubscribeResponse(_message.Message):
     POOL_LOADS_FIELD_NUMBER: _builtins.int
     WAYS_FIELD_NUMBER: _builtins.int
     ACCEPTS_FIELD_NUMBER: _builtins.int
+    IS_SIGN_OF_LIFE_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -93,6 +98,8 @@ class SubscribeResponse(_message.Message):
     control_term: _builtins.int
     """Of the newest snapshot of a controller that it serves by; zeros: none. `assignment_version` is its own count."""
     control_version: _builtins.int
+    is_sign_of_life: _builtins.bool
+    """Only a sign of life: all else is empty, and the last heartbeat still holds."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     @_builtins.property
@@ -142,10 +149,11 @@ class SubscribeResponse(_message.Message):
         pool_loads: _abc.Iterable[Global___PoolLoad] | None = ...,
         ways: _abc.Iterable[Global___Way] | None = ...,
         accepts: _abc.Iterable[_builtins.str] | None = ...,
+        is_sign_of_life: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "accepts", b"accepts", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "pool_loads", b"pool_loads", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses", "ways", b"ways"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "accepts", b"accepts", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "is_sign_of_life", b"is_sign_of_life", "place", b"place", "policy_digest", b"policy_digest", "pool_loads", b"pool_loads", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,7 +65,8 @@ class PeerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Subscribe(self, request, context):
-        """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second.
+        """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second; in between, for a
+        subscriber that takes them, signs of life.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

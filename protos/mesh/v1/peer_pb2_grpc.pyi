@@ -32,7 +32,9 @@ class PeerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
     Subscribe: _grpc.UnaryStreamMultiCallable[_peer_pb2.SubscribeRequest, _peer_pb2.SubscribeResponse]
-    """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second."""
+    """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second; in between, for a
+    subscriber that takes them, signs of life.
+    """
     Ping: _grpc.UnaryUnaryMultiCallable[_peer_pb2.PingRequest, _peer_pb2.PingResponse]
     """Measures the round trip."""
     Exchange: _grpc.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]
@@ -50,7 +52,9 @@ class PeerServiceStub:
 class PeerServiceAsyncStub(PeerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Subscribe: _aio.UnaryStreamMultiCallable[_peer_pb2.SubscribeRequest, _peer_pb2.SubscribeResponse]  # type: ignore[assignment]
-    """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second."""
+    """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second; in between, for a
+    subscriber that takes them, signs of life.
+    """
     Ping: _aio.UnaryUnaryMultiCallable[_peer_pb2.PingRequest, _peer_pb2.PingResponse]  # type: ignore[assignment]
     """Measures the round trip."""
     Exchange: _aio.StreamStreamMultiCallable[_peer_pb2.ExchangeRequest, _peer_pb2.ExchangeResponse]  # type: ignore[assignment]
@@ -71,7 +75,9 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _peer_pb2.SubscribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_peer_pb2.SubscribeResponse], _abc.AsyncIterator[_peer_pb2.SubscribeResponse]]:
-        """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second."""
+        """Heartbeats of the called gateway: on change, at most every 100 ms, and as a keep-alive every second; in between, for a
+        subscriber that takes them, signs of life.
+        """
 
     @_abc_1.abstractmethod
     def Ping(

@@ -19,7 +19,7 @@ from gateway.core.vocabulary import RegionName
 from loadgen.round_trips import parse_round_trips
 from loadgen.wan import Wan
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
-from tests.support.controlled import ADDRESSES, OPEN, PLACES, Controlled, controlled, watched
+from tests.support.controlled import ADDRESSES, NAMED, OPEN, PLACES, Controlled, controlled, watched
 from tests.support.controllers import QUICK
 from tests.support.core import US
 from tests.support.gateways import until, write_policy
@@ -59,8 +59,8 @@ async def test_a_killed_gateway_is_stood_in_for_where_policies_allow_and_gets_ev
         for name in ("us-1", "eu-1"):
             await mesh.start_gateway(name)
         await mesh.settled()
-        for name, address in ADDRESSES.items():
-            await mesh.until_told(name, address)
+        for name, named in NAMED.items():
+            await mesh.until_told(name, *(ADDRESSES[each] for each in named))
         await seen.until_answered("us-1", "eu-1")
     seen.check(died=("us-1", "eu-1"))
 
@@ -70,7 +70,7 @@ async def test_with_the_controller_killed_everything_goes_on_and_its_return_move
     async with watched(mesh) as seen:
         await mesh.kill("controller")
         await seen.until_answered("us-1", "ap-1")
-        await mesh.until_told("us-1", ADDRESSES["us-1"])
+        await mesh.until_told("us-1", ADDRESSES["us-1"], ADDRESSES["ap-1"])
         assert (await mesh.start_controller()).term == 2
         await mesh.settled()
         await seen.until_answered("us-1", "ap-1")
@@ -218,7 +218,7 @@ async def test_with_a_store_that_is_damaged_read_only_or_lost_gateways_go_on_by_
         await mesh.start_controller()
         await mesh.settled()
         assert (await mesh.state())["term"] > 2
-        await mesh.until_told("us-1", ADDRESSES["us-1"])
+        await mesh.until_told("us-1", ADDRESSES["us-1"], ADDRESSES["ap-1"])
         await seen.until_answered("us-1", "ap-1")
     seen.check()
 

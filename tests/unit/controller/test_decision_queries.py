@@ -11,9 +11,10 @@ from controller.links import Link, Links
 from gateway.core.vocabulary import GatewayId
 from mesh.control.vocabulary import QuestionAnswer
 from mesh.page.rows import DecisionShown, SideShown
+from mesh.silence import SilenceDetector
 from tests.fakes.attached import hello
 from tests.support.clock import StillClock
-from tests.support.core import EU, US
+from tests.support.core import EU, SECOND, US
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
 
@@ -21,7 +22,7 @@ US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
 def two_links() -> Links:
     links = Links()
     for name, place in (("us-1", US), ("eu-1", EU)):
-        link = Link(hello(name, place), 0)
+        link = Link(hello(name, place), 0, SilenceDetector(SECOND))
         link.is_registered = True
         links.put(link)
     return links

@@ -58,6 +58,7 @@ def a_life() -> list[ControllerStep]:
     told.tell(events.FreezeOrdered("maintenance"))
     told.tell(events.FreezeLifted())
     told.kill("us")
+    told.tell(events.GrantsLeftOut(GatewayId("eu"), ((ReplicaId("us-r0"), "no key"),)))
     told.wait(10 * SECOND)
     told.kill("eu")
     told.kill("ap")
@@ -124,8 +125,8 @@ async def test_a_core_that_fails_leaves_a_tail_and_a_story_that_fails_again(tmp_
 
 NAMES = [
     *("ControllerConfigApplied", "ControllerTimePassed", "FreezeLifted", "FreezeOrdered", "GatewayConnected"),
-    *("GatewayDisconnected", "GatewayProbed", "NarrowingApplied", "PeersHeard", "PolicyAccepted", "RegistryApplied"),
-    "StateRestored",
+    *("GatewayDisconnected", "GatewayProbed", "GrantsLeftOut", "NarrowingApplied", "PeersHeard", "PolicyAccepted"),
+    *("RegistryApplied", "StateRestored"),
     *("Assign", "KeepOwners", "KeepPolicy", "PublishRecords", "StartRecovery", "TellCondition", "TellFrozen"),
     "TellOrphans",
 ]

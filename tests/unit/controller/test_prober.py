@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec.structs import replace
 
+from controller import prober
 from controller.config import GatewayProbeConfig
 from controller.core.events import Event, GatewayProbed
-from controller.prober import GatewayProber
+from controller.prober import APART_MIN_NS, GatewayProber, ProbePace
 from controller.registry import Registry, registry_of
 from tests.fakes.attached import hello
 from tests.support.core import EU, REGIONS, US
@@ -137,6 +139,104 @@ async def test_one_whose_stream_is_lost_is_asked_at_once_and_one_that_goes_is_as
             probed.registry = registry_of({}, REGIONS)
             probed.prober.look()
             await until(lambda: not probed.prober._targets)
+
+
+class TestPace:
+    CONFIG = GatewayProbeConfig(interval_ns=300_000_000, timeout_ns=1_000_000_000)
+
+    def test_however_urgent_two_do_not_start_at_once(self) -> None:
+        pace = ProbePace()
+        assert pace.wait_ns(0, self.CONFIG) == 0
+        pace.start(0)
+        pace.end()
+        assert pace.wait_ns(1, self.CONFIG) == APART_MIN_NS - 1
+        assert pace.wait_ns(APART_MIN_NS, self.CONFIG) == 0
+        assert pace.wait_ns(1, replace(self.CONFIG, interval_ns=50)) == 49, "intervals may be shorter"
+
+    def test_no_more_run_than_start_within_a_time_out(self) -> None:
+        pace = ProbePace()
+        for number in range(4):
+            at_ns = number * APART_MIN_NS
+            assert pace.wait_ns(at_ns, self.CONFIG) == 0
+            pace.start(at_ns)
+        assert pace.wait_ns(10**12, self.CONFIG) == APART_MIN_NS
+        pace.end()
+        assert pace.wait_ns(10**12, self.CONFIG) == 0
+
+    def test_what_an_older_one_found_is_no_news(self) -> None:
+        pace = ProbePace()
+        first, second, third = (pace.start(number) for number in range(3))
+        assert [pace.is_news(each) for each in (second, first, third)] == [True, False, True]
+
+
+class Asked:
+    """Answers of gateways in place of their hosts': the first probe hangs until it is let go, and then fails; the
+    others find the gateway well."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, first_hangs: bool = False) -> None:
+        self.count = 0
+        self.let_go = asyncio.Event()
+        self.has_first_ended = False
+        self._first_hangs = first_hangs
+        monkeypatch.setattr(GatewayProber, "_ask", self._answer)
+
+    async def _answer(self, *_: object) -> object:
+        self.count += 1
+        if self.count > 1 or not self._first_hangs:
+            return None
+        await self.let_go.wait()
+        self.has_first_ended = True
+        return prober._Fault("ill")
+
+
+async def test_each_change_calls_for_a_probe_of_who_has_no_stream_and_nobody_is_flooded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prober, "APART_MIN_NS", 3600 * 10**9)
+    asked, probed = Asked(monkeypatch), Probed(GatewayProbeConfig(interval_ns=3600 * 10**9, timeout_ns=7200 * 10**9))
+    async with probed.running():
+        for number in range(20):
+            name = f"us-{number}"
+            probed.register(name, "http://192.0.2.1/health")
+            await until(lambda name=name: len(probed.of(name)) == 1)  # type: ignore[misc]
+    assert asked.count == len(probed.said) == 20
+
+
+async def test_one_that_hangs_is_asked_so_often_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prober, "APART_MIN_NS", 1)
+    running = most = ended = 0
+
+    async def hang(*_: object) -> None:
+        nonlocal running, most, ended
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            running -= 1
+            ended += 1
+
+    monkeypatch.setattr(GatewayProber, "_ask", hang)
+    probed = Probed(GatewayProbeConfig(interval_ns=1_000_000_000, timeout_ns=2_500_000_000))
+    async with probed.running():
+        probed.register("us-1", "http://192.0.2.1/health")
+
+        def has_asked_often() -> bool:
+            probed.prober.look()
+            return ended > 20
+
+        await until(has_asked_often)
+    assert most == 3
+
+
+async def test_a_result_older_than_one_that_is_known_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, probed = Asked(monkeypatch, first_hangs=True), Probed(replace(QUICK, timeout_ns=3600 * 10**9))
+    async with probed.running():
+        probed.register("us-1", "http://192.0.2.1/health")
+        await until(lambda: len(probed.said) > 0)
+        asked.let_go.set()
+        await until(lambda: asked.has_first_ended)
+    assert {each.healthy for each in probed.said} == {True}
 
 
 async def test_without_a_url_its_stream_is_all_that_speaks_for_it() -> None:

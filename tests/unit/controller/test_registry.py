@@ -63,13 +63,26 @@ def test_members_of_a_disaggregated_pool_move_together() -> None:
         json.dumps(engine | {"id": "w", "pool": ["disaggregated"]}),
     )
     registry = with_hellos(with_replicas(hello("us-1", US), *texts))
-    assert [(each.replica_id, each.pool) for each in registry.replica_entries] == [
-        ("p", "chat"),
-        ("d", "chat"),
-        ("u", ""),
-        ("v", ""),
-        ("w", ""),
+    nixl = frozenset({"connector nixl"})
+    assert [(each.replica_id, each.pool, each.part, each.needs) for each in registry.replica_entries] == [
+        ("p", "chat", "prefill", nixl),
+        ("d", "chat", "decode", nixl),
+        ("u", "", "", frozenset()),
+        ("v", "", "", frozenset()),
+        ("w", "", "", frozenset()),
     ]
+
+
+def test_a_pools_named_policy_is_needed_by_its_adopter_and_what_a_gateway_can_is_known() -> None:
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode": {"policy": "br_h"}}
+    text = json.dumps(json.loads(replica_document("p")) | {"pool": pool, "role": "prefill"})
+    said = with_replicas(hello("us-1", US), text)
+    said = replace(said, announcement=replace(said.announcement, abilities=("connector nixl",)))
+    registry = with_hellos(said)
+    (entry,) = registry.replica_entries
+    assert entry.needs == {"connector nixl", "decode_policy br_h"}
+    (gateway,) = registry_of(registry.texts, REGIONS).gateway_entries
+    assert gateway.abilities == {"connector nixl"}
 
 
 def test_a_replica_that_two_announce_is_the_earlier_ones_also_after_a_restart() -> None:

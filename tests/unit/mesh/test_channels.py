@@ -7,7 +7,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from mesh.channels import status_in_words
+from controller.config import LinkConfig
+from gateway.config.sections import ControlConfig, PeeringConfig
+from mesh.channels import LinkSettings, status_in_words
 
 REASON = "a newer one has come"
 REASON_LOST = "it closed the stream while something was written to it, and its reason is lost"
@@ -60,3 +62,8 @@ async def test_a_stream_that_ends_while_it_is_written_to_may_have_lost_its_reaso
     finally:
         await server.stop(0)
     assert seen <= {REASON_LOST, f"ABORTED: {REASON}"}
+
+
+@pytest.mark.parametrize("link", [PeeringConfig(), ControlConfig(), LinkConfig()])
+def test_a_dead_connection_breaks_within_seven_seconds(link: LinkSettings) -> None:
+    assert 0 < link.keepalive_interval_ns + link.keepalive_timeout_ns <= 7_000_000_000

@@ -22,6 +22,7 @@ from tests.support.region_files import SMALLEST, region_faults
         (("replicas", 3, "tls", "cafile"), "ca_file"),
         (("peers", 0, "adress"), "address"),
         (("body_max",), "limits.body_max"),
+        (("locality",), "pools[].expert_locality"),
         (("limits", "keep_alive_comment"), "keep_alive_comments"),
         (("colour",), None),
         (("nowhere", "at", "all"), None),

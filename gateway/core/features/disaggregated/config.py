@@ -1,4 +1,5 @@
-"""Config of a pool's decode tier: the policies that exist, and the connectors that each can be used with.
+"""Config of a pool's decode tier: the policies that exist, and the connectors that each can be used with. A pool's
+description carries it as text.
 
 This module checks settings and makes no decisions.
 """
@@ -7,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, json
+from msgspec.structs import replace
 
-from gateway.core.vocabulary import Connector, Word
+from gateway.core.vocabulary import Connector, PoolSpec, Word
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
+_KEY = "decode"
+"""Key of a pool's description that holds its `DecodeConfig`."""
+_LOCALITY_KEY = "expert_locality"
+"""Key of a pool's description that names an artifact of expert locality."""
 
 
 class DecodePolicyName(Word):
@@ -59,18 +65,12 @@ class BalanceConfig(Struct, frozen=True):
     """Count down predictions of requests assumed to stay as well, as the paper does."""
 
 
-class LocalityConfig(Struct, frozen=True):
-    """Settings of `DecodePolicyName.ELDR` and `DecodePolicyName.BR_H_LOCAL`."""
-
-    band: float = 0.1
-    """Band τ: workers whose centroid's cosine is at most this below the nearest one's count as near; 0: only the
-    nearest, 1: every worker."""
-
-
 class DecodeConfig(Struct, frozen=True):
-    """Admission of prefilled requests to decode workers of disaggregated pools."""
+    """Admission of prefilled requests to the decode workers of a disaggregated pool."""
 
-    policy: DecodePolicyName = DecodePolicyName.JOIN_SHORTEST_QUEUE
+    policy: DecodePolicyName | None = None
+    """Policy that chooses decode workers. None: `eldr` where the pool names an artifact of expert locality, `br_h`
+    where the predictor foresees loads better than none, else `br_0`."""
     tick_interval_ns: int = 10 * _MILLISECOND_NS
     """Least interval between ticks; entries are admitted together at a tick."""
     admissions_max: int = 64
@@ -92,11 +92,57 @@ class DecodeConfig(Struct, frozen=True):
     considered_max: int = 5
     """Workers recorded with each admission, for `explain`; 0 records none."""
     balance: BalanceConfig = BalanceConfig()
-    locality: LocalityConfig = LocalityConfig()
+    band: float = 0.1
+    """Band τ of `eldr` and `br_h_local`: workers whose centroid's cosine is at most this below the nearest one's count
+    as near; 0: only the nearest, 1: every worker."""
 
     @property
     def sends_at_once(self) -> bool:
         return self.bypass or self.policy is DecodePolicyName.ELDR
+
+
+class PolicySource(Word):
+    """Reason for a pool's decode policy."""
+
+    DESCRIPTION = "description"
+    ARTIFACT = "artifact"
+    PREDICTOR = "predictor"
+    DEFAULT = "default"
+
+
+_USUAL = {
+    DecodePolicyName.ELDR: PolicySource.ARTIFACT,
+    DecodePolicyName.BR_H: PolicySource.PREDICTOR,
+    DecodePolicyName.BR_0: PolicySource.DEFAULT,
+}
+"""Policies of pools that name none, each with its reason."""
+
+
+def decode_of(spec: PoolSpec, *, foresees: bool = False) -> DecodeConfig:
+    """Settings of a pool, with the policy that it uses where it names none. `foresees`: the pool's predictor foresees
+    loads better than expecting every request to stay."""
+    config = written_decode(spec)
+    if config.policy is not None:
+        return config
+    if _LOCALITY_KEY in dict(spec.features):
+        return replace(config, policy=DecodePolicyName.ELDR)
+    ahead = replace(config, policy=DecodePolicyName.BR_H)
+    if foresees and spec.connector is not None and _is_usable(ahead, spec.connector):
+        return ahead
+    return replace(config, policy=DecodePolicyName.BR_0)
+
+
+def policy_source(spec: PoolSpec, config: DecodeConfig) -> PolicySource:
+    """Reason why the pool has the policy of `config`."""
+    if config.policy is None or written_decode(spec).policy is not None:
+        return PolicySource.DESCRIPTION
+    return _USUAL[config.policy]
+
+
+def written_decode(spec: PoolSpec) -> DecodeConfig:
+    """Settings of a pool as they are written, maybe without a policy."""
+    text = dict(spec.features).get(_KEY)
+    return DecodeConfig() if text is None else json.decode(text, type=DecodeConfig)
 
 
 LOOKS_AHEAD = frozenset({DecodePolicyName.BR_H, DecodePolicyName.BR_H_LOCAL})
@@ -123,6 +169,14 @@ def check_decode(config: DecodeConfig, connector: Connector) -> None:
         raise ValueError(f"{key} {fault}")
 
 
+def _is_usable(config: DecodeConfig, connector: Connector) -> bool:
+    try:
+        check_decode(config, connector)
+    except ValueError:
+        return False
+    return True
+
+
 def out_of_bounds(config: DecodeConfig) -> Iterator[tuple[str, str]]:
     """Yield (key, fault) for each setting that no tick could work with, or that would make ticks unboundedly slow."""
     balance = config.balance
@@ -138,7 +192,7 @@ def out_of_bounds(config: DecodeConfig) -> Iterator[tuple[str, str]]:
         ("balance.discount", balance.discount, 0.001, 1),
         ("balance.confidence_min", balance.confidence_min, 0, 1),
         ("balance.refresh_tokens", balance.refresh_tokens, 1, 1_000),
-        ("locality.band", config.locality.band, 0, 1),
+        ("band", config.band, 0, 1),
     )
     for key, number, least, most in bounds:
         if not least <= number <= most:

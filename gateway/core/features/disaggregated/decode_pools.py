@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.core.features.disaggregated.admissions import DecodeAdmission
-from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.features.disaggregated.config import DecodeConfig, PolicySource, decode_of, policy_source
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
@@ -54,12 +54,21 @@ _HALF_OPEN: Final = BreakerState.HALF_OPEN
 class DecodePool:
     """One disaggregated pool. Its loads and queue of prefilled requests are in the tier."""
 
-    __slots__ = ("heard", "in_prefill", "predictor", "since_ns", "spec", "tier", "timer", "workers")
+    __slots__ = (
+        "config",
+        "heard",
+        "in_prefill",
+        "predictor",
+        "since_ns",
+        "spec",
+        "tier",
+        "timer",
+        "workers",
+    )
 
     def __init__(
         self,
         spec: PoolSpec,
-        config: DecodeConfig,
         rng: random.Random,
         predictor: FittedPredictor,
         since_ns: int,
@@ -67,11 +76,12 @@ class DecodePool:
         policies: DecodePolicies,
     ) -> None:
         self.spec = spec
+        self.config: DecodeConfig = decode_of(spec, foresees=predictor.is_better)
         self.since_ns = since_ns
         self.predictor = predictor
         """Predictor of output lengths. It records ended requests whether or not the policy uses it, and outlives the
         pool."""
-        self.tier = DecodeTier(config, spec, rng, self.predictor, policies=policies)
+        self.tier = DecodeTier(self.config, spec, rng, self.predictor, policies=policies)
         self.timer = Timer(TimerKind.FEATURE, f"decode {spec.name}")
         self.workers = 0
         """Mask of the pool's decode workers."""
@@ -86,13 +96,23 @@ class DecodePool:
         assert self.spec.connector is not None, "checked with the config"
         return self.spec.connector.is_sequential
 
+    @property
+    def policy_by(self) -> PolicySource:
+        return policy_source(self.spec, self.config)
+
+    def configure(self, spec: PoolSpec, now_ns: int) -> None:
+        """Take in a changed description. The requests in the pool stay."""
+        self.spec = spec
+        self.config = decode_of(spec, foresees=self.predictor.is_better)
+        self.predictor.look_ahead(self.config.balance.horizon_steps)
+        self.tier.configure(self.config, spec, now_ns)
+
 
 class DecodePools:
     """All disaggregated pools, by name. Empty in a gateway whose pools are unified, which then pays nothing for it."""
 
     def __init__(
         self,
-        config: DecodeConfig,
         replicas: Replicas,
         timers: Timers,
         rng: random.Random,
@@ -100,7 +120,6 @@ class DecodePools:
     ) -> None:
         """`policies` tells the decode policies that there are, whenever a pool is made."""
         self._policies = policies
-        self._config = config
         self._replicas = replicas
         self._timers = timers
         self._rng = rng
@@ -129,33 +148,29 @@ class DecodePools:
         predictor = self._predictors.get(name)
         return None if predictor is None else predictor.history
 
-    # Changes
+    def horizon_of(self, name: PoolName) -> int | None:
+        """Horizon that arrays for a pool's predictor are fitted for, in steps. None: the pool has no predictor."""
+        predictor = self._predictors.get(name)
+        return None if predictor is None else predictor.horizon
 
-    def configure(self, config: DecodeConfig, now_ns: int) -> None:
-        if config == self._config:
-            return
-        self._config = config
-        for predictor in self._predictors.values():
-            predictor.look_ahead(config.balance.horizon_steps)
-        for pool in self:
-            pool.tier.configure(config, pool.spec, now_ns)
-        self.look_again(now_ns)
+    # Changes
 
     def assign(
         self, specs: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int
     ) -> list[DecodePool]:
         """Replace the pools and their workers. Returns the pools that are gone, with the requests still in them. A pool
-        of which only sizes changed is kept with all that it knows."""
+        of which only sizes or settings changed is kept with all that it knows."""
         wanted = {spec.name: spec for spec in specs if spec.kind is PoolKind.DISAGGREGATED}
         gone = [pool for name, pool in self._pools.items() if not _is_same(pool.spec, wanted.get(name))]
         for pool in gone:
             self._timers.cancel(pool.timer)
             del self._pools[pool.spec.name]
             self._replicas.pool_is_full(pool.spec.name, now_ns, is_full=False)
+            self._replicas.limit_prefill_kv(pool.spec.name, None, now_ns)
         for pool in self:
             if pool.spec != (spec := wanted[pool.spec.name]):
-                pool.spec = spec
-                pool.tier.configure(self._config, spec, now_ns)
+                pool.configure(spec, now_ns)
+                self._replicas.limit_prefill_kv(spec.name, pool.config.prefill_kv_max_share, now_ns)
         for state in left:
             if (kept := self._decoding_for(state)) is not None:
                 kept.tier.leave(state.spec.replica_id)
@@ -166,7 +181,9 @@ class DecodePools:
         fresh = [name for name in wanted if name not in self._pools]
         for name in fresh:
             predictor = self._predictor_of(name)
-            pool = DecodePool(wanted[name], self._config, self._rng, predictor, now_ns, policies=self._policies())
+            pool = DecodePool(wanted[name], self._rng, predictor, now_ns, policies=self._policies())
+            predictor.look_ahead(pool.config.balance.horizon_steps)
+            self._replicas.limit_prefill_kv(name, pool.config.prefill_kv_max_share, now_ns)
             self._pools[name] = pool
             pool.tier.seats.take(*self._artifacts.get(name, ("", 0)))
         self._forget_predictors()
@@ -183,19 +200,30 @@ class DecodePools:
         self.look_again(now_ns)
         return gone
 
-    def restore(self, name: PoolName, history: History) -> None:
+    def restore(self, name: PoolName, history: History, horizon_steps: int) -> None:
         """Restore the history that was recorded before this process began, for a pool that may be assigned later. A
         second restore of the same pool is ignored."""
         predictor = self._predictor_of(name)
+        if name not in self._pools:
+            predictor.look_ahead(horizon_steps)
         if not predictor.is_restored:
             predictor.restore(history)
             self._forget_predictors()
 
-    def take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
-        """Hand fitted arrays to a pool's predictor, valid until `until_ns`. Raises UnusableArrays."""
+    def take(
+        self, name: PoolName, arrays: PredictorArrays, until_ns: int, now_ns: int, *, is_better: bool = False
+    ) -> None:
+        """Hand fitted arrays to a pool's predictor, valid until `until_ns`. A pool that names no policy looks ahead
+        with arrays that are better than none. Raises UnusableArrays."""
         predictor = self._predictors.get(name)
-        if predictor is not None:
-            predictor.take(arrays, until_ns)
+        if predictor is None:
+            return
+        predictor.take(arrays, until_ns)
+        predictor.is_better = is_better
+        pool = self._pools.get(name)
+        if pool is not None and decode_of(pool.spec, foresees=is_better) != pool.config:
+            pool.configure(pool.spec, now_ns)
+            self.look_again(now_ns)
 
     def take_artifact(self, name: PoolName, digest: str, clusters: int, now_ns: int) -> None:
         """Replace the artifact that tells how near a request's experts are to each decode worker's; an empty digest
@@ -295,7 +323,7 @@ class DecodePools:
     def _predictor_of(self, name: PoolName) -> FittedPredictor:
         predictor = self._predictors.get(name)
         if predictor is None:
-            predictor = FittedPredictor(self._config.balance.horizon_steps, History(_ENDED_MAX))
+            predictor = FittedPredictor(DecodeConfig().balance.horizon_steps, History(_ENDED_MAX))
             self._predictors[name] = predictor
         return predictor
 
@@ -321,13 +349,14 @@ class DecodePools:
 
 
 def _is_same(spec: PoolSpec, wanted: PoolSpec | None) -> bool:
-    """True if the specs differ in nothing but sizes, which a tier can be told of."""
+    """True if the specs differ in nothing but sizes and settings, which a tier can be told of."""
     return wanted is not None and spec == replace(
         wanted,
         decode_batch_max=spec.decode_batch_max,
         kv_tokens=spec.kv_tokens,
         context_tokens_max=spec.context_tokens_max,
         lease_ns=spec.lease_ns,
+        features=spec.features,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
@@ -22,6 +23,8 @@ class DecodeHistoryRestored(FeatureEvent, frozen=True):
     """Requests ever recorded, with those not kept."""
     ended_max: int
     """Number of requests to remember from this event on."""
+    horizon_steps: int = BalanceConfig().horizon_steps
+    """Horizon of the pool's predictor until the pool is assigned."""
 
 
 class PredictorFitted(FeatureEvent, frozen=True):
@@ -33,6 +36,8 @@ class PredictorFitted(FeatureEvent, frozen=True):
     survival: SurvivalArrays | None = None
     exact_match: ExactMatchArrays | None = None
     learned: LearnedArrays | None = None
+    is_better: bool = False
+    """The arrays foresee loads better than expecting every request to stay, on the history that they were fitted to."""
 
     @property
     def arrays(self) -> PredictorArrays:

@@ -7,15 +7,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from gateway.core.config import all_of
 from gateway.core.features.disaggregated.admissions import DecodeAdmission, DecodeFigures
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
-from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import SampleProgress
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded, ProgressSampled
 from gateway.core.kernel.feature import Feature
@@ -70,9 +67,7 @@ class Disaggregated(Feature):
     def __init__(self, core: Kernel) -> None:
         self._core = core
         rng = random.Random(core.seed)
-        config = DecodeConfig()
-        core.replicas.limit_prefill_kv(config.prefill_kv_max_share, now_ns=0)
-        self._pools = DecodePools(config, core.replicas, core.timers, rng, self._policies)
+        self._pools = DecodePools(core.replicas, core.timers, rng, lambda: decode_policies_of(core))
         self._gone: list[DecodePool] = []
         """Pools that the latest assignment has taken away, until their requests are queued again."""
 
@@ -85,13 +80,13 @@ class Disaggregated(Feature):
 
     # Inputs
 
-    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:
         """Take in what teaches the decode tier: history, predictors and progress."""
         match event:
             case DecodeHistoryRestored():
-                self._pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
+                self._pools.restore(event.pool, History(event.ended_max, event.ended, event.added), event.horizon_steps)
             case PredictorFitted():
-                self._pools.take(event.pool, event.arrays, event.until_ns)
+                self._pools.take(event.pool, event.arrays, event.until_ns, now_ns, is_better=event.is_better)
             case ProgressSampled():
                 self._progressed(event)
             case _:
@@ -106,11 +101,6 @@ class Disaggregated(Feature):
                 request = self._core.requests[each.request_id]
                 for feature in self._core.hooks.progressed:
                     feature.progressed(request, each.output_tokens)
-
-    def configure(self, config: KernelConfig, now_ns: int, /) -> None:
-        decode = all_of(config).decode
-        self._core.replicas.limit_prefill_kv(decode.prefill_kv_max_share, now_ns)
-        self._pools.configure(decode, now_ns)
 
     def assign(
         self, event: AssignmentApplied, joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
@@ -132,13 +122,6 @@ class Disaggregated(Feature):
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         self._pools.observe(observations, now_ns)
-
-    def _policies(self) -> DecodePolicies:
-        found = dict(BUILT_IN)
-        for feature in self._core.features:
-            if isinstance(feature, DecodePolicySource):
-                found.update(feature.decode_policies())
-        return found
 
     # Prefill
 
@@ -296,6 +279,15 @@ def decode_pools_of(core: Kernel) -> DecodePools:
     return next(each.pools for each in core.features if isinstance(each, Disaggregated))
 
 
+def decode_policies_of(core: Kernel) -> DecodePolicies:
+    """Decode policies that there are, by their config name."""
+    found = dict(BUILT_IN)
+    for feature in core.features:
+        if isinstance(feature, DecodePolicySource):
+            found.update(feature.decode_policies())
+    return found
+
+
 def decode_figures_of(core: Kernel, now_ns: int) -> dict[PoolName, DecodeFigures]:
     """Figures of each disaggregated pool, by name."""
     return {pool.spec.name: pool.tier.figures(now_ns) for pool in decode_pools_of(core)}
@@ -333,6 +325,8 @@ def _describe(pool: DecodePool, now_ns: int) -> dict[str, object]:
     return {
         "name": pool.spec.name,
         "connector": pool.spec.connector,
+        "policy": pool.config.policy,
+        "policy_by": pool.policy_by,
         "in_prefill": pool.in_prefill,
         "pooled": figures.pooled,
         "oldest_age_ms": figures.oldest_age_ns / 1e6,

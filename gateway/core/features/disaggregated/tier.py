@@ -15,7 +15,7 @@ from gateway.core.features.disaggregated import books
 from gateway.core.features.disaggregated.admissions import AdmissionReason, DecodeAdmission, DecodeFigures, GroupFigures
 from gateway.core.features.disaggregated.books import Entry, Group, Worker
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.config import LOCAL_POLICIES, DecodeConfig, check_decode
+from gateway.core.features.disaggregated.config import LOCAL_POLICIES, DecodeConfig, DecodePolicyName, check_decode
 from gateway.core.features.disaggregated.policy import DecodePolicies, DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.features.disaggregated.pool import Pool
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
@@ -77,7 +77,8 @@ class DecodeTier:
         self._dirty(now_ns)
 
     def _new_policy(self) -> DecodePolicy:
-        policy = self._policies[self._config.policy](self._config, self._rng, self._predictor, self.seats)
+        kind = self._policies[self._config.policy or DecodePolicyName.BR_0]
+        policy = kind(self._config, self._rng, self._predictor, self.seats)
         for entry in self._sent.values():
             worker = entry.worker
             if worker is not None and self._is_ours(worker):

@@ -30,7 +30,7 @@ class BalanceLocal(BalanceRoute):
         seats: Seats | None = None,
     ) -> None:
         super().__init__(config, rng, predictor, seats)
-        self._band = config.locality.band
+        self._band = config.band
         self._near: dict[int, list[Entry]] = {}
         """Waiting entries near each worker, by worker number, in order of arrival; for one pass of a round."""
 

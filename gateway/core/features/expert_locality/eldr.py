@@ -30,7 +30,7 @@ class Eldr(DecodePolicy):
         seats: Seats | None = None,
     ) -> None:
         super().__init__(config, rng, predictor, seats)
-        self._band = config.locality.band
+        self._band = config.band
         self._ranks = BalanceRoute(config, rng)
         self._shortest = JoinShortestQueue(config, rng)
 

@@ -17,9 +17,9 @@ from gateway.core.features.disaggregated.predictors.estimator import Features
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
-from gateway.features.disaggregated.fit.samples import PredictionSamples, questions_about, split_in_time, with_features
 from gateway.features.disaggregated.fit.scores import Scores, score
 from gateway.features.disaggregated.fit.trees import TooLittle, TreeRules, fit_trees
+from gateway.features.disaggregated.samples import PredictionSamples, questions_about, split_in_time, with_features
 
 OnProgress = Callable[[str], object]
 _Known = Sequence[tuple[Ended, Features]]

@@ -12,7 +12,8 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Estimator
-from gateway.features.disaggregated.fit.samples import PredictionSamples
+from gateway.features.disaggregated.gain import expected_steps, root_mean_square
+from gateway.features.disaggregated.samples import PredictionSamples
 
 BINS = 10
 
@@ -70,21 +71,12 @@ def score(
         brier=float(brier_score_loss(leaves, probability, pos_label=True)),
         brier_of_share=share * (1 - share),
         mae_tokens=float(np.abs(tokens - questions.remaining)[leaves].mean()) if share else None,
-        expected_rms_steps=_root_mean_square(expected - truth),
-        anchor_rms_steps=_root_mean_square(horizon - truth),
+        expected_rms_steps=root_mean_square(expected - truth),
+        anchor_rms_steps=root_mean_square(horizon - truth),
         believed_share=float(believed.mean()),
         believed_right_share=float(leaves[believed].mean()) if believed.any() else None,
         bins=_bins(probability, leaves.astype(np.float64)),
     )
-
-
-def expected_steps(probability: Numbers, tokens: Numbers, horizon: int) -> Numbers:
-    """Expected steps ĉ = p̂·μ̂ + (1 − p̂)·H, clipped to 1…H."""
-    return np.clip(probability * tokens + (1 - probability) * horizon, 1.0, float(horizon))
-
-
-def _root_mean_square(errors: Numbers) -> float:
-    return float(np.sqrt(np.square(errors).mean()))
 
 
 def _bins(probability: Numbers, leaves: Numbers) -> tuple[Bin, ...]:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.arrays import ForestArrays, LearnedArrays
 from gateway.core.features.disaggregated.predictors.learned import FEATURES, feature_rows
-from gateway.features.disaggregated.fit.samples import PredictionSamples
+from gateway.features.disaggregated.samples import PredictionSamples
 
 
 class TooLittle(ValueError):

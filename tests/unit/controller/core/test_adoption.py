@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from controller.core.adoption import adopters_of, least_burdened
+from msgspec.structs import replace
+
+from controller.core.adoption import Requirements, adopters_of, least_burdened
 from controller.core.geography import Geography
 from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import closed_policy
@@ -33,6 +35,20 @@ class TestAdopters:
         found = adopters_of(HOME, OTHERS[:2], left, Geography())
         assert found.gateways == ()
         assert found.why == "the policy of eu-west-1 accepts none of ap, us (as the controller narrows it)"
+
+    def test_the_nearest_that_is_able_and_has_not_left_it_out(self) -> None:
+        able = [replace(each, abilities=frozenset({"connector nixl", "decode_policy br_h"})) for each in OTHERS]
+        near, further, unable = able[2], able[0], OTHERS[3]
+        required = Requirements(HOME.gateway_id, frozenset({"connector nixl", "decode_policy br_h"}))
+        assert adopters_of(HOME, [near, further, unable], policy(EU), Geography(), required).gateways == ("eu2",)
+        refused = replace(required, refusals=((near.gateway_id, "no key"),))
+        assert adopters_of(HOME, [near, further, unable], policy(EU), Geography(), refused).gateways == ("us",)
+        found = adopters_of(HOME, [near, unable], policy(EU), Geography(), refused)
+        assert found.gateways == ()
+        assert found.why == (
+            "no gateway that may have it can serve it: eu2 left it out (no key); "
+            "eu3 lacks connector nixl, decode_policy br_h"
+        )
 
     def test_why_there_is_nobody(self) -> None:
         assert "no other" in adopters_of(HOME, [HOME], policy(EU), Geography()).why

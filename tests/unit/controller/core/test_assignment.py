@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from controller.core.assignment import Assigner
 from controller.core.health import GatewayHealth
 from controller.core.state import MeshState
-from controller.core.vocabulary import Condition
+from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from tests.support.controller import AP, EU, SECOND, US, gateway, policy, replicas
 
@@ -91,6 +91,61 @@ class TestPools:
         owners = Assigner(mesh).wanted({}, 0).owners
         assert len(owners) == 9
         assert len(set(owners.values())) == 1
+
+    def split(self, mesh: MeshState, home: str) -> tuple[list[ReplicaId], list[ReplicaId]]:
+        """Add a pool of two prefill and two decode workers that needs a connector."""
+        names = sorted(self.pooled(mesh, home, 4))
+        for number, each in enumerate(names):
+            part = "prefill" if number < 2 else "decode"
+            mesh.replicas[each] = replace(mesh.replicas[each], part=part, needs=frozenset({"connector nixl"}))
+        return names[:2], names[2:]
+
+    def able(self, mesh: MeshState, *names: str) -> None:
+        for name in map(GatewayId, names):
+            mesh.gateways[name] = replace(mesh.gateways[name], abilities=frozenset({"connector nixl"}))
+
+    def test_it_goes_only_to_a_gateway_that_can_serve_it(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, eu1=Condition.UP)
+        self.split(mesh, "us1")
+        self.able(mesh, "eu1")
+        wanted = Assigner(mesh).wanted({}, 0)
+        assert wanted.orphans == {}
+        assert set(wanted.owners.values()) == {GatewayId("eu1")}
+
+    def test_what_no_gateway_can_serve_is_told_and_assigned_once_one_can(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP)
+        self.split(mesh, "us1")
+        wanted = Assigner(mesh).wanted({}, 0)
+        why = "no gateway that may have it can serve it: us2 lacks connector nixl"
+        assert (wanted.owners, wanted.orphans) == ({}, {"us1": (4, why)})
+        self.able(mesh, "us2")
+        assert set(Assigner(mesh).wanted({}, 1).owners.values()) == {GatewayId("us2")}
+
+    def test_what_one_gateway_left_out_goes_to_the_next_and_stays_there(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, eu1=Condition.UP)
+        readers, writers = self.split(mesh, "us1")
+        self.able(mesh, "us2", "eu1")
+        owners = Assigner(mesh).wanted({}, 0).owners
+        assert set(owners.values()) == {GatewayId("us2")}
+        mesh.refusals = {GatewayId("us2"): {readers[0]: GrantRefusal("no key", SECOND)}}
+        assert Assigner(mesh).wanted(owners, 1).owners == owners, "another worker of that part is served"
+        mesh.refusals[GatewayId("us2")][readers[1]] = GrantRefusal("no key", SECOND)
+        moved = Assigner(mesh).wanted(owners, 2).owners
+        assert set(moved.values()) == {GatewayId("eu1")}
+        mesh.refusals[GatewayId("eu1")] = {each: GrantRefusal("no place", SECOND) for each in writers}
+        lost = Assigner(mesh).wanted(moved, 3)
+        assert lost.owners == {}
+        assert "eu1 left it out (no place); us2 left it out (no key)" in lost.orphans[GatewayId("us1")][1]
+        del mesh.refusals[GatewayId("us2")]
+        again = Assigner(mesh).wanted({}, 4).owners
+        assert set(again.values()) == {GatewayId("us2")}, "it is offered again"
+
+    def test_an_operator_cannot_move_it_to_a_gateway_that_cannot_serve_it(self) -> None:
+        mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)
+        readers, _ = self.split(mesh, "us1")
+        mesh.replicas[readers[0]] = replace(mesh.replicas[readers[0]], pinned_to=GatewayId("us2"))
+        owners = Assigner(mesh).wanted(dict.fromkeys(mesh.replicas, GatewayId("us1")), 0).owners
+        assert set(owners.values()) == {GatewayId("us1")}
 
     def test_it_goes_home_in_one_step(self) -> None:
         mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)

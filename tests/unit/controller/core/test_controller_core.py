@@ -11,10 +11,61 @@ from controller.core.config import ControllerConfig
 from controller.core.vocabulary import Condition
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
-from tests.support.controller import AP, EU, SECOND, US, Told, gateway, mesh, policy, replicas
+from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh, policy, replicas
 from tests.support.core import rule as rule_of
 
 EVERYTHING = 4
+FURTHER = ControllerConfig(further_gateway=True)
+
+
+def leave_out(told: Told, gateway_id: str, *replica_ids: str) -> None:
+    left_out = tuple((ReplicaId(each), "no key") for each in replica_ids)
+    told.tell(events.GrantsLeftOut(GatewayId(gateway_id), left_out))
+
+
+class TestLeftOut:
+    """Granted replicas that their gateway cannot serve."""
+
+    def test_they_are_offered_to_the_next_gateway_and_to_the_first_again_after_a_while(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        assert "eu-r0" in told.owned_by("us")
+        leave_out(told, "us", "eu-r0")
+        assert [each for each in told.owned_by("ap") if each.startswith("eu")] == ["eu-r0"]
+        leave_out(told, "ap", "eu-r0")
+        assert told.last(effects.TellOrphans).replicas == 1
+        assert "us left it out (no key)" in told.last(effects.TellOrphans).why
+        version = told.core.version
+        leave_out(told, "ap", "eu-r0")
+        assert told.core.version == version, "a repeated report changes nothing"
+        told.wait(told.core.config.left_out_retry_ns)
+        assert told.last(effects.TellOrphans).replicas == 0
+        assert "eu-r0" in told.owned_by("us")
+
+    def test_another_process_of_a_gateway_is_offered_them_at_once(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        leave_out(told, "ap", "eu-r0")
+        assert told.core.orphans
+        told.connect("us")
+        assert not told.core.orphans
+        assert "eu-r0" in told.owned_by("us")
+
+    def test_so_is_one_that_announces_something_else(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        leave_out(told, "ap", "eu-r0")
+        changed = replace(told.core.gateways[GatewayId("ap")], abilities=frozenset({"connector nixl"}))
+        told.register([told.core.gateways[GatewayId("us")], changed, gateway("eu", EU)], told.core.replicas.values())
+        assert "eu-r0" in told.owned_by("ap")
+
+    def test_a_home_keeps_what_it_leaves_out_of_its_own(self) -> None:
+        told = mesh()
+        leave_out(told, "us", "us-r0", "unheard-of")
+        assert "us-r0" in told.owned_by("us")
+        assert not told.core.refusals
 
 
 class TestDown:
@@ -423,21 +474,46 @@ class TestDifferences:
 
 class TestRecords:
     def test_the_name_leads_to_each_regions_own_gateway(self) -> None:
-        told = mesh()
-        tree = told.last(effects.PublishRecords).tree
+        tree = mesh().last(effects.PublishRecords).tree
         assert {area.region: area.gateways for area in tree.areas} == {
             US.region: ("us",),
             EU.region: ("eu",),
             AP.region: ("ap",),
         }
+
+    def test_and_to_a_further_one(self) -> None:
+        told = mesh(FURTHER)
+        tree = told.last(effects.PublishRecords).tree
+        assert {area.region: area.gateways for area in tree.areas} == {
+            US.region: ("us", "eu"),
+            EU.region: ("eu", "us"),
+            AP.region: ("ap", "eu"),
+        }
         assert len(tree.anywhere) == 3
 
     def test_and_elsewhere_once_that_is_down(self) -> None:
-        told = mesh()
+        told = mesh(FURTHER)
         told.kill("eu")
         tree = told.last(effects.PublishRecords).tree
-        assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us",)
+        assert {area.region: area.gateways for area in tree.areas}[EU.region] == ("us", "ap")
         assert len(tree.anywhere) == 2
+
+    def test_the_further_region_is_chosen_anew_by_first_round_trips_and_then_kept(self) -> None:
+        told = mesh(FURTHER)
+
+        def further() -> str:
+            areas = told.last(effects.PublishRecords).tree.areas
+            return next(each for each in areas if each.region == EU.region).gateways[-1]
+
+        assert further() == "us", "by the globe"
+        told.heard("eu", "us", rtt_ns=120 * MS)
+        assert further() == "ap", "of which light alone would take 96 ms"
+        told.heard("eu", "ap", rtt_ns=130 * MS)
+        assert further() == "us", "though it is not clearly nearer"
+        for ap_ms, kept in ((110, "us"), (90, "ap"), (130, "ap"), (160, "us")):
+            told.heard("eu", "ap", rtt_ns=ap_ms * MS)
+            told.connect("us")
+            assert further() == kept
 
     def test_a_closed_jurisdiction_is_never_led_out_of_itself(self) -> None:
         told = mesh(ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction})))

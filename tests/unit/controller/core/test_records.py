@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from controller.core.config import ControllerConfig
@@ -7,18 +8,25 @@ from controller.core.geography import Geography
 from controller.core.records import PolicyOf, addresses_of, anywhere_of, areas_of
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.narrowing import narrowed
-from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
-from gateway.core.vocabulary import RegionName
-from tests.support.controller import AP, EU, US, gateway, policy
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.vocabulary import GatewayId, Place, RegionName, TenantName
+from tests.support.controller import AP, EU, MS, US, gateway, policy
 from tests.support.core import rule
 
 US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU), gateway("ap1", AP)
 ALL = [US1, US2, EU1, AP1]
 OPEN = ControllerConfig()
+"""Settings under which only the nearest gateways are named."""
+FURTHER = ControllerConfig(further_gateway=True)
 
 
 def open_policy(region: RegionName) -> ResidencyPolicy | None:
     return next(policy(place) for place in (US, EU, AP) if place.region == region)
+
+
+def bank(*places: Place) -> dict[TenantName, TenantPolicy]:
+    """Rule of a tenant whose requests are processed at these places alone."""
+    return {TenantName("bank"): TenantPolicy(rule(*places))}
 
 
 def by_region(
@@ -82,6 +90,141 @@ class TestAreas:
         forwards = areas_of(ALL, ALL, open_policy, Geography(), OPEN)
         backwards = areas_of(ALL[::-1], ALL[::-1], open_policy, Geography(), OPEN)
         assert forwards == backwards
+
+
+class TestFurther:
+    def test_an_answer_names_one_gateway_of_the_next_region_too_and_after_the_nearest(self) -> None:
+        named = by_region(ALL, FURTHER)
+        assert named == {US.region: ("us1", "us2", "eu1"), EU.region: ("eu1", "us1"), AP.region: ("ap1", "eu1")}
+
+    def test_a_region_without_any_is_sent_to_the_nearest_two(self) -> None:
+        assert by_region([US1, US2, AP1], FURTHER)[EU.region] == ("us1", "us2", "ap1")
+
+    def test_a_drained_gateway_is_nobodys_further_one(self) -> None:
+        assert by_region([US1, replace(EU1, is_drained=True), AP1], FURTHER)[US.region] == ("us1", "ap1")
+
+    def test_nobody_is_sent_out_of_a_closed_jurisdiction(self) -> None:
+        closed = replace(FURTHER, closed_jurisdictions=frozenset({EU.jurisdiction}))
+        assert by_region(ALL, closed)[EU.region] == ("eu1",)
+
+    @pytest.mark.parametrize(
+        "own,there",
+        [
+            (policy(EU, process=rule(EU, AP)), None),
+            (policy(EU, tenants=bank(EU)), None),
+            (None, policy(US, process=rule(EU))),
+            (None, policy(US, tenants=bank(EU))),
+            (None, closed_policy(US, "no file")),
+            (policy(EU, tenants=bank(EU, US)), policy(US, tenants=bank(EU))),
+        ],
+        ids=[
+            "not processed there",
+            "a tenant is not processed there",
+            "nobody enters there",
+            "a tenant does not enter there",
+            "closed there",
+            "processed there, but does not enter",
+        ],
+    )
+    def test_no_region_is_named_where_a_tenants_requests_would_be_refused(
+        self, own: ResidencyPolicy | None, there: ResidencyPolicy | None
+    ) -> None:
+        policies = {EU.region: own or policy(EU), US.region: there or policy(US)}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",)
+
+    @pytest.mark.parametrize(
+        "own,there",
+        [
+            (policy(EU, process=rule(EU, US)), policy(US)),
+            (policy(EU, process=rule(EU, US)), policy(US, process=rule(US, EU, AP))),
+            (policy(EU, tenants=bank(EU, US)), policy(US)),
+            (policy(EU, process=rule(EU, US)), policy(US, process=rule(US, EU), tenants=bank(US, AP))),
+            (policy(EU, tenants=bank(EU, US)), policy(US, process=rule(US, EU), tenants=bank(US, AP))),
+            (policy(EU, process=rule(US)), policy(US, process=rule(US, EU))),
+        ],
+        ids=[
+            "anywhere",
+            "to a third region",
+            "a tenant anywhere",
+            "a tenant that is named there alone",
+            "a tenant to a third region",
+            "back, where it may not be processed",
+        ],
+    )
+    def test_no_region_is_named_that_could_send_a_tenants_requests_where_their_own_could_not(
+        self, own: ResidencyPolicy, there: ResidencyPolicy
+    ) -> None:
+        policies = {EU.region: own, US.region: there, AP.region: closed_policy(AP, "no file")}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",), "AP1 is registered, and down"
+
+    def test_a_region_that_sends_requests_no_further_than_their_own_is_named(self) -> None:
+        policies = {EU.region: policy(EU, process=rule(EU, US)), US.region: policy(US, process=rule(EU, US))}
+        assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1", "us1")
+
+    @pytest.mark.parametrize("detail", ["tenant", "client_address", "session_key"])
+    def test_no_region_is_named_whose_logs_show_more_than_the_clients_own(self, detail: str) -> None:
+        silent = LoggingRule(tenant=False)
+        policies = {EU.region: policy(EU), US.region: policy(US)}
+        for region, logging in ((EU.region, silent), (US.region, replace(silent, **{detail: True}))):
+            policies[region] = replace(policies[region], logging=logging)
+        assert by_region([EU1, US1], FURTHER, policies.get) == {
+            EU.region: ("eu1",),
+            US.region: ("us1", "eu1"),
+            AP.region: (),
+        }
+
+    def test_a_tenant_that_may_go_there_is_no_reason_against_it(self) -> None:
+        own, there = policy(EU, tenants=bank(EU, US)), policy(US, tenants=bank(US))
+        assert by_region([EU1, US1], FURTHER, {EU.region: own, US.region: there}.get)[EU.region] == ("eu1", "us1")
+
+    @pytest.mark.parametrize(
+        ("nearest", "further", "named"),
+        [
+            (["192.0.2.1"], ["198.51.100.1", "198.51.100.2"], ["198.51.100.1"]),
+            (["192.0.2.1", "192.0.2.2"], ["198.51.100.1", "198.51.100.2"], ["198.51.100.1"]),
+            (["192.0.2.1"], ["2001:db8::9", "198.51.100.1"], ["198.51.100.1"]),
+            (["192.0.2.1", "2001:db8::1"], ["198.51.100.1"], ["198.51.100.1"]),
+            (
+                ["192.0.2.1", "2001:db8::1"],
+                ["198.51.100.1", "2001:db8::9", "2001:db8::a"],
+                ["198.51.100.1", "2001:db8::9"],
+            ),
+            (["192.0.2.1"], ["192.0.2.1", "198.51.100.1"], ["198.51.100.1"]),
+            (["192.0.2.1"], ["192.0.2.1"], []),
+            (["192.0.2.1"], ["2001:db8::9"], []),
+        ],
+    )
+    def test_at_most_one_address_of_each_ip_version_and_none_that_the_nearest_lacks(
+        self, nearest: list[str], further: list[str], named: list[str]
+    ) -> None:
+        """Clients that prefer a version which only the further gateway has would all go there, and of several addresses
+        the further gateway's are taken as often as the nearest's."""
+        own, other = replace(EU1, addresses=tuple(nearest)), replace(US1, addresses=tuple(further))
+        areas = areas_of([own, other], [own, other], open_policy, Geography(), FURTHER)
+        (area,) = (each for each in areas if each.region == EU.region)
+        assert (area.addresses, area.further) == ((*nearest, *named), tuple(named))
+        assert area.gateways == (("eu1", "us1") if named else ("eu1",))
+
+    @pytest.mark.parametrize(("ap_ms", "further"), [(100, "us1"), (81, "us1"), (79, "ap1")])
+    def test_the_region_last_named_is_kept_unless_another_is_clearly_nearer(self, ap_ms: int, further: str) -> None:
+        geography = Geography()
+        geography.measured(EU1.gateway_id, US1.gateway_id, 101 * MS)
+        geography.measured(EU1.gateway_id, AP1.gateway_id, ap_ms * MS)
+
+        def chosen(last: Place | None, policy_of: PolicyOf = open_policy) -> GatewayId:
+            last_further = {} if last is None else {EU.region: last.region}
+            there = [EU1, US1, AP1]
+            areas = areas_of(there, there, policy_of, geography, FURTHER, last_further=last_further)
+            return next(each for each in areas if each.region == EU.region).gateways[-1]
+
+        assert chosen(US) == further
+        assert chosen(AP) == chosen(None) == "ap1"
+        closed = {US.region: closed_policy(US, "no file")}
+        assert chosen(US, lambda region: closed.get(region, open_policy(region))) == "ap1", "nor where it may not be"
+
+    def test_none_is_named_where_none_is_asked_for(self) -> None:
+        areas = areas_of(ALL, ALL, open_policy, Geography(), ControllerConfig())
+        assert {each.further for each in areas} == {()}
 
 
 def test_a_closed_jurisdiction_is_told_to_be_one() -> None:

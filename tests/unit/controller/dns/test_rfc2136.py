@@ -7,12 +7,15 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 import dns.tsig
+import pytest
+from msgspec.structs import replace
 
 from controller.dns.claim import OwnerClaim
 from controller.dns.rfc2136 import _Update
-from controller.dns.rfc2136_records import Key, claim_key, wanted
-from tests.support.naming import US_ADDRESS, ZONE, tree
+from controller.dns.rfc2136_records import ADDRESSES_MAX, Key, claim_key, wanted
+from tests.support.naming import US, US_ADDRESS, ZONE, tree
 
+A, AAAA = dns.rdatatype.A, dns.rdatatype.AAAA
 KEY = dns.tsig.Key("k", "c2VjcmV0")
 
 
@@ -35,3 +38,22 @@ def test_everything_that_is_replaced_is_asked_for_as_it_was_read() -> None:
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:
     assert _Update(ZONE, KEY, said(1), said(1)).changed == []
+
+
+def in_us(count: int, *further: str) -> set[str]:
+    """Addresses published under a region's name, of so many that its own gateways have, and a further one's."""
+    own = tuple(f"192.0.2.{number}" for number in range(count))
+    given = tree(1, us=(*own, *further))
+    areas = tuple(replace(each, further=further) if each.region == US else each for each in given.areas)
+    given = replace(given, areas=areas)
+    sets = wanted(given, OwnerClaim.following(None, "nightside", 1, given))
+    name = dns.name.from_text(US, origin=ZONE)
+    return {item.to_text() for (at, kind), each in sets.items() if at == name and kind in (A, AAAA) for item in each}
+
+
+def test_of_too_many_addresses_the_further_gateways_are_left_out_first() -> None:
+    further = ("203.0.113.9", "2001:db8:f::9")
+    assert set(further) <= in_us(ADDRESSES_MAX - 1, *further)
+    assert len(in_us(ADDRESSES_MAX, *further)) == ADDRESSES_MAX
+    with pytest.raises(ValueError, match=f"has {ADDRESSES_MAX + 1} addresses"):
+        in_us(ADDRESSES_MAX + 1, *further)

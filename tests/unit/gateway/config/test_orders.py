@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
-from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
+from gateway.core.config import CoreConfig
+from gateway.core.features.disaggregated.config import DecodePolicyName, decode_of
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.kernel.regions import KnownRegion, RegionTable
 from gateway.core.kernel.residency import closed_policy
@@ -26,6 +28,8 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaRole,
 )
+from gateway.features.disaggregated.config import prediction_of
+from gateway.features.expert_locality.config import locality_of
 from mesh.config import MeshTlsConfig
 from mesh.control.vocabulary import ControlSnapshot, PeerGrant, ReplicaGrant, ReplicaOwner
 from tests.support.core import AP, EU, REGIONS, US, table
@@ -432,17 +436,56 @@ def granted(role: str, place: Place = EU, **more: Any) -> ReplicaGrant:
     return adopted(document(role, place, **({"pool": _MEETING, "role": role} | more)))
 
 
-def test_an_adopted_pool_that_our_settings_do_not_fit_is_left_out(local: GatewayConfig) -> None:
-    late = replace(local.core, decode=DecodeConfig(DecodePolicyName.BR_H))
-    found = orders(replace(local, core=late), replicas=(granted("prefill"), granted("decode")))
+def test_an_adopted_pool_whose_settings_contradict_each_other_is_left_out(local: GatewayConfig) -> None:
+    late = _MEETING | {"decode": {"policy": "br_h"}}
+    found = orders(local, replicas=(granted("prefill", pool=late), granted("decode", pool=late)))
     assert not found.replicas
     assert "policy br_h chooses among requests whose prompts have been read" in found.left_out["decode"]
 
 
-def test_parameters_that_a_pool_of_our_own_does_not_fit_are_refused(local: GatewayConfig) -> None:
-    own = PoolSpec(PoolName("own"), PoolKind.DISAGGREGATED, Connector.MOONCAKE, 8)
-    assert "policy br_h chooses" in refusal(replace(local, pools=(own,)), parameters='{"decode": {"policy": "br_h"}}')
-    assert "it is 1 to 100,000" in refusal(local, parameters='{"decode": {"admissions_max": 1000000}}')
+def test_an_adopted_pool_keeps_its_policy_and_its_predictors_settings(local: GatewayConfig) -> None:
+    told = _MEETING | {
+        "connector": "nixl",
+        "decode": {"policy": "br_h", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
+        "prediction": {"requests_min": 5},
+    }
+    found = orders(local, replicas=(granted("prefill", pool=told), granted("decode", pool=told)))
+    (spec,) = found.pools
+    assert (decode_of(spec).policy, decode_of(spec).balance.horizon_steps) == (DecodePolicyName.BR_H, 8)
+    assert prediction_of(spec).requests_min == 5
+
+
+@pytest.mark.parametrize("listed", ["/artifacts/chat.json", "/artifacts"])
+def test_an_adopted_pools_artifact_is_read_only_where_our_operator_lists_it(local: GatewayConfig, listed: str) -> None:
+    told = _MEETING | {"connector": "nixl", "expert_locality": {"artifact": "/artifacts/chat.json"}}
+    grants = (granted("prefill", pool=told), granted("decode", pool=told))
+    found = orders(local, replicas=grants)
+    (spec,) = found.pools
+    assert (locality_of(spec), decode_of(spec).policy) == (None, DecodePolicyName.BR_0)
+    assert found.unread == {spec.name: (Path("/artifacts/chat.json"),)}
+    allowing = replace(local, control=replace(local.control, artifacts=(listed,)))
+    found = orders(allowing, replicas=grants)
+    (spec,) = found.pools
+    assert decode_of(spec).policy is DecodePolicyName.ELDR
+    assert not found.unread
+
+
+def test_a_pool_of_the_own_region_file_is_as_described_there(local: GatewayConfig) -> None:
+    own = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.MOONCAKE, 2)
+    grant = ReplicaGrant(document("d", US, pool=_MEETING, role="decode"), OURS, US, None)
+    (spec,) = orders(replace(local, pools=(own,)), replicas=(grant,)).pools
+    assert spec == own
+
+
+def test_the_page_on_controllers_lists_the_sections_of_parameters() -> None:
+    page = (Path(__file__).parents[4] / "docs/concepts/controller.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| parameters |"))
+    listed = row.partition("sections ")[2].partition(":")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == {each.name for each in fields(CoreConfig)}
+
+
+def test_a_controller_says_nothing_of_decode_policies(local: GatewayConfig) -> None:
+    assert refusal(local, parameters='{"decode": {"policy": "br_h"}}').startswith("parameters: decode")
 
 
 def test_a_part_of_a_pool_that_stands_elsewhere_is_left_out(local: GatewayConfig) -> None:

@@ -80,7 +80,26 @@ def test_a_limit_and_a_threshold_are_read_and_told(tmp_path: Path) -> None:
             "replicas[1].region: the disaggregated pool chat stands in one region",
         ),
         ({"replicas": [_engine("a", group="x")], "pools": []}, "replicas[0].group: belongs to a decode worker"),
-        ({"replicas": [_engine("a", pool=_CHAT)], "pools": []}, "replicas[0].pool: names a pool, which is described"),
+        ({"replicas": [_engine("a", pool=_CHAT)], "pools": []}, "replicas[0].pool: "),
+        (
+            {"pools": [{"name": "chat", "decode": {"policy": "br_0"}}]},
+            "pools[0].decode: belongs to a disaggregated pool",
+        ),
+        (
+            {"pools": [_CHAT | {"decode": {"admissions_max": 1_000_000}}]},
+            "pools[0].decode.admissions_max: 1000000: it is 1 to 100,000",
+        ),
+        (
+            {"pools": [_CHAT | {"prediction": {"kind": "learned"}}]},
+            "pools[0].prediction.kind: learned is fitted to a file",
+        ),
+        (
+            {"pools": [_CHAT | {"connector": "mooncake", "expert_locality": {"artifact": "eldr.json"}}]},
+            "pools[0].decode: policy eldr chooses among requests whose prompts have been read",
+        ),
+        ({"decode": {"policy": "br_0"}}, "decode: is not a known key; is `pools[].decode` meant?"),
+        ({"prediction": {}}, "prediction: is not a known key; is `pools[].prediction` meant?"),
+        ({"locality": {}}, "locality: is not a known key; is `pools[].expert_locality` meant?"),
     ],
 )
 def test_what_does_not_go_together_is_named(tmp_path: Path, changed: dict[str, object], fault: str) -> None:
@@ -90,5 +109,7 @@ def test_what_does_not_go_together_is_named(tmp_path: Path, changed: dict[str, o
 
 def test_a_policy_that_chooses_late_is_refused_where_engines_meet(tmp_path: Path) -> None:
     concurrent = _CHAT | {"connector": "mooncake"}
-    found = region_faults(tmp_path, yaml.safe_dump(_document(pools=[concurrent], decode={"policy": "br_h"})))
-    assert any("decode: policy br_h chooses among requests whose prompts have been read" in each for each in found)
+    found = region_faults(tmp_path, yaml.safe_dump(_document(pools=[concurrent | {"decode": {"policy": "br_h"}}])))
+    assert any(
+        "pools[0].decode: policy br_h chooses among requests whose prompts have been read" in each for each in found
+    )

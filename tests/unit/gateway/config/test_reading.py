@@ -95,7 +95,6 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
     )
     own = {key: effective[key] for key in without_default}
     own |= {section: {"tls": effective[section]["tls"]} for section in ("listen", "peering")}
-    own["locality"] = {"pools": effective["locality"]["pools"]}
     own["scaling"] = {"pools": effective["scaling"]["pools"]}
     assert effective == read_region_file(region_at(tmp_path, yaml.safe_dump(own)), ENVIRON).as_document()
 

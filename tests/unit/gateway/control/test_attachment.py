@@ -19,8 +19,10 @@ from msgspec.structs import replace
 from structlog.testing import CapturingLogger
 
 from gateway.config.sections import ControlConfig
+from gateway.control import attachment as attachment_module
 from gateway.control.attachment import Attachment
 from gateway.core.vocabulary import ControlVersion, GatewayId
+from mesh import silence
 from mesh.clock import Clock
 from mesh.control import codec
 from mesh.control.vocabulary import (
@@ -273,3 +275,28 @@ async def test_what_has_changed_of_it_is_said_in_full_and_what_has_not_is_not() 
             await until(lambda: len(controller.all(Report)) > reports + 1)
             assert len(controller.all(Hello)) == 1
             assert controller.heard.count(announcement) == 1
+
+
+async def test_nothing_is_said_of_news_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway hears of something many times a second, and each message costs the controller's time."""
+    monkeypatch.setattr(attachment_module, "BEAT_NS", 3600 * SECOND)
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(Alive()))
+        async with attached([controller]) as gateway:
+
+            def has_reported_after_news() -> bool:
+                gateway.attachment.changed()
+                return len(controller.all(Report)) > 5
+
+            await until(has_reported_after_news)
+    assert {type(each) for each in controller.heard} == {Hello, Report}
+
+
+async def test_beats_go_on_beside_whatever_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachment_module, "BEAT_NS", 5 * MS)
+    monkeypatch.setattr(silence, "BEAT_NS", 5 * MS)
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(Alive()))
+        async with attached([controller], replace(PATIENT, report_interval_ns=1)):
+            await until(lambda: len(controller.all(Alive)) > 3)
+    assert len(controller.all(Report)) > 3

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig, all_of
 from gateway.core.kernel import effects as ordered
+from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.config import (
     AttemptConfig,
     OverflowMode,
@@ -440,6 +441,22 @@ class TestOverflow:
         one = busy_desk(placement)
         one.tell(events.TargetLost(peer_target(GatewayId("gw-eu")), "connection broke"))
         assert started(one.ask("q")) == []
+
+    def test_a_false_alarm_about_a_peer_costs_latency_alone(self, placement: PlacementPolicy) -> None:
+        """No stream there is broken, and nothing counts against the peer."""
+        one = busy_desk(placement)
+        assert started(one.ask("runs")) == ["gw-eu"]
+        one.first_token("runs")
+        alarm = one.tell(events.TargetLost(peer_target(GatewayId("gw-eu")), "it gave no sign of life for 1.5 s"))
+        assert (of_kind(ordered.StopLeg, alarm), ended(alarm)) == ([], [])
+        assert started(one.ask("waits")) == []
+        one.wait(50 * MS)
+        found = one.hear("gw-eu", EU, available=2) + one.wait(SECOND)
+        assert started(found) == ["gw-eu"], "the next heartbeat ends it, but for the ramp"
+        assert ended(one.finish("runs")) == [("runs", "completed")]
+        state = one.core.peers.get("gw-eu")
+        assert state is not None
+        assert state.breaker.state is BreakerState.CLOSED
 
     def test_a_peer_that_claims_another_region_is_no_target(self, placement: PlacementPolicy) -> None:
         one = desk(replicas=1, peers=[EU_PEER], placement=placement)

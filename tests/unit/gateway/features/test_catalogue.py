@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
+from gateway.config.pools import PoolFile
 from gateway.config.region_file import RegionFile
 from gateway.features.catalogue import KINDS
-from gateway.features.sections import FeatureSections
+from gateway.features.sections import FeatureSections, PoolSections
 from tests.support.identifiers import identifiers_in
 
 ROOT = Path(__file__).parents[4]
@@ -95,8 +96,10 @@ def test_each_package_is_listed_once_by_its_name() -> None:
 
 def test_the_region_file_has_the_sections_keys() -> None:
     keys = {each.name for each in fields(FeatureSections)}
-    assert len(keys) > 3
+    of_pools = {each.name for each in fields(PoolSections)}
+    assert len(keys) + len(of_pools) > 4
     assert keys <= RegionFile.model_fields.keys()
+    assert of_pools <= PoolFile.model_fields.keys()
 
 
 def test_the_state_has_a_key_for_each_feature() -> None:

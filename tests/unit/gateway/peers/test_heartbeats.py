@@ -31,6 +31,7 @@ from gateway.peers.heartbeats import (
     observe,
 )
 from gateway.peers.link import PeerLink
+from mesh import silence
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
@@ -41,6 +42,7 @@ from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import until
 from tests.support.links import peer_link
 from tests.support.listening import listening as listening_on
+from tests.support.stalls import stall
 
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
@@ -62,22 +64,26 @@ async def heard(
 ) -> AsyncIterator[tuple[Heartbeats, asyncio.Queue[Event], PeerLink]]:
     events: asyncio.Queue[Event] = asyncio.Queue()
     link = peer_link(peer.config(SPEC), peering)
-    heartbeats = Heartbeats(
+    heartbeats = make_heartbeats(link, events.put_nowait)
+    async with asyncio.TaskGroup() as tasks:
+        loops = [tasks.create_task(loop()) for loop in (heartbeats.measure, heartbeats.listen, heartbeats.watch)]
+        yield heartbeats, events, link
+        for loop in loops:
+            loop.cancel()
+    await link.close()
+
+
+def make_heartbeats(link: PeerLink, submit: Callable[[Event], None]) -> Heartbeats:
+    return Heartbeats(
         link,
         GatewayId("us-1"),
         US,
-        submit=events.put_nowait,
+        submit=submit,
         clock=Clock(),
         rng=random.Random(1),
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("us-1")),
     )
-    async with asyncio.TaskGroup() as tasks:
-        loops = [tasks.create_task(heartbeats.measure()), tasks.create_task(heartbeats.listen())]
-        yield heartbeats, events, link
-        for loop in loops:
-            loop.cancel()
-    await link.close()
 
 
 @pytest.fixture
@@ -279,6 +285,85 @@ async def test_silence_is_a_loss(peer: FakePeer) -> None:
     async with listening(peer, replace(QUICK, silence_max_ns=20 * MS)) as events:
         assert isinstance(await events.get(), PeersObserved)
         assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it fell silent")
+
+
+async def test_a_peer_that_spoke_while_this_gateway_did_not_run_is_not_lost(peer: FakePeer) -> None:
+    has_stalled = asyncio.Event()
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await context.write(codec.load_to_pb(REPORT, age_ns=0))
+        await has_stalled.wait()
+        await stay(context, replace(REPORT, sequence=2))
+
+    peer.subscribed = subscribed
+    async with listening(peer, replace(QUICK, silence_max_ns=3600 * SECOND)) as events:
+        assert isinstance(await events.get(), PeersObserved)
+        stall(7200)
+        has_stalled.set()
+        found = await events.get()
+    assert isinstance(found, PeersObserved)
+    assert found.observations[0].report.sequence == 2
+
+
+async def test_a_peer_that_falls_silent_as_its_subscription_is_renewed_is_lost(
+    peer: FakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "LEARNT_AFTER_NS", 0)
+    again = count()
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        if next(again):
+            await asyncio.Event().wait()
+        for sequence in range(1, 1000):
+            await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
+            await asyncio.sleep(0.002)
+
+    peer.subscribed = subscribed
+    settings = replace(QUICK, connection_age_ns=20 * MS, silence_max_ns=3600 * SECOND)
+    async with listening(peer, settings) as events:
+        while isinstance(event := await events.get(), PeersObserved):
+            pass
+    assert event == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s")
+
+
+async def test_a_peer_without_signs_of_life_is_lost_and_found_again_on_the_same_subscription(
+    peer: FakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "LEARNT_AFTER_NS", 0)
+    is_late, subscriptions = asyncio.Event(), count()
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        next(subscriptions)
+        assert request.takes_signs_of_life
+        await context.write(codec.load_to_pb(REPORT, age_ns=0))
+        await context.write(pb.SubscribeResponse(is_sign_of_life=True))
+        await is_late.wait()
+        await context.write(pb.SubscribeResponse(is_sign_of_life=True))
+        await stay(context, replace(REPORT, sequence=2))
+
+    peer.subscribed = subscribed
+    async with heard(peer, replace(QUICK, silence_max_ns=3600 * SECOND)) as (heartbeats, events, _):
+        assert isinstance(await events.get(), PeersObserved)
+        assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s")
+        assert heartbeats.what_was_heard().is_broken
+        is_late.set()
+        found = await events.get()
+        assert not heartbeats.what_was_heard().is_broken
+    assert isinstance(found, PeersObserved)
+    assert found.observations[0].report.sequence == 2
+    assert next(subscriptions) == 1
+
+
+async def test_a_sign_of_life_alone_is_no_heartbeat(peer: FakePeer) -> None:
+    link = peer_link(peer.config(SPEC), QUICK)
+    events: list[Event] = []
+    heartbeats = make_heartbeats(link, events.append)
+    heartbeats._take_in(pb.SubscribeResponse(is_sign_of_life=True))
+    assert (events, heartbeats.what_was_heard().heard_ago_ns) == ([], None)
+    heartbeats._take_in(codec.load_to_pb(REPORT, age_ns=0))
+    heartbeats._take_in(pb.SubscribeResponse(is_sign_of_life=True))
+    assert len(events) == 1
+    await link.close()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gateway.core.vocabulary import (
     RequestId,
     ResidencyStamp,
 )
-from gateway.peers import codec
+from gateway.peers import codec, server
 from gateway.peers.server import SERVICE_NAME
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
@@ -30,7 +30,7 @@ from gateway.request.legs import LegFailure
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.callee import BODY, CALLER, HEAD, LAST, SIBLING, TOKEN, Callee, serve
-from tests.support.core import AP, EU, SECOND, TENANT, US, rule
+from tests.support.core import AP, EU, MS, SECOND, TENANT, US, rule
 from tests.support.orders import forward_order
 
 PEERING = PeeringConfig()
@@ -204,7 +204,8 @@ async def test_each_tenant_has_a_salt_of_its_own_here_too(callee: Callee) -> Non
 
 
 async def heard(call: grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]) -> LoadReport:
-    message = await call.read()
+    while isinstance(message := await call.read(), pb.SubscribeResponse) and message.is_sign_of_life:
+        pass
     assert isinstance(message, pb.SubscribeResponse)
     return codec.read_load(message)[0]
 
@@ -217,6 +218,28 @@ async def test_a_subscriber_hears_of_each_change(callee: Callee) -> None:
     callee.driver.submit(DrainRequested())
     while (await heard(call)).accepting:
         pass
+    call.cancel()
+
+
+async def test_a_busy_gateway_gives_signs_of_life_beside_its_reports(
+    callee: Callee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lateness of a link is learnt from these alone, since their interval is known."""
+    monkeypatch.setattr(server, "BEAT_NS", 20 * MS)
+    call = callee.link.stub.Subscribe(codec.subscribe_request(CALLER, US))
+    report = await heard(call)
+
+    async def post() -> None:
+        while True:
+            callee.board.post(report, 0)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as tasks:
+        posting = tasks.create_task(post())
+        while isinstance(message := await call.read(), pb.SubscribeResponse) and not message.is_sign_of_life:
+            pass
+        posting.cancel()
+    assert message == pb.SubscribeResponse(is_sign_of_life=True)
     call.cancel()
 
 

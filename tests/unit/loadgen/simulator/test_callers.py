@@ -22,6 +22,10 @@ def crash(*names: str, at: str = "4s", lasts: str = "20s") -> list[dict[str, Any
     return [{"kind": "gateway_crash", "target": name, "at": at, "lasts": lasts} for name in names]
 
 
+FURTHER = {"region": "us", "further_gateway": True}
+"""Controller whose records name a further gateway."""
+
+
 def failures(story: Story) -> Counter[str]:
     return Counter(each.failed_by for each in story.records if each.end is RequestEnd.FAILED)
 
@@ -29,6 +33,13 @@ def failures(story: Story) -> Counter[str]:
 def test_where_nobody_is_the_next_address_is_tried_at_once() -> None:
     """A sibling lives: every request after the death is served, though the name still leads to both for a while."""
     story = play(*crash("us/gw0"))
+    late = [each for each in story.records if each.sent_ns > 4_000_000_000]
+    assert late
+    assert all(each.end is not RequestEnd.FAILED and each.tries == 1 for each in late)
+
+
+def test_where_a_whole_region_is_gone_the_further_gateway_is_tried_at_once() -> None:
+    story = play(*crash("us/gw0", "us/gw1"), names={"retries": 0}, controller=FURTHER)
     late = [each for each in story.records if each.sent_ns > 4_000_000_000]
     assert late
     assert all(each.end is not RequestEnd.FAILED and each.tries == 1 for each in late)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.core.features.disaggregated.config import DecodePolicyName, decode_of
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Connector
 from loadgen.simulator.answers import Told
@@ -30,12 +31,19 @@ def test_a_world_written_to_a_file_is_the_same_world(tmp_path: Path) -> None:
         assert load_scenario(path) == chaos_scenario(seed)
 
 
+def test_worlds_whose_pools_move_have_all_decode_policies() -> None:
+    worlds = [chaos_scenario(seed, has_controller=True, is_disaggregated=True) for seed in SEEDS]
+    specs = [spec for world in worlds for spec in world.pools(world.runs[0]).values()]
+    assert {decode_of(spec).policy for spec in specs} == set(DecodePolicyName)
+    assert all(world.controller is not None for world in worlds)
+
+
 def test_worlds_of_disaggregated_pools_are_of_many_kinds_and_one_engine_does_both_somewhere(tmp_path: Path) -> None:
     worlds = [chaos_scenario(seed, is_disaggregated=True) for seed in SEEDS]
     pools = [region.disaggregated for world in worlds for region in world.regions.values() if region.disaggregated]
     assert {pool.connector for pool in pools} == set(Connector)
     assert all(any(not region.disaggregated for region in world.regions.values()) for world in worlds)
-    assert all(world.pools() for world in worlds)
+    assert all(world.pools(world.runs[0]) for world in worlds)
     hit = {fault.target for world in worlds for fault in world.faults}
     assert any("/decode" in target for target in hit)
     assert any("/prefill" in target for target in hit)

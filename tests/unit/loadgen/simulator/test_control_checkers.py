@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from controller.core import effects, events
 from controller.core.effects import Effect
@@ -13,7 +14,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import RequestArrived, TimePassed
-from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     ControlVersion,
     Decision,
@@ -53,6 +54,13 @@ def place(name: GatewayId) -> Place:
 def policy(name: GatewayId, accept: Iterable[GatewayId] = (US, EU, AP)) -> ResidencyPolicy:
     rule = PlaceRule(regions=frozenset(map(RegionName, accept)))
     return ResidencyPolicy(place(name), rule, rule)
+
+
+def tenant_at(name: GatewayId, *places: GatewayId) -> ResidencyPolicy:
+    """Policy by which one tenant's requests are processed at these places alone."""
+    return replace(
+        policy(name), tenants={TenantName("bank"): TenantPolicy(PlaceRule(regions=frozenset(map(RegionName, places))))}
+    )
 
 
 class Watched:
@@ -201,6 +209,57 @@ def test_a_closed_jurisdictions_name_leads_nobody_out_of_it() -> None:
     watched.publish(area(EU))
     with pytest.raises(Broken, match="down or not allowed"):
         watched.publish(area(EU, US))
+
+
+class TestFurther:
+    """Answers that name a gateway of a further region."""
+
+    def watched(self, **changes: ResidencyPolicy) -> Watched:
+        watched = Watched(further_gateway=True)
+        for name, changed in changes.items():
+            watched.step(events.PolicyAccepted(GatewayId(name), changed), effects.KeepPolicy(changed))
+        return watched
+
+    def test_one_is_taken_that_treats_each_tenant_alike(self) -> None:
+        self.watched().publish(area(EU, EU, US))
+        narrow = policy(EU, [US, EU])
+        self.watched(eu=narrow, us=replace(policy(US), process=narrow.process)).publish(area(EU, EU, US))
+
+    def test_none_where_none_is_wanted_nor_more_than_one(self) -> None:
+        for wanted, area_said in ((False, area(EU, EU, US)), (True, area(EU, EU, US, AP))):
+            with pytest.raises(Broken, match="at most one further gateway"):
+                Watched(further_gateway=wanted).publish(area_said)
+
+    def test_none_before_the_clients_own(self) -> None:
+        with pytest.raises(Broken, match="own region first"):
+            self.watched().publish(area(EU, US, EU))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"eu": policy(EU, [US, EU])},
+            {"us": replace(policy(US), process=PlaceRule(regions=frozenset({RegionName(EU)})))},
+            {"eu": tenant_at(EU, US, EU)},
+            {"us": tenant_at(US, EU)},
+            {"us": closed_policy(place(US), "no file")},
+            {"us": replace(policy(US), logging=LoggingRule(client_address=True))},
+            {"eu": replace(policy(EU), logging=LoggingRule(tenant=False))},
+        ],
+        ids=[
+            "goes on to a third region",
+            "is not processed there",
+            "a tenant goes on to a third region",
+            "a tenant is not processed there",
+            "closed",
+            "logs more",
+            "logs more than its own",
+        ],
+    )
+    def test_none_that_treats_requests_otherwise_than_their_own_region(
+        self, changes: dict[str, ResidencyPolicy]
+    ) -> None:
+        with pytest.raises(Broken, match="get no further"):
+            self.watched(**changes).publish(area(EU, EU, US))
 
 
 def test_everything_comes_home() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from gateway.core.features.disaggregated.config import DecodePolicyName, decode_of
 from gateway.core.kernel.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import Connector, GatewayId, RegionName, ReplicaRole, TenantName
 from loadgen.engine.model import EngineConfig
-from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
+from loadgen.simulator.scenario import SYSTEMS, RunSection, System, load_scenario, merged, parse_scenario, set_key
 from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
 
@@ -206,7 +207,7 @@ def test_merging_leaves_both_sides_as_they_were() -> None:
 
 
 def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() -> None:
-    pool = {"prefill": 2, "decode": 3, "groups": 2}
+    pool = {"prefill_workers": 2, "decode_workers": 3, "groups": 2}
     changed = merged(document(), {"regions": {"us": {"gateways": 2, "disaggregated": pool}}})
     scenario = parse_scenario(changed, Path("small.yaml"))
     owned = scenario.fleet()
@@ -214,7 +215,7 @@ def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() 
 
     assert (roles.count(ReplicaRole.PREFILL), roles.count(ReplicaRole.DECODE)) == (2, 6)
     assert all(spec.role is ReplicaRole.UNIFIED for spec, _ in owned[GatewayId("us/gw1")])
-    (spec,) = scenario.pools().values()
+    (spec,) = scenario.pools(scenario.runs[0]).values()
     assert (spec.connector, spec.decode_batch_max, spec.lease_ns) == (Connector.NIXL, 32, 30_000_000_000)
     assert {name: config.ranks for name, (config, _) in scenario.decode_groups().items()} == {
         "us/decode0": 3,
@@ -223,10 +224,29 @@ def test_a_disaggregated_pool_is_the_first_gateways_beside_its_other_replicas() 
 
 
 def test_a_decode_worker_has_room_for_the_longest_request() -> None:
-    set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1, "kv_tokens": 10})
+    set_key(
+        changed := document(), "regions.us.disaggregated", {"prefill_workers": 1, "decode_workers": 1, "kv_tokens": 10}
+    )
     assert "regions.us.disaggregated.kv_tokens: should be at least" in complaint(**changed)
 
 
-def test_no_pool_moves_in_a_simulation() -> None:
-    set_key(changed := document(), "regions.us.disaggregated", {"prefill": 1, "decode": 1})
-    assert "regions.us.disaggregated: goes without a `controller`" in complaint(**changed, controller={"region": "us"})
+def test_pools_go_with_a_controller() -> None:
+    pool = {"prefill_workers": 1, "decode_workers": 1}
+    set_key(changed := document() | {"controller": {"region": "us"}}, "regions.us.disaggregated", pool)
+    set_key(changed, "regions.us.pools", {"short": {"replicas": 1}})
+    assert len(parse_scenario(changed, Path("small.yaml")).pools(RunSection())) == 2
+
+
+def test_a_run_may_decode_all_pools_by_another_policy() -> None:
+    pool = {"prefill_workers": 1, "decode_workers": 1, "decode": {"policy": "random"}}
+    set_key(changed := document(), "regions.us.disaggregated", pool)
+    changed["runs"] = [{"name": "own"}, {"name": "other", "decode": {"policy": "br_h"}}]
+    scenario = parse_scenario(changed, Path("small.yaml"))
+    found = [decode_of(spec).policy for run in scenario.runs for spec in scenario.pools(run).values()]
+    assert found == [DecodePolicyName.RANDOM, DecodePolicyName.BR_H]
+
+
+def test_a_policy_that_does_not_suit_a_pools_connector_is_refused() -> None:
+    pool = {"prefill_workers": 1, "decode_workers": 1, "connector": "mooncake", "decode": {"policy": "br_h"}}
+    set_key(changed := document(), "regions.us.disaggregated", pool)
+    assert "pool us/disaggregated: decode: policy br_h" in complaint(**changed)

@@ -18,6 +18,7 @@ from mesh.control.vocabulary import (
     FromGateway,
     GatewayLoad,
     Hello,
+    LeftOut,
     PeerGrant,
     PeerHeard,
     Question,
@@ -52,6 +53,7 @@ ANNOUNCEMENT = Announcement(
     -33.9,
     151.2,
     ('{"id": "r1"}',),
+    ("connector nixl", "decode_policy br_h"),
 )
 HELLO = Hello(GatewayId("us-1"), US, VERSION, ANNOUNCEMENT, POLICY)
 REPORT = Report(
@@ -64,6 +66,7 @@ REPORT = Report(
     (ForwardsTo(GatewayId("eu-1"), 120, 4),),
     (WantedReplicas("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
     Totals(900, 12, 340, (1, 2, 3), 17),
+    (LeftOut(ReplicaId("r2"), "no key"),),
 )
 RECORDS = RecordTree(
     9,

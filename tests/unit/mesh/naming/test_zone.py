@@ -65,6 +65,18 @@ class TestWhoIsToldOfWhom:
         assert all(len(hand) == ADDRESSES_MAX + 3 for hand in hands)
         assert told(zone, client=IN_US) == told(zone, client=IN_US)
 
+    def test_where_there_are_many_each_client_is_told_of_the_further_gateway_and_one_address_less(self) -> None:
+        further = ("203.0.113.9", "2001:db8:f::9")
+        many = (*(f"192.0.2.{number}" for number in range(8)), "2001:db8::1")
+        crowded = replace(area(US, *many, *further), further=further)
+        zone = Zone(replace(tree(), areas=(crowded,)))
+        hands = {told(zone, client=network_of(ip_address(f"198.51.100.{last}"))) for last in range(256)}
+        assert {address for hand in hands for address in hand} == {*many, *further}
+        assert len(hands) == 2
+        for hand in hands:
+            assert set(further) <= set(hand)
+            assert (sum(":" not in each for each in hand), len(hand)) == (ADDRESSES_MAX, ADDRESSES_MAX + 2)
+
 
 class TestNamesOfRegions:
     def test_each_region_has_one_for_whoever_asks_from_wherever(self) -> None:

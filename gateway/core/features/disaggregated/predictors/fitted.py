@@ -46,8 +46,10 @@ class FittedPredictor(Predictor):
         self.history = history
         self.is_restored = False
         """The history includes what was stored before this process started."""
+        self.is_better = False
+        """The arrays in use foresee loads better than expecting every request to stay."""
         self._secret = secret
-        self._horizon = horizon
+        self.horizon = horizon
         self._estimator: Estimator | None = None
         self._until_ns = 0
         self._recent = RecentRequests()
@@ -58,8 +60,8 @@ class FittedPredictor(Predictor):
         """Use these arrays until `until_ns`. Raises UnusableArrays and keeps the current estimator if they cannot be
         used."""
         estimator = make_estimator(arrays)
-        if not estimator.answers_for(self._horizon):
-            raise UnusableArrays(f"it was fitted for another horizon than {self._horizon} steps")
+        if not estimator.answers_for(self.horizon):
+            raise UnusableArrays(f"it was fitted for another horizon than {self.horizon} steps")
         self._estimator = estimator
         self._until_ns = until_ns
 
@@ -76,7 +78,7 @@ class FittedPredictor(Predictor):
 
     def look_ahead(self, horizon: int) -> None:
         """Change the horizon; an estimator fitted for another one is dropped."""
-        self._horizon = horizon
+        self.horizon = horizon
         if self._estimator is not None and not self._estimator.answers_for(horizon):
             self._estimator = None
 

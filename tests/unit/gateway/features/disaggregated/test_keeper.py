@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictors.arrays import (
     LENGTHS_MAX,
     ExactMatchArrays,
@@ -20,12 +21,14 @@ from gateway.core.features.disaggregated.predictors.arrays import (
 )
 from gateway.core.features.disaggregated.predictors.history import Ended, History
 from gateway.core.vocabulary import GatewayId, PoolName
-from gateway.features.disaggregated.config import PredictionConfig, check_prediction
+from gateway.features.disaggregated.config import PredictionConfig, prediction_faults
 from gateway.features.disaggregated.files import artifact_file, artifact_of, read_history
 from gateway.features.disaggregated.keeper import PredictorKeeper
+from gateway.features.sections import PoolSections
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
+from tests.support.disaggregated import POOL
 
 SECOND_NS = 1_000_000_000
 CONFIG = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=2)
@@ -51,16 +54,24 @@ class Kept:
 
     def __init__(self, folder: Path | None, config: PredictionConfig = CONFIG, clock: Clock | None = None) -> None:
         self.taken: list[tuple[PredictorArrays, int]] = []
+        self.is_better: bool | None = None
         self.has_taken = asyncio.Event()
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
         pool = PoolName("big/model")
         self.keeper = PredictorKeeper(
-            GatewayId("us-1"), pool, folder, config, horizon=HORIZON, clock=clock or TwoClocks(), log=log
+            GatewayId("us-1"),
+            pool,
+            folder,
+            config,
+            balance=BalanceConfig(horizon_steps=HORIZON, refresh_tokens=4),
+            clock=clock or TwoClocks(),
+            log=log,
         )
         self.history = self.keeper.restore()
 
-    def take(self, arrays: PredictorArrays, until_ns: int) -> None:
+    def take(self, arrays: PredictorArrays, until_ns: int, is_better: bool) -> None:
+        self.is_better = is_better
         self.taken.append((arrays, until_ns))
         self.has_taken.set()
 
@@ -136,7 +147,14 @@ async def test_nothing_is_fitted_to_too_little_or_to_nothing_new() -> None:
     await kept.refit()
     await kept.refit()
     assert len(kept.taken) == 1
-    assert kept.keeper.describe() == {"kind": "survival", "fits": 1, "failures": 0, "problem": ""}
+    assert kept.keeper.describe() == {
+        "kind": "survival",
+        "fits": 1,
+        "failures": 0,
+        "problem": "",
+        "predicted_error_steps": None,
+        "unpredicted_error_steps": None,
+    }
 
 
 async def test_it_fits_by_key_where_that_is_wanted() -> None:
@@ -167,7 +185,7 @@ async def test_arrays_that_the_core_refuses_are_told_and_tried_again() -> None:
     kept = Kept(None)
     add(kept.history, [7, 8])
 
-    def refuse(_arrays: PredictorArrays, _until_ns: int) -> None:
+    def refuse(_arrays: PredictorArrays, _until_ns: int, _is_better: bool) -> None:
         raise UnusableArrays("not these")
 
     await kept.keeper.refit(kept.history, refuse)
@@ -220,16 +238,28 @@ async def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
     assert kept.keeper.problem
 
 
+@pytest.mark.parametrize("kind", [PredictorKind.SURVIVAL, PredictorKind.EXACT_MATCH])
+async def test_it_tells_whether_the_newest_requests_were_foreseen_from_the_earlier_ones(kind: PredictorKind) -> None:
+    kept = Kept(None, replace(CONFIG, kind=kind))
+    add(kept.history, [100] * 40)
+    await kept.refit()
+    assert kept.is_better
+    assert kept.keeper.gain is not None
+    drifted = Kept(None, replace(CONFIG, kind=kind))
+    add(drifted.history, [8] * 30 + [400, 500] * 5)
+    await drifted.refit()
+    assert not drifted.is_better, "a fit to the newest requests as well would have known them"
+
+
 @pytest.mark.parametrize(
-    ("config", "problem"),
+    ("config", "faults"),
     [
-        (replace(CONFIG, history_max=LENGTHS_MAX + 1), "history_max"),
-        (replace(CONFIG, requests_min=CONFIG.history_max + 1), "requests_min"),
-        (replace(CONFIG, kind=PredictorKind.LEARNED), "state.folder"),
-        (replace(CONFIG, stale_after_ns=1), "stale_after"),
+        (CONFIG, []),
+        (replace(CONFIG, history_max=LENGTHS_MAX + 1), ["prediction.history_max"]),
+        (replace(CONFIG, requests_min=CONFIG.history_max + 1), ["prediction.requests_min"]),
+        (replace(CONFIG, stale_after_ns=1), ["prediction.stale_after"]),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused_in_words(config: PredictionConfig, problem: str) -> None:
-    check_prediction(CONFIG, has_folder=False)
-    with pytest.raises(ValueError, match=problem):
-        check_prediction(config, has_folder=False)
+def test_settings_that_do_not_go_together_are_refused_by_key(config: PredictionConfig, faults: list[str]) -> None:
+    spec = replace(POOL, features=PoolSections(prediction=config).texts())
+    assert [each.key for each in prediction_faults(spec)] == faults

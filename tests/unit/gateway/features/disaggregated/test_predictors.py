@@ -16,6 +16,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.features.disaggregated.config import PredictionConfig
 from gateway.features.disaggregated.files import read_history, write_history
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
+from gateway.features.sections import PoolSections
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
@@ -63,7 +64,6 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
     config = replace(
         region_config("us-1", US, (), policy_file=write_policy(tmp_path, US)),
         state=StateConfig(tmp_path),
-        prediction=PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1),
     )
     stream = io.StringIO()
     desk = ObservedCore(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
@@ -71,12 +71,14 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
         tenure = OwnedLoops(loops, desk.clock, desk.loop_failed)
         tenure.begin()
         predictors = Predictors(config, desk, tenure)
-        predictors.follow((POOL,))
+        prediction = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1)
+        spec = replace(POOL, features=PoolSections(prediction=prediction).texts())
+        predictors.follow((spec,))
         await until(lambda: predictors.refits() == [(POOL.name, 1, 0)])
         assert decode_pools_of(desk.core).get(POOL.name) is None
         for version, output in ((1, 8), (2, 0), (3, 9)):
             there = bool(output)
-            pools = (POOL,) if there else ()
+            pools = (spec,) if there else ()
             desk.driver.submit(AssignmentApplied(version, workers() if there else (), (), pools=pools))
             pool = decode_pools_of(desk.core).get(POOL.name)
             assert (pool is not None) is there

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
-from gateway.features.expert_locality.config import ExpertLocalityConfig, PoolLocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig
 from gateway.features.expert_locality.files import eldr_file
 from gateway.features.expert_locality.fit.eldr import EldrRules, fit_eldr
 from gateway.features.expert_locality.keeper import LocalityKeeper
@@ -18,7 +18,6 @@ from tests.support.calibrations import calibration, write_calibration
 from tests.support.locality import artifact_of
 
 SECOND_NS = 1_000_000_000
-CONFIG = ExpertLocalityConfig(refit_after_ns=60 * SECOND_NS)
 
 
 class Told(Clock):
@@ -38,11 +37,12 @@ class Kept:
         self.clock = Told()
         self.taken: list[Comparer] = []
         self.stream = io.StringIO()
-        files = PoolLocalityConfig(
-            pool=PoolName("chat"), artifact=self.path, calibration=self.calibration if calibrated else None
-        )
+        calibration = self.calibration if calibrated else None
+        config = ExpertLocalityConfig(artifact=self.path, calibration=calibration, refit_after_ns=60 * SECOND_NS)
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
-        self.keeper = LocalityKeeper(GatewayId("us-1"), files, CONFIG, folder / "state", clock=self.clock, log=log)
+        self.keeper = LocalityKeeper(
+            GatewayId("us-1"), PoolName("chat"), config, folder / "state", clock=self.clock, log=log
+        )
 
     async def look(self, groups: int = 2, after_s: int = 0) -> int:
         """Let the keeper look; return the number of artifacts handed over so far."""

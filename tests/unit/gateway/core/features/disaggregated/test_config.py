@@ -9,11 +9,13 @@ from gateway.core.features.disaggregated.config import (
     BalanceConfig,
     DecodeConfig,
     DecodePolicyName,
-    LocalityConfig,
+    PolicySource,
     check_decode,
+    decode_of,
+    policy_source,
 )
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
-from gateway.core.vocabulary import Connector
+from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec
 
 LATE = DecodeConfig(DecodePolicyName.BR_H)
 
@@ -49,6 +51,30 @@ def test_what_goes_by_a_prompts_experts_needs_prompts_that_were_read() -> None:
     assert DecodeConfig(DecodePolicyName.ELDR).sends_at_once
 
 
+def spec(connector: Connector = Connector.NIXL, **sections: str) -> PoolSpec:
+    return PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, connector, 8, features=tuple(sections.items()))
+
+
+@pytest.mark.parametrize(
+    ("pool", "foresees", "policy", "source"),
+    [
+        (spec(), False, DecodePolicyName.BR_0, PolicySource.DEFAULT),
+        (spec(), True, DecodePolicyName.BR_H, PolicySource.PREDICTOR),
+        (spec(Connector.MOONCAKE), True, DecodePolicyName.BR_0, PolicySource.DEFAULT),
+        (spec(decode='{"bypass":true}'), True, DecodePolicyName.BR_0, PolicySource.DEFAULT),
+        (spec(decode='{"balance":{"horizon_steps":8}}'), True, DecodePolicyName.BR_0, PolicySource.DEFAULT),
+        (spec(expert_locality="{}"), True, DecodePolicyName.ELDR, PolicySource.ARTIFACT),
+        (spec(decode='{"policy":"random"}', expert_locality="{}"), True, "random", PolicySource.DESCRIPTION),
+    ],
+    ids=["silent", "foreseen", "concurrent", "bypass", "short horizon", "artifact", "named"],
+)
+def test_a_pool_that_names_no_policy_has_the_one_that_suits_it(
+    pool: PoolSpec, foresees: bool, policy: DecodePolicyName, source: PolicySource
+) -> None:
+    config = decode_of(pool, foresees=foresees)
+    assert (config.policy, policy_source(pool, config)) == (policy, source)
+
+
 def test_predictions_are_made_anew_within_their_horizon() -> None:
     config = DecodeConfig(DecodePolicyName.BR_H, balance=BalanceConfig(horizon_steps=24, refresh_tokens=24))
     with pytest.raises(ValueError, match=r"balance.refresh_tokens 24: .* 24 steps"):
@@ -66,8 +92,8 @@ def test_predictions_are_made_anew_within_their_horizon() -> None:
         (DecodeConfig(balance=BalanceConfig(discount=float("nan"))), "^balance.discount nan"),
         (DecodeConfig(balance=BalanceConfig(discount=1.1)), r"^balance.discount 1\.1"),
         (DecodeConfig(balance=BalanceConfig(penalty_weight=0)), "^balance.penalty_weight 0"),
-        (DecodeConfig(locality=LocalityConfig(1.5)), r"^locality.band 1\.5: it is 0 to 1"),
-        (DecodeConfig(locality=LocalityConfig(float("nan"))), "^locality.band nan"),
+        (DecodeConfig(band=1.5), r"^band 1\.5: it is 0 to 1"),
+        (DecodeConfig(band=float("nan")), "^band nan"),
     ],
 )
 def test_what_no_tick_could_go_by_is_refused_by_its_key(wrong: DecodeConfig, fault: str) -> None:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.features.disaggregated.balance_route import BalanceRoute
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName, PolicySource
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
@@ -24,9 +25,12 @@ from gateway.core.vocabulary import (
     LegRole,
     ModelName,
     PlacementReason,
+    PoolKind,
     PoolName,
+    PoolSpec,
     ReplicaId,
     ReplicaObservation,
+    ReplicaRole,
     RequestId,
     Standing,
     Target,
@@ -44,7 +48,20 @@ from tests.support.core import (
     replica_spec,
     started,
 )
-from tests.support.disaggregated import POOL, books, decoding, leg_ended, pair, read, resized, roles, workers
+from tests.support.disaggregated import (
+    POOL,
+    SHORTEST_QUEUE,
+    books,
+    decoding,
+    leg_ended,
+    pair,
+    read,
+    resized,
+    roles,
+    with_decode,
+    worker,
+    workers,
+)
 from tests.support.nightly import first_of
 
 
@@ -145,7 +162,8 @@ def test_decode_slots_bound_what_runs_and_a_free_one_is_taken() -> None:
 
 
 def test_a_lease_that_ends_means_a_new_prefill() -> None:
-    desk = pair(workers(decode=1), config=CoreConfig(decode=DecodeConfig(pool_ttl_ns=40 * SECOND)))
+    pool = with_decode(POOL, replace(SHORTEST_QUEUE, pool_ttl_ns=40 * SECOND))
+    desk = pair(workers(decode=1), pool=pool)
     for name in "abc":
         read(desk, name)
     effects: list[Effect] = []
@@ -301,9 +319,10 @@ def test_what_a_dead_prefill_worker_has_read_is_asked_of_nobody() -> None:
 
 
 def test_leases_that_end_cost_nobody_a_retry() -> None:
-    config = CoreConfig(decode=DecodeConfig(pool_ttl_ns=SECOND))
+    config = CoreConfig()
     config = replace(config, attempt=replace(config.attempt, retry_budget_min=1, retry_budget_share=0.0))
-    desk = pair(workers(decode=1), config=config)
+    pool = with_decode(POOL, replace(SHORTEST_QUEUE, pool_ttl_ns=SECOND))
+    desk = pair(workers(decode=1), pool=pool, config=config)
     for number in range(12):
         read(desk, f"r{number}")
     for _ in range(3):
@@ -522,7 +541,8 @@ def test_a_pool_that_begins_anew_asks_engines_what_they_have_first() -> None:
     for name in "ab":
         read(desk, name)
     desk.now_ns += SECOND // 2
-    resized(desk, replace(POOL, connector=Connector.ASCEND), workers(decode=1))
+    changed = with_decode(replace(POOL, connector=Connector.ASCEND), replace(SHORTEST_QUEUE, room_margin=0))
+    resized(desk, changed, workers(decode=1))
     desk.ask("c")
     assert not [role for name, role, _ in roles(desk.effects) if name == "c"]
     asked_before = ReplicaObservation(ReplicaId("d0"), desk.now_ns - 1, healthy=True)
@@ -536,6 +556,60 @@ def test_a_pool_that_begins_anew_asks_engines_what_they_have_first() -> None:
     leg_ended(desk, "c", 1)
     desk.wait(20 * MS)
     assert decoding(desk.effects) == ["a", "b", "c"]
+
+
+def test_each_pool_has_its_own_settings() -> None:
+    """The second pool keeps fuller prefill workers open and uses BR-0, since it says nothing."""
+    other = PoolSpec(PoolName("other"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=2)
+    members = (
+        replace(worker("q0", ReplicaRole.PREFILL), pool=other.name),
+        replace(worker("e0", ReplicaRole.DECODE), pool=other.name),
+    )
+    strict = with_decode(POOL, replace(SHORTEST_QUEUE, prefill_kv_max_share=0.2))
+    desk = pair()
+    desk.tell(events.AssignmentApplied(2, (*workers(), *members), (), pools=(strict, other)))
+    desk.probe(kv_usage=0.5)
+    standings = {state.spec.replica_id: state.standing for state in desk.core.replicas}
+    assert (standings[ReplicaId("p0")], standings[ReplicaId("q0")]) == (Standing.KV_FULL, Standing.AVAILABLE)
+    pools = {pool.spec.name: pool.config.policy for pool in decode_pools_of(desk.core)}
+    assert pools == {POOL.name: DecodePolicyName.JOIN_SHORTEST_QUEUE, other.name: DecodePolicyName.BR_0}
+    desk.tell(events.AssignmentApplied(3, workers(), (), pools=(POOL,)))
+    assert desk.core.replicas.get(ReplicaId("p0")).standing is Standing.AVAILABLE  # type: ignore[union-attr]
+
+
+def test_other_settings_are_taken_while_requests_run() -> None:
+    desk = pair(workers(decode=1))
+    for name in "abc":
+        read(desk, name)
+    balanced = with_decode(POOL, DecodeConfig(DecodePolicyName.BR_0, balance=BalanceConfig(horizon_steps=8)))
+    resized(desk, balanced, workers(decode=1))
+    assert books(desk)[:3] == (0, 1, 2), "nothing is lost"
+    pool = decode_pools_of(desk.core).get(POOL.name)
+    assert pool is not None
+    assert isinstance(pool.tier.policy, BalanceRoute)
+    assert decode_pools_of(desk.core).horizon_of(POOL.name) == 8
+
+
+def test_a_silent_pool_looks_ahead_while_its_predictor_foresees_loads() -> None:
+    desk = pair(workers(decode=1), pool=replace(POOL, features=()))
+    pool = decode_pools_of(desk.core).get(POOL.name)
+    assert pool is not None
+    for name in "abc":
+        read(desk, name)
+    assert pool.policy_by is PolicySource.DEFAULT
+    arrays = fit_survival([5] * 50)
+    desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=arrays, is_better=True))
+    assert (pool.config.policy, pool.policy_by) == (DecodePolicyName.BR_H, PolicySource.PREDICTOR)
+    assert books(desk)[:3] == (0, 1, 2), "nothing is lost"
+    assert not pool.tier.figures(desk.now_ns).is_degraded
+    desk.tell(events.AssignmentApplied(2, (), ()))
+    resized(desk, replace(POOL, features=()), workers(decode=1), version=3)
+    again = decode_pools_of(desk.core).get(POOL.name)
+    assert again is not None
+    assert again.config.policy is DecodePolicyName.BR_0, "nothing was restored for it, so its predictor is gone"
+    desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=arrays, is_better=True))
+    desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=arrays, is_better=False))
+    assert again.config.policy is DecodePolicyName.BR_0
 
 
 def history(*outputs: int, pool: PoolName = POOL.name) -> events.DecodeHistoryRestored:

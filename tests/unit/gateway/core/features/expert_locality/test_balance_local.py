@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName, LocalityConfig
+from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import ReplicaId, RequestId
@@ -12,9 +12,7 @@ TWO_GROUPS = {"w0": "a", "w1": "a", "w2": "b", "w3": "b"}
 
 def under(workers: dict[str, str] = TWO_GROUPS, batch: int = 2) -> Bench:
     balance = BalanceConfig(block_tokens=1, greedy_above_slots=0)
-    config = DecodeConfig(
-        DecodePolicyName.BR_H_LOCAL, balance=balance, locality=LocalityConfig(0.1), pool_ttl_ns=30 * SECOND
-    )
+    config = DecodeConfig(DecodePolicyName.BR_H_LOCAL, balance=balance, band=0.1, pool_ttl_ns=30 * SECOND)
     one = bench(workers, config=config, spec=pool_spec(batch))
     one.tier.take_artifact("a1", len({group or worker for worker, group in workers.items()}), 0)
     return one

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
-from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName, LocalityConfig
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import ReplicaId, RequestId
@@ -12,7 +12,7 @@ ALONE = {"w0": "", "w1": "", "w2": ""}
 
 
 def under(workers: dict[str, str] = ALONE, *, band: float = 0.1, batch: int = 8, clusters: int | None = None) -> Bench:
-    config = DecodeConfig(DecodePolicyName.ELDR, locality=LocalityConfig(band))
+    config = DecodeConfig(DecodePolicyName.ELDR, band=band)
     one = bench(workers, config=config, spec=pool_spec(batch))
     groups = len({group or worker for worker, group in workers.items()})
     one.tier.take_artifact("a1", groups if clusters is None else clusters, 0)

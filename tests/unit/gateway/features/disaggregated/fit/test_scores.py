@@ -6,8 +6,9 @@ import pytest
 from gateway.core.features.disaggregated.predictor import Numbers
 from gateway.core.features.disaggregated.predictors.estimator import Ages, Estimator, Features
 from gateway.core.features.disaggregated.predictors.recent import NOTHING_RECENT
-from gateway.features.disaggregated.fit.samples import PredictionSamples
-from gateway.features.disaggregated.fit.scores import Bin, expected_steps, score
+from gateway.features.disaggregated.fit.scores import Bin, score
+from gateway.features.disaggregated.gain import expected_steps
+from gateway.features.disaggregated.samples import PredictionSamples
 
 HORIZON = 10
 REMAINING = (2, 4, 30, 40)

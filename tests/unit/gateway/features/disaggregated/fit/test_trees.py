@@ -7,8 +7,8 @@ import pytest
 
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.features.disaggregated.predictors.learned import Learned, feature_rows
-from gateway.features.disaggregated.fit.samples import PredictionSamples, questions_about, with_features
 from gateway.features.disaggregated.fit.trees import TooLittle, TreeRules, fit_trees, library_answers
+from gateway.features.disaggregated.samples import PredictionSamples, questions_about, with_features
 
 HORIZON = 30
 

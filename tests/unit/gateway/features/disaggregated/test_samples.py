@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
-from gateway.features.disaggregated.fit.samples import questions_about, split_in_time, with_features
+from gateway.features.disaggregated.samples import questions_about, split_in_time, with_features
 
 
 def snapshot(*outputs: int) -> Snapshot:
