@@ -257,7 +257,7 @@ async def test_it_tells_whether_the_newest_requests_were_foreseen_from_the_earli
         (CONFIG, []),
         (replace(CONFIG, history_max=LENGTHS_MAX + 1), ["prediction.history_max"]),
         (replace(CONFIG, requests_min=CONFIG.history_max + 1), ["prediction.requests_min"]),
-        (replace(CONFIG, stale_after_ns=1), ["prediction.stale_after"]),
+        (replace(CONFIG, stale_after_ns=CONFIG.refit_interval_ns), ["prediction.stale_after"]),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_by_key(config: PredictionConfig, faults: list[str]) -> None:
