@@ -17,6 +17,7 @@ _KEY = "prediction"
 """Key of a pool's description that holds its `PredictionConfig`."""
 _TICKS = {"tick_interval_ns": MILLISECOND_NS, "progress_interval_ns": MILLISECOND_NS}
 """Least durations of the decode tier's intervals."""
+_LEASE_MIN_NS = 100 * MILLISECOND_NS
 
 
 class PredictionConfig(FeatureSection, frozen=True):
@@ -64,7 +65,7 @@ def decode_faults(spec: PoolSpec) -> Iterator[FileFault]:
     config = decode_of(spec)
     faults = [FileFault(f"decode.{key}", what) for key, what in out_of_bounds(config)]
     faults += duration_faults(config, "decode", _TICKS)
-    faults += duration_fault("lease", spec.lease_ns)
+    faults += duration_fault("lease", spec.lease_ns, _LEASE_MIN_NS)
     yield from faults
     if not faults:
         try:
