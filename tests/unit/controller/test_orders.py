@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -124,6 +127,15 @@ def test_a_move_is_to_a_gateway_or_home() -> None:
 def test_what_cannot_be_is_refused_in_words(order: Order, why: str) -> None:
     with pytest.raises(OrderRefused, match=why):
         changes_of(order, mesh())
+
+
+def test_every_section_that_the_page_names_can_be_set_for_all_gateways() -> None:
+    page = (Path(__file__).parents[3] / "docs/concepts/controller.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| parameters |"))
+    listed = re.findall(r"`(\w+)`", row.partition("sections ")[2].partition(":")[0])
+    assert len(listed) > 5
+    assert set(listed) == set(orders.PARAMETER_SECTIONS)
+    assert after(mesh(), orders.SetParameters({name: {} for name in listed})).parameters
 
 
 def test_a_gateway_is_known_before_it_announces_itself_and_then_speaks_for_itself() -> None:
