@@ -194,9 +194,9 @@ class _Search:
             self._adopters.clear()
 
     def may_keep(self, owner: GatewayId, required: Requirements) -> bool:
-        """Return whether the owner may keep a unit: the policy of the home's region still allows it, and either the mesh
-        is frozen, or the owner is not known to be down and has not left the unit out. Abilities are asked of a new
-        owner only: a gateway of an earlier version announces none, and serves what it has."""
+        """Return whether the owner may keep a unit: the policy of the home's region still allows it, and the mesh is
+        frozen, or the owner is not known to be down and has not left the unit out. Abilities are asked of a new owner
+        only: a gateway of an earlier version announces none, and serves what it has."""
         health = self._mesh.health.get(owner)
         if health is None or not self._is_allowed(required.home, owner):
             return False

@@ -62,8 +62,9 @@ def settings_in(spec: PoolSpec, key: str, settings: type[_Settings]) -> _Setting
 
 
 def duration_faults(settings: Struct, key: str, shorter: Mapping[str, int] = _NO_SHORTER) -> Iterator[FileFault]:
-    """Yield a fault for each duration of the settings under a key that is not between 1 s and `DURATION_MAX_NS`: a pool's
-    description may come from another gateway. `shorter` names fields with another least duration, in nanoseconds."""
+    """Yield a fault for each duration of the settings under a key that is not between 1 s and `DURATION_MAX_NS`: the
+    description of a pool may come from another gateway. `shorter` gives other least durations in nanoseconds, by
+    field."""
     for each in fields(settings):
         if each.name.endswith("_ns"):
             path = f"{key}.{file_key(each.name)}"

@@ -124,7 +124,7 @@ class SimAttachment:
         """Number of times that a peer has told it the owners of replicas."""
         self._refusing_share = ties.refusing_share
         self._refuses: dict[tuple[GatewayId, str], bool] = {}
-        """Whether this process leaves out a home's pool, or a replica of its own, by home and name."""
+        """True for what this process leaves out, by home and by name of a pool or of a single replica."""
         self._rng = ties.rng
         self._peers = ties.peers
         self._specs = ties.specs
@@ -285,9 +285,7 @@ class SimAttachment:
         granted = () if self._snapshot is None else self._snapshot.replicas
         accepts = {ReplicaId(each.document): each.accepts for each in granted}
         left_out = {each.replica_id for each in self._left_out()}
-        return tuple(
-            replace(self._specs[each], accepts=accepts.get(each)) for each in replicas if each not in left_out
-        )
+        return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas if each not in left_out)
 
     def _left_out(self) -> Iterator[LeftOut]:
         """Granted replicas of other homes that this process cannot serve."""

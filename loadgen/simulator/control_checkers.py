@@ -426,7 +426,9 @@ class ControlWatch:
             home = self._homes[replica_id]
             self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
             is_offered = owner == home or not self._has_refused(owner, replica_id, clock_ns)
-            self._expect("what a gateway left out is not soon offered to it again", is_offered, f"{replica_id}: {owner}")
+            self._expect(
+                "what a gateway left out is not soon offered to it again", is_offered, f"{replica_id}: {owner}"
+            )
             if before is None or not self._may_have(home, before) or before not in self._mind.seen:
                 continue
             self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")

@@ -244,8 +244,8 @@ def _gain(
     snapshot: Snapshot, arrays: PredictorArrays, config: PredictionConfig, balance: BalanceConfig
 ) -> PredictionGain | None:
     """Gain on the newest requests, None where there are too few. What is sorted is fitted to the earlier ones alone for
-    that, and artifacts are used as they are; trees that were grown here have seen the newest ones, so that nothing tells
-    their gain. Raises UnusableArrays."""
+    that, and artifacts are used as they are; trees that were grown here have seen the newest ones, and have no gain.
+    Raises UnusableArrays."""
     if config.artifact is None and config.kind is PredictorKind.LEARNED:
         return None
     split = split_in_time(snapshot, NEWEST_SHARE)

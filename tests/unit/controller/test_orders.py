@@ -5,10 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from controller import orders
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.registry import Registry, registry_of
+from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.operators_config import Role
 from tests.fakes.attached import hello, replica_document
@@ -134,7 +136,7 @@ def test_every_section_that_the_page_names_can_be_set_for_all_gateways() -> None
     (row,) = (line for line in page.splitlines() if line.startswith("| parameters |"))
     listed = re.findall(r"`(\w+)`", row.partition("sections ")[2].partition(":")[0])
     assert len(listed) > 5
-    assert set(listed) == set(orders.PARAMETER_SECTIONS)
+    assert set(listed) == set(orders.PARAMETER_SECTIONS) == {each.name for each in fields(CoreConfig)}
     assert after(mesh(), orders.SetParameters({name: {} for name in listed})).parameters
 
 

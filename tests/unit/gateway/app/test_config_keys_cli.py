@@ -80,9 +80,7 @@ def test_defaults_are_those_that_a_gateway_uses(rows: dict[str, str], tmp_path: 
     effective = dict(leaves(read_region_file(file, {}).as_document()))
     written = {path for path, _ in leaves(WITH_A_POOL)}
     compared = {
-        path: value
-        for path, value in effective.items()
-        if path not in written and rows.get(path, "").startswith("`")
+        path: value for path, value in effective.items() if path not in written and rows.get(path, "").startswith("`")
     }
     assert len(compared) > 250, "nothing is looked at"
     assert {path: value for path, value in compared.items() if not is_written(rows[path].strip("`"), value)} == {}

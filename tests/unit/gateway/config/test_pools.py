@@ -125,7 +125,10 @@ _YEAR = "should lie between 1s and 365d"
         ({"prediction": {"save_interval": "999ms"}}, f"prediction.save_interval: {_YEAR}"),
         ({"prediction": {"refit_timeout": "366d"}}, f"prediction.refit_timeout: {_YEAR}"),
         ({"prediction": {"stale_after": f"{10**30}d"}}, f"prediction.stale_after: {_YEAR}"),
-        ({"expert_locality": {"artifact": "e.json", "look_interval": "1ms"}}, f"expert_locality.look_interval: {_YEAR}"),
+        (
+            {"expert_locality": {"artifact": "e.json", "look_interval": "1ms"}},
+            f"expert_locality.look_interval: {_YEAR}",
+        ),
         ({"expert_locality": {"artifact": "e.json", "refit_after": "400d"}}, f"expert_locality.refit_after: {_YEAR}"),
         ({"decode": {"pool_ttl": "9000d"}}, f"decode.pool_ttl: {_YEAR}"),
         ({"decode": {"tick_interval": "1ns"}}, "decode.tick_interval: should lie between 1ms and 365d"),

@@ -101,7 +101,6 @@ class TestFailover:
         until(world, 12)
         assert serving(world) == {GatewayId("us/gw"): {"us/0", "us/1"}}
 
-
     def test_what_every_gateway_leaves_out_is_served_by_none_and_comes_home(self) -> None:
         alone = {"region": "us", "refusing_share": 1.0}
         world = world_of(faults=killed("eu/gw"), controller=alone)

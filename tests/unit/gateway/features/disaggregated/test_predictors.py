@@ -23,6 +23,7 @@ from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.supervisor import OwnedLoops, Supervisor
+from mesh.values import Address
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.gateways import region_config, until, write_policy
@@ -99,17 +100,19 @@ async def test_the_secret_for_a_first_adopted_pool_is_read_off_the_event_loop(tm
     config = replace(
         region_config("us-1", US, (), policy_file=write_policy(tmp_path, US)),
         state=StateConfig(tmp_path),
-        control=ControlConfig(controllers=("127.0.0.1:7080",)),
+        control=ControlConfig(controllers=(Address("127.0.0.1", 7080),)),
     )
     desk = ObservedCore(config, Clock(), make_logger(LoggingConfig(), config.gateway_id, io.StringIO()))
     extension = DisaggregatedExtension(config, desk)
+    ask = extension.prompt_key
+    assert ask is not None
     extension.apply(config, Orders())
     async with Supervisor(desk.clock, desk.loop_failed) as loops:
         extension.run(loops, OwnedLoops(loops, desk.clock, desk.loop_failed))
         extension.begin()
         extension.apply(config, Orders(pools=(POOL,)))
         assert not (tmp_path / "us-1.prompts.secret.json").exists()
-        assert extension.prompt_key(LONG) == b""
-        await until(lambda: len(extension.prompt_key(LONG)) == 8)
-        assert extension.prompt_key(LONG) == keys(tmp_path).of(LONG)
+        assert ask(LONG) == b""
+        await until(lambda: len(ask(LONG)) == 8)
+        assert ask(LONG) == keys(tmp_path).of(LONG)
     desk.close()

@@ -80,7 +80,8 @@ class _WatchedPath(type(Path())):  # type: ignore[misc] # the platform's own cla
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         self.threads.add(threading.get_ident())
-        return super().stat(follow_symlinks=follow_symlinks)
+        told: os.stat_result = super().stat(follow_symlinks=follow_symlinks)
+        return told
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_requests(tmp_path: Path) -> None:

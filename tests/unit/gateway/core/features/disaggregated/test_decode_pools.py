@@ -66,7 +66,6 @@ from tests.support.disaggregated import (
 )
 from tests.support.nightly import first_of
 
-
 LEAF = ForestArrays(3.0, (0,), (0,), (0.0,), (0,), (0,), (4.0,))
 
 
