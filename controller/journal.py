@@ -18,7 +18,7 @@ from mesh.journal import JournalFiles, JournalSettings, code_version
 from mesh.journal_lines import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
 from mesh.steps import Step
 
-FORMAT = 2
+FORMAT = 3
 
 
 class ControllerJournalHeader(msgspec.Struct, frozen=True):

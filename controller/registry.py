@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
 import msgspec
@@ -32,6 +33,8 @@ from mesh.regions import announcement_fault
 from mesh.values import REPLICA_ID_PATTERN
 
 REPLICA_DOCUMENT_BYTES_MAX = 16 * 1024
+_NAME_LENGTH_MAX = 64
+_DIGEST_BYTES = 8
 _NO_ORDER = GatewayOrder()
 
 _Kind = TypeVar("_Kind")
@@ -266,7 +269,9 @@ class Registry:
     @cached_property
     def replica_entries(self) -> tuple[ReplicaEntry, ...]:
         return tuple(
-            ReplicaEntry(each.replica_id, each.home, each.pinned_to, *_moves_with(each.document))
+            ReplicaEntry(
+                each.replica_id, each.home, each.pinned_to, *_moves_with(each.document), _digest(each.document)
+            )
             for each in self.replicas.values()
             if each.is_served and each.is_lent
         )
@@ -323,7 +328,10 @@ def read_replica(document: str, home: Place, regions: RegionTable) -> tuple[Repl
 def _described(document: str, home: Place, regions: RegionTable) -> tuple[ReplicaId, _Described]:
     """Read and check a replica's document. Raises DocumentFault."""
     replica_id, document = _with_place(document, home)
-    told = msgspec.json.decode(document, type=_Placed)
+    try:
+        told = msgspec.json.decode(document, type=_Placed)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DocumentFault(f"replica {replica_id}: {error}") from error
     place = Place(RegionName(told.region), Jurisdiction(told.jurisdiction))
     if fault := announcement_fault(regions, home, place, told.url):
         raise DocumentFault(f"replica {replica_id}: {fault}")
@@ -336,7 +344,7 @@ def _with_place(document: str, home: Place) -> tuple[ReplicaId, str]:
     try:
         keys = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
         name = msgspec.json.decode(keys.get("id", msgspec.Raw(b"null")), type=str)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise DocumentFault(f"a replica's description is no JSON object with an id: {error}") from error
     if REPLICA_ID_PATTERN.fullmatch(name) is None:
         raise DocumentFault(f"{name[:100]!r} is not a replica's id")
@@ -380,13 +388,24 @@ def _moves_with(document: str) -> tuple[str, str, frozenset[str]]:
         return "", "", frozenset()
     try:
         member = msgspec.json.decode(document, type=_Member)
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, RecursionError):
         return "", "", frozenset()
     pool = member.pool
     if not isinstance(pool, _Pool) or pool.kind != "disaggregated":
         return "", "", frozenset()
     needs = {CONNECTOR_ABILITY: pool.connector, DECODE_POLICY_ABILITY: pool.decode.policy}
+    if not all(map(_is_name, (pool.name, member.role, *filter(None, needs.values())))):
+        return "", "", frozenset()
     return pool.name, member.role, frozenset(f"{kind} {name}" for kind, name in needs.items() if name)
+
+
+def _is_name(text: str) -> bool:
+    """True for what may appear in logs and on the page: names come from other gateways."""
+    return len(text) <= _NAME_LENGTH_MAX and text.isprintable()
+
+
+def _digest(document: str) -> str:
+    return blake2b(document.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _listed(

@@ -265,7 +265,7 @@ class ControlService:
         )
         self._manager.driver.submit(PeersHeard(link.gateway_id, peers))
         if report.left_out:
-            left_out = tuple((each.replica_id, each.reason) for each in report.left_out)
+            left_out = tuple((each.replica_id, _printable(each.reason)) for each in report.left_out)
             self._manager.driver.submit(GrantsLeftOut(link.gateway_id, left_out))
 
     async def _register(self, link: Link) -> _End:
@@ -391,6 +391,11 @@ def _is_end(message: object) -> bool:
 
 def _read(message: pb.AttachRequest) -> FromGateway | None:
     return None if _is_end(message) else read_from_gateway(message)
+
+
+def _printable(text: str) -> str:
+    """Text of a gateway as it may appear in logs and on the page."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 async def _until_replaced(link: Link) -> _End:

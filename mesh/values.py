@@ -4,6 +4,7 @@ secrets.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, ip_address, ip_network
@@ -139,7 +140,19 @@ class FileContext(Struct, frozen=True):
 
 
 def _resolve_path(text: object, info: ValidationInfo) -> object:
+    if isinstance(text, str):
+        _check_path(text)
     return FileContext.of(info).folder / text if isinstance(text, str) and text else text
+
+
+def _check_path(text: str) -> None:
+    """Refuse what the system cannot take for a path, which would fail only where the file is read."""
+    if "\0" in text:
+        raise ValueError("should be a path, and it has a NUL character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError("should be a path, and it has a character that no path can have") from None
 
 
 def _check_id(text: str) -> str:
@@ -234,7 +247,7 @@ FilePath = Annotated[Path, BeforeValidator(_resolve_path), PlainSerializer(str)]
 AddressText = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), PlainSerializer(format_duration)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0), PlainSerializer(format_size)]
-Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Strict(), Field(ge=0, le=1000, allow_inf_nan=False)]
 """Upper bound: a factor as large as this already leaves nothing of what it is compared with."""
 Count = Annotated[int, Strict(), Field(ge=1)]

@@ -6,7 +6,7 @@ The functions answer for one unit at a time and keep no state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -14,6 +14,11 @@ from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.residency import ResidencyPolicy, may_accept
 from gateway.core.vocabulary import GatewayId
+
+_TOLD_MAX = 4
+"""Most gateways that a reason lists."""
+_REASON_LENGTH_MAX = 160
+"""Most characters of one gateway's reason among those of several."""
 
 
 class Adopters(Struct, frozen=True):
@@ -31,6 +36,10 @@ class Requirements(Struct, frozen=True):
     """Abilities that the adopter needs."""
     refusals: tuple[tuple[GatewayId, str], ...] = ()
     """Gateways that left these replicas out, with reasons."""
+
+    def is_refused_by(self, gateway_id: GatewayId) -> bool:
+        """True if the gateway left the replicas out of what it was given. A home never does."""
+        return gateway_id != self.home and any(each == gateway_id for each, _ in self.refusals)
 
 
 def adopters_of(
@@ -57,8 +66,8 @@ def adopters_of(
     unable = {} if required is None else _unable(allowed, required)
     able = [each for each in allowed if each.gateway_id not in unable]
     if not able:
-        told = "; ".join(f"{gateway_id} {why}" for gateway_id, why in sorted(unable.items()))
-        return Adopters((), f"no gateway that may have it can serve it: {told}")
+        told = [f"{gateway_id} {why[:_REASON_LENGTH_MAX]}" for gateway_id, why in sorted(unable.items())]
+        return Adopters((), f"no gateway that may have it can serve it: {_few(told, '; ')}")
     distances = {each.gateway_id: geography.distance_ns(home, each) for each in able}
     nearest_ns = min(distances.values())
     return Adopters(tuple(sorted(each for each, distance in distances.items() if distance == nearest_ns)))
@@ -89,4 +98,10 @@ def _because(policy: ResidencyPolicy) -> str:
 
 
 def _names(gateways: Iterable[GatewayEntry]) -> str:
-    return ", ".join(sorted(each.gateway_id for each in gateways))
+    return _few(sorted(each.gateway_id for each in gateways), ", ")
+
+
+def _few(told: Sequence[str], between: str) -> str:
+    """Text that lists the first few, and counts the others."""
+    more = len(told) - _TOLD_MAX
+    return between.join([*told[:_TOLD_MAX], f"and {more} more"] if more > 0 else told)

@@ -159,7 +159,8 @@ class _Search:
         self._taking = {entry.gateway_id for entry in self._takers}
         self._burden = Counter(owners.values())
         self._adopters: dict[Requirements, Adopters] = {}
-        self._allowed: dict[tuple[Requirements, GatewayId], bool] = {}
+        self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
+        """True where the policy of the first gateway's region lets the second adopt its replicas."""
         self._adopted = Counter(
             owner for each, owner in owners.items() if each in mesh.replicas and mesh.replicas[each].home != owner
         )
@@ -193,12 +194,15 @@ class _Search:
             self._adopters.clear()
 
     def may_keep(self, owner: GatewayId, required: Requirements) -> bool:
-        """Return whether the owner may keep a unit: it is not known to be down, or the mesh is frozen, the policy of
-        the home's region still allows it, and it can serve the unit."""
+        """Return whether the owner may keep a unit: the policy of the home's region still allows it, and the mesh is
+        frozen, or the owner is not known to be down and has not left the unit out. Abilities are asked of a new owner
+        only: a gateway of an earlier version announces none, and serves what it has."""
         health = self._mesh.health.get(owner)
-        if health is None or not self._may_adopt(required, owner):
+        if health is None or not self._is_allowed(required.home, owner):
             return False
-        return bool(self._mesh.frozen) or health.condition in HOLDS
+        if self._mesh.frozen:
+            return True
+        return health.condition in HOLDS and not required.is_refused_by(owner)
 
     def adopters(self, required: Requirements) -> Adopters:
         if required not in self._adopters:
@@ -212,7 +216,7 @@ class _Search:
         """Return the gateway to which an operator moved the replica, or its home. A home not heard from yet counts only
         where the replica has no owner."""
         pinned = replica.pinned_to
-        if pinned is not None and pinned in self._taking and self._may_adopt(required, pinned):
+        if pinned is not None and pinned in self._taking and self._may_have(pinned, required, owner):
             return pinned
         if replica.home in self._taking:
             return replica.home
@@ -220,14 +224,24 @@ class _Search:
         is_unknown = home is not None and home.condition is Condition.UNKNOWN
         return replica.home if owner is None and is_unknown else None
 
-    def _may_adopt(self, required: Requirements, adopter: GatewayId) -> bool:
-        if required.home == adopter:
+    def _may_have(self, gateway_id: GatewayId, required: Requirements, owner: GatewayId | None) -> bool:
+        """True if the gateway may keep the unit, as its owner, or may be given it."""
+        if gateway_id == owner:
+            return self.may_keep(owner, required)
+        return gateway_id == required.home or bool(self._find_among(required, gateway_id).gateways)
+
+    def _is_allowed(self, home: GatewayId, adopter: GatewayId) -> bool:
+        """True if the policy of the home's region lets the gateway serve the home's replicas."""
+        if home == adopter:
             return True
-        pair = (required, adopter)
+        pair = (home, adopter)
         if pair not in self._allowed:
-            entry = self._mesh.gateways.get(adopter)
-            self._allowed[pair] = entry is not None and bool(self._find_adopters(required, [entry]).gateways)
+            self._allowed[pair] = bool(self._find_among(Requirements(home), adopter).gateways)
         return self._allowed[pair]
+
+    def _find_among(self, required: Requirements, adopter: GatewayId) -> Adopters:
+        entry = self._mesh.gateways.get(adopter)
+        return self._find_adopters(required, [] if entry is None else [entry])
 
     def _find_adopters(self, required: Requirements, among: list[GatewayEntry]) -> Adopters:
         entry = self._mesh.gateways.get(required.home)

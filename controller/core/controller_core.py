@@ -71,6 +71,8 @@ class ControllerCore(MeshState):
         """Replicas last sent to each gateway as its assignment."""
         self._shares: dict[GatewayId, tuple[ReplicaId, ...]] | None = None
         """Replicas that each gateway owns, sorted; None until they are computed."""
+        self._retry_ns: int | None = None
+        """Time before which no refusal ends; None without refusals."""
         self._is_settled = True
         """No event since the last assignment changes ownership or records."""
         self._is_near_known = True
@@ -108,7 +110,7 @@ class ControllerCore(MeshState):
         if self.frozen and not self._is_frozen_by_order:
             times.append(self._frozen_since_ns + self.config.freeze_max_ns)
         times.append(self._assigner.next_step_ns())
-        times += [each.until_ns for refused in self.refusals.values() for each in refused.values()]
+        times.append(self._retry_ns)
         due = [each for each in times if each is not None and (self._now_ns is None or each > self._now_ns)]
         return min(due, default=None)
 
@@ -159,7 +161,7 @@ class ControllerCore(MeshState):
         self._restored_down = frozenset(event.down)
 
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
-        before = self.gateways
+        self._forget_refusals(event)
         self.gateways = {each.gateway_id: each for each in event.gateways}
         self.replicas = {each.replica_id: each for each in event.replicas}
         self._shares = None
@@ -170,9 +172,6 @@ class ControllerCore(MeshState):
             self.geography.forget(gone)
             for health in self.health.values():
                 health.said_by.pop(gone, None)
-        for gateway_id in list(self.refusals):
-            if self.gateways.get(gateway_id) != before.get(gateway_id):
-                del self.refusals[gateway_id]
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
@@ -235,16 +234,36 @@ class ControllerCore(MeshState):
             refused[replica_id] = GrantRefusal(reason, until_ns)
         if refused:
             self.refusals[event.gateway_id] = refused
+            self._retry_ns = until_ns if self._retry_ns is None else min(self._retry_ns, until_ns)
+
+    def _forget_refusals(self, event: RegistryApplied) -> None:
+        """Forget refusals of gateways and of replicas that are announced anew, before the registry is replaced."""
+        if not self.refusals:
+            return
+        gateways = {each.gateway_id: each for each in event.gateways}
+        same = {each.replica_id for each in event.replicas if self.replicas.get(each.replica_id) == each}
+        for gateway_id, refusals in list(self.refusals.items()):
+            is_same = self.gateways.get(gateway_id) == gateways.get(gateway_id)
+            self._keep_refusals(gateway_id, {each: refusals[each] for each in refusals if is_same and each in same})
 
     def _look_at_refusals(self, now_ns: int) -> None:
-        """Forget refusals after their time, so that what was refused is offered again."""
+        """Forget refusals after their time, so that what was refused is offered again. Looks through them only once one
+        of them may have ended: a refusal is renewed with each report."""
+        if self._retry_ns is None or now_ns < self._retry_ns:
+            return
         for gateway_id, refused in list(self.refusals.items()):
             left = {each: refusal for each, refusal in refused.items() if refusal.until_ns > now_ns}
             if len(left) < len(refused):
                 self._is_settled = False
-                self.refusals[gateway_id] = left
-            if not left:
-                del self.refusals[gateway_id]
+                self._keep_refusals(gateway_id, left)
+        ends = (each.until_ns for refused in self.refusals.values() for each in refused.values())
+        self._retry_ns = min(ends, default=None)
+
+    def _keep_refusals(self, gateway_id: GatewayId, left: dict[ReplicaId, GrantRefusal]) -> None:
+        if left:
+            self.refusals[gateway_id] = left
+        else:
+            del self.refusals[gateway_id]
 
     # Gateway health
 

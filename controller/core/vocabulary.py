@@ -46,6 +46,8 @@ class ReplicaEntry(Struct, frozen=True):
     """Part of the pool's work that the replica does: a pool needs a replica for each part."""
     needs: frozenset[str] = frozenset()
     """Requirements of the pool, which only a gateway with these abilities may adopt."""
+    digest: str = ""
+    """Digest of the replica's description: gateways that left the replica out are offered a changed one anew."""
 
 
 class GrantRefusal(Struct, frozen=True):

@@ -77,7 +77,8 @@ class Orders(Struct, frozen=True):
     adopted: frozenset[str] = frozenset()
     """Ids of replicas granted to this gateway whose home is another gateway."""
     pools: tuple[PoolSpec, ...] = ()
-    """Described pools: those of the region file and those of the replicas above."""
+    """Described pools: those of the region file, and those of the replicas above; none of whose replicas all are left
+    out."""
     unread: Mapping[PoolName, tuple[Path, ...]] = field(default_factory=dict)
     """Files that adopted pools name and `control.artifacts` does not, by pool; these pools do without."""
     peers: tuple[PeerConfig, ...] = ()
@@ -119,13 +120,14 @@ def read_orders(
     replicas, left_out, adopted = _replicas(snapshot.replicas, local, environ, _PlaceCheck(regions, misplaced), pools)
     replicas, unfit = _without_unfit(replicas, pools.specs)
     left_out |= unfit
+    in_use = {*(each.name for each in local.pools), *(each.spec.pool for each in replicas)}
     further = tuple(_further_peers(snapshot.peers, local))
     misplaced |= _misplaced_peers(further, regions)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
-        pools=tuple(pools.specs.values()),
-        unread=pools.unread,
+        pools=tuple(spec for name, spec in pools.specs.items() if name in in_use),
+        unread={name: paths for name, paths in pools.unread.items() if name in in_use},
         left_out=left_out,
         away=away_from(local, snapshot.away),
         adopted=adopted,

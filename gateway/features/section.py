@@ -3,15 +3,21 @@ wherever the file is read, so a section imports no edge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, json
+from msgspec.structs import fields
 
 from gateway.core.vocabulary import PoolSpec
 from mesh.faults import FileFault
+from mesh.settings import file_key
+from mesh.values import SECOND_NS, format_duration
 
+DURATION_MAX_NS = 365 * 24 * 3600 * SECOND_NS
+"""Longest duration in a pool's description."""
+_NO_SHORTER: Mapping[str, int] = {}
 _Settings = TypeVar("_Settings", bound=Struct)
 
 
@@ -53,6 +59,22 @@ def settings_in(spec: PoolSpec, key: str, settings: type[_Settings]) -> _Setting
     """Settings under a key of a pool's description; None where it says nothing there."""
     text = dict(spec.features).get(key)
     return None if text is None else json.decode(text, type=settings, dec_hook=_read_path)
+
+
+def duration_faults(settings: Struct, key: str, shorter: Mapping[str, int] = _NO_SHORTER) -> Iterator[FileFault]:
+    """Yield a fault for each duration of the settings under a key that is not between 1 s and `DURATION_MAX_NS`: the
+    description of a pool may come from another gateway. `shorter` gives other least durations in nanoseconds, by
+    field."""
+    for each in fields(settings):
+        if each.name.endswith("_ns"):
+            path = f"{key}.{file_key(each.name)}"
+            yield from duration_fault(path, getattr(settings, each.name), shorter.get(each.name, SECOND_NS))
+
+
+def duration_fault(path: str, duration_ns: int, least_ns: int = SECOND_NS) -> Iterator[FileFault]:
+    """Yield a fault if a duration in a pool's description is out of bounds."""
+    if not least_ns <= duration_ns <= DURATION_MAX_NS:
+        yield FileFault(path, f"should lie between {format_duration(least_ns)} and {format_duration(DURATION_MAX_NS)}")
 
 
 def _read_path(kind: type[Any], written: Any) -> Any:

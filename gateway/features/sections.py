@@ -17,7 +17,7 @@ from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PoolSpec
 from gateway.features.classes.checks import class_faults
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults, prediction_faults
-from gateway.features.expert_locality.config import ExpertLocalityConfig
+from gateway.features.expert_locality.config import ExpertLocalityConfig, locality_faults
 from gateway.features.lengths.checks import length_faults
 from gateway.features.limits.checks import limits_faults
 from gateway.features.prices.key import PricesPath
@@ -40,6 +40,7 @@ CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[FileFault]]] = [
 
 POOL_CHECKS: Sequence[Callable[[PoolSpec], Iterator[FileFault]]] = [
     decode_faults,
+    locality_faults,
     prediction_faults,
 ]
 """Checks of a pool's description, from a region file or from another gateway. Keys of faults start in the

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
+from gateway.core.vocabulary import (
+    ControlVersion,
+    GatewayId,
+    Place,
+    RegionName,
+    ReplicaId,
+    ReplicaRole,
+    ReplicaSpec,
+)
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
-from mesh.control.vocabulary import ControlSnapshot, PeerHeard, ReplicaOwner
+from mesh.control.vocabulary import ControlSnapshot, LeftOut, PeerHeard, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
 _NONE = ControlVersion()
@@ -45,7 +53,7 @@ class Stream(Protocol):
 
     def said_hello(self, hello: SimHello) -> None: ...
 
-    def reported(self, peers: tuple[PeerHeard, ...]) -> None: ...
+    def reported(self, peers: tuple[PeerHeard, ...], left_out: tuple[LeftOut, ...]) -> None: ...
 
     def accepted_policy(self, policy: ResidencyPolicy) -> None: ...
 
@@ -86,6 +94,8 @@ class AttachmentEnvironment:
     times: ControlTimes
     observers: tuple[ControlObserver, ...]
     rng: random.Random
+    refusing_share: float = 0.0
+    """Share of other homes' pools and replicas that a process leaves out."""
 
 
 def served(
@@ -112,6 +122,9 @@ class SimAttachment:
         """Fault: share of snapshots with which the stream breaks."""
         self.told = 0
         """Number of times that a peer has told it the owners of replicas."""
+        self._refusing_share = ties.refusing_share
+        self._refuses: dict[tuple[GatewayId, str], bool] = {}
+        """True for what this process leaves out, by home and by name of a pool or of a single replica."""
         self._rng = ties.rng
         self._peers = ties.peers
         self._specs = ties.specs
@@ -162,7 +175,7 @@ class SimAttachment:
         self.is_up = True
         self._snapshot = self._disk[-1] if self._disk else None
         self._told_version, self._told_away, self._asking_until_ns = _NONE, {}, -1
-        self._heard_ns, self._broken = {}, set()
+        self._heard_ns, self._broken, self._refuses = {}, set(), {}
         self._note_taken()
         self._dial(self._life)
         self._report(self._life)
@@ -219,7 +232,7 @@ class SimAttachment:
         if life != self._life:
             return
         if self._line is not None and self._stream is not None:
-            self._line.to_far(self._stream.reported, self._peers_heard())
+            self._line.to_far(self._stream.reported, self._peers_heard(), tuple(self._left_out()))
             if self._agenda.now_ns - self._stream_heard_ns > self._times.stream_timeout_ns:
                 self._line.close_near("the controller fell silent")
                 self._lost(life)
@@ -271,7 +284,21 @@ class SimAttachment:
         replicas = served(own, self.gateway_id, self._snapshot, self._disowned())
         granted = () if self._snapshot is None else self._snapshot.replicas
         accepts = {ReplicaId(each.document): each.accepts for each in granted}
-        return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas)
+        left_out = {each.replica_id for each in self._left_out()}
+        return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas if each not in left_out)
+
+    def _left_out(self) -> Iterator[LeftOut]:
+        """Granted replicas of other homes that this process cannot serve."""
+        for grant in () if self._snapshot is None or not self._refusing_share else self._snapshot.replicas:
+            if grant.home != self.gateway_id and self._is_refused(grant):
+                yield LeftOut(ReplicaId(grant.document), "its key is not here")
+
+    def _is_refused(self, grant: ReplicaGrant) -> bool:
+        spec = self._specs[ReplicaId(grant.document)]
+        unit = grant.home, str(spec.replica_id if spec.role is ReplicaRole.UNIFIED else spec.pool)
+        if unit not in self._refuses:
+            self._refuses[unit] = self._rng.random() < self._refusing_share
+        return self._refuses[unit]
 
     # Messages of peers
 

@@ -225,7 +225,7 @@ def _disaggregated_document(seed: int) -> dict[str, Any]:
 
 def _moving_pools_document(seed: int) -> dict[str, Any]:
     """Document with a controller and, in at least one region and not in all, pools under all decode policies. Their
-    gateways crash for long enough that other regions, whose load is high, serve the pools."""
+    gateways crash for long enough that other regions, whose load is high, serve the pools, or leave them out."""
     document = controller_document(seed)
     rng = random.Random(f"chaos/{seed}/moving pools")
     names = list(document["regions"])
@@ -245,6 +245,11 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
         crashes.append({"kind": "gateway_crash", "target": gateway, "at": f"{at}s", "lasts": f"{lasts}s"})
     for clients in document["clients"]:
         clients["clients"] *= rng.choice((1, 4))
+    refusals = random.Random(f"chaos/{seed}/refusals")
+    document["controller"] |= {
+        "refusing_share": refusals.choice((0.0, 0.3, 0.6)),
+        "left_out_retry": refusals.choice(("1s", "5s", "300s")),
+    }
     return document | {"faults": crashes}
 
 

@@ -182,6 +182,7 @@ class Control:
             times,
             watchers,
             rng,
+            section.refusing_share,
         )
         for gateway_id, gateway in around.gateways.items():
             self.attachments[gateway_id] = SimAttachment(gateway, ties)

@@ -15,7 +15,7 @@ from controller.core import effects as ordered
 from controller.core import events as news
 from controller.core.effects import Effect as Order
 from controller.core.events import Event as News
-from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
+from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
@@ -90,6 +90,21 @@ class _ControllerView:
     """True once most gateways were missing for `freeze_max`, after which the loss is accepted as real."""
     steps: dict[GatewayId, deque[tuple[int, int]]] = field(default_factory=dict)
     """Unforced moves by home: time and number of replicas."""
+    replicas: dict[ReplicaId, ReplicaEntry] = field(default_factory=dict)
+    refused_ns: dict[tuple[GatewayId, ReplicaId], int] = field(default_factory=dict)
+    """Times at which gateways last reported that they leave a replica out."""
+
+    def registered(self, event: news.RegistryApplied) -> None:
+        """Replace the registry. A refusal ends with a change of its gateway or replica."""
+        gateways = {each.gateway_id: each for each in event.gateways}
+        replicas = {each.replica_id: each for each in event.replicas}
+        self.refused_ns = {
+            (gateway_id, replica_id): since_ns
+            for (gateway_id, replica_id), since_ns in self.refused_ns.items()
+            if self.gateways.get(gateway_id) == gateways.get(gateway_id)
+            if self.replicas.get(replica_id) == replicas.get(replica_id)
+        }
+        self.gateways, self.replicas = gateways, replicas
 
 
 class ControlWatch:
@@ -320,7 +335,7 @@ class ControlWatch:
                 self._mind.policies = {each.place.region: each for each in event.policies}
                 self._mind.restored_down = frozenset(event.down)
             case news.RegistryApplied():
-                self._mind.gateways = {each.gateway_id: each for each in event.gateways}
+                self._mind.registered(event)
                 for gateway_id in self._mind.gateways:
                     was_down = gateway_id in self._mind.restored_down
                     fresh = _Seen(Condition.DOWN, is_gone=True) if was_down else _Seen()
@@ -329,6 +344,8 @@ class ControlWatch:
             case news.GatewayConnected():
                 seen = self._mind.seen[event.gateway_id]
                 seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
+                for pair in [each for each in self._mind.refused_ns if each[0] == event.gateway_id]:
+                    del self._mind.refused_ns[pair]
                 if not any(each.lost_ns is not None for each in self._mind.seen.values()):
                     self._mind.is_loss_believed = False
             case news.GatewayDisconnected():
@@ -345,6 +362,9 @@ class ControlWatch:
                 for said in event.peers:
                     if said.gateway_id in self._mind.seen:
                         self._mind.seen[said.gateway_id].said_by[event.gateway_id] = said
+            case news.GrantsLeftOut():
+                for replica_id, _ in event.left_out:
+                    self._mind.refused_ns[event.gateway_id, replica_id] = clock_ns
             case _:
                 pass
 
@@ -405,10 +425,15 @@ class ControlWatch:
             before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
             self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
+            is_offered = owner == home or not self._has_refused(owner, replica_id, clock_ns)
+            self._expect(
+                "what a gateway left out is not soon offered to it again", is_offered, f"{replica_id}: {owner}"
+            )
             if before is None or not self._may_have(home, before) or before not in self._mind.seen:
                 continue
             self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")
-            if self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
+            is_served = before == home or not self._has_refused(before, replica_id, clock_ns)
+            if is_served and self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
                 moved.setdefault(home, set()).add(replica_id)
         for home, replicas in moved.items():
             self._check_step(home, replicas, clock_ns)
@@ -421,6 +446,10 @@ class ControlWatch:
         for pool in self._pools:
             owners = {self._mind.owners.get(each) for each in pool}
             self._expect("a pool's workers have one owner", len(owners) == 1, f"{sorted(pool)}: {owners}")
+
+    def _has_refused(self, gateway_id: GatewayId, replica_id: ReplicaId, clock_ns: int) -> bool:
+        since_ns = self._mind.refused_ns.get((gateway_id, replica_id))
+        return since_ns is not None and clock_ns - since_ns < self._config.left_out_retry_ns
 
     def _check_step(self, home: GatewayId, replicas: set[ReplicaId], clock_ns: int) -> None:
         """Check that replicas that move without need do so in steps: at most `step_share` of a home's replicas per

@@ -53,6 +53,10 @@ class ControllerSection(ScenarioSection):
     freeze_max: Duration = _DEFAULTS.freeze_max_ns
     step_share: Annotated[Share, Field(gt=0)] = _DEFAULTS.step_share
     step: Duration = _DEFAULTS.step_ns
+    left_out_retry: Duration = _DEFAULTS.left_out_retry_ns
+    refusing_share: Share = 0.0
+    """Share of other homes' pools and replicas that a gateway leaves out, as one that lacks a key for them does; drawn
+    anew for each process."""
     further_gateway: bool = _DEFAULTS.further_gateway
     ttl_s: Count = _DEFAULTS.ttl_s
     closed_jurisdictions: tuple[str, ...] = ()
@@ -69,6 +73,7 @@ class ControllerSection(ScenarioSection):
             freeze_max_ns=self.freeze_max,
             step_share=self.step_share,
             step_ns=self.step,
+            left_out_retry_ns=self.left_out_retry,
             further_gateway=self.further_gateway,
             ttl_s=self.ttl_s,
             closed_jurisdictions=frozenset(map(Jurisdiction, self.closed_jurisdictions)),

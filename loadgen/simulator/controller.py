@@ -34,7 +34,7 @@ from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.shared_store import KeptDocument, SharedStore
-from mesh.control.vocabulary import ControlSnapshot, PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner
+from mesh.control.vocabulary import ControlSnapshot, LeftOut, PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
 REGION = RegionName(CONTROLLER)
@@ -58,8 +58,8 @@ class _Stream:
     def said_hello(self, hello: SimHello) -> None:
         self._controller.attached(self, hello)
 
-    def reported(self, peers: tuple[PeerHeard, ...]) -> None:
-        self._controller.reported(self, peers)
+    def reported(self, peers: tuple[PeerHeard, ...], left_out: tuple[LeftOut, ...]) -> None:
+        self._controller.reported(self, peers, left_out)
 
     def accepted_policy(self, policy: ResidencyPolicy) -> None:
         self._controller.policy_accepted(self, policy)
@@ -389,8 +389,8 @@ class SimController:
             return
         self.tell(events.GatewayConnected(hello.gateway_id, hello.policy))
 
-    def reported(self, stream: _Stream, peers: tuple[PeerHeard, ...]) -> None:
-        if not self._is_ours(stream) or self._is_late(self.reported, stream, peers):
+    def reported(self, stream: _Stream, peers: tuple[PeerHeard, ...], left_out: tuple[LeftOut, ...]) -> None:
+        if not self._is_ours(stream) or self._is_late(self.reported, stream, peers, left_out):
             return
         stream.heard_ns = self.agenda.now_ns
         now_ns = self._now_ns()
@@ -404,6 +404,9 @@ class SimController:
             for each in peers
         )
         self.tell(events.PeersHeard(stream.near.gateway_id, said))
+        if left_out:
+            refused = tuple((each.replica_id, each.reason) for each in left_out)
+            self.tell(events.GrantsLeftOut(stream.near.gateway_id, refused))
 
     def policy_accepted(self, stream: _Stream, policy: ResidencyPolicy) -> None:
         if self._is_ours(stream) and not self._is_late(self.policy_accepted, stream, policy):

@@ -21,7 +21,7 @@ Moment = Annotated[int, BeforeValidator(_duration_or_zero)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
 Count = Annotated[int, Strict(), Field(ge=1)]
 CountOrNone = Annotated[int, Strict(), Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0)]
 
 

@@ -318,7 +318,7 @@ async def test_an_adopted_pool_comes_with_its_policy_its_predictor_and_its_artif
         "decode_batch_max": 4,
         "decode": {"policy": "br_h_local", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
         "prediction": {"kind": "survival"},
-        "expert_locality": {"artifact": str(artifacts / "eldr.json"), "look_interval": "20ms"},
+        "expert_locality": {"artifact": str(artifacts / "eldr.json"), "look_interval": "1s"},
     }
     members = tuple(granted(each, engine, pool=pool, role=each) for each in ("prefill", "decode"))
     async with serving_file(site.path) as gateway:

@@ -419,7 +419,7 @@ async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives
     settings = {
         "sections": {
             "decode": {"policy": "br_h", "balance": {"horizon_steps": 8, "refresh_tokens": 4}},
-            "prediction": {"requests_min": 5, "refit_interval": "100ms", "save_interval": "50ms", "kind": "survival"},
+            "prediction": {"requests_min": 5, "refit_interval": "1s", "save_interval": "1s", "kind": "survival"},
         },
         "state": {"folder": str(tmp_path / "state")},
     }

@@ -108,7 +108,7 @@ async def scene(folder: Path, first: EldrArtifact | None) -> AsyncIterator[Scene
                     "kind": "disaggregated",
                     "connector": "nixl",
                     "decode_batch_max": 4,
-                    "expert_locality": {"artifact": str(path), "look_interval": "20ms"},
+                    "expert_locality": {"artifact": str(path), "look_interval": "1s"},
                 }
             ],
             journal={"folder": str(folder / "journal")},

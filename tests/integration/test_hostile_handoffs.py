@@ -73,7 +73,7 @@ async def pool(folder: Path, **prefill: Any) -> AsyncIterator[Pool]:
                     "kind": "disaggregated",
                     "connector": "nixl",
                     "decode_batch_max": 4,
-                    "expert_locality": {"artifact": str(folder / "eldr.json"), "look_interval": "20ms"},
+                    "expert_locality": {"artifact": str(folder / "eldr.json"), "look_interval": "1s"},
                 }
             ],
         )

@@ -61,6 +61,25 @@ def moves_without_its_policy(original: Original, spec: PoolSpec, *, foresees: bo
     return original(replace(spec, features=()), foresees=foresees)
 
 
+@mutant(
+    "what a gateway left out is moved while the mesh is frozen",
+    "controller.core.assignment:_Search.may_keep",
+    moves_pools=True,
+)
+def moves_what_was_refused_while_frozen(original: Original, self: Any, owner: GatewayId, required: Any) -> bool:
+    return original(self, owner, required) and not required.is_refused_by(owner)
+
+
+@mutant(
+    "what a gateway left out is offered to it again at once",
+    "controller.core.controller_core:ControllerCore._grants_left_out",
+    moves_pools=True,
+)
+def forgets_what_was_refused(original: Original, self: Any, event: Any, now_ns: int) -> None:
+    original(self, event, now_ns)
+    self.refusals.clear()
+
+
 # Adopters
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from gateway.core.features.disaggregated.config import check_decode, decode_of, out_of_bounds
 from gateway.core.features.disaggregated.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
 from gateway.core.vocabulary import PoolSpec
-from gateway.features.section import FeatureSection, WrittenFile, settings_in
+from gateway.features.section import FeatureSection, WrittenFile, duration_fault, duration_faults, settings_in
 from mesh.faults import FileFault
-from mesh.values import SECOND_NS
+from mesh.values import MILLISECOND_NS, SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
 _KEY = "prediction"
 """Key of a pool's description that holds its `PredictionConfig`."""
+_TICKS = {"tick_interval_ns": MILLISECOND_NS, "progress_interval_ns": MILLISECOND_NS}
+"""Least durations of the decode tier's intervals."""
+_LEASE_MIN_NS = 100 * MILLISECOND_NS
 
 
 class PredictionConfig(FeatureSection, frozen=True):
@@ -61,6 +64,8 @@ def decode_faults(spec: PoolSpec) -> Iterator[FileFault]:
         return
     config = decode_of(spec)
     faults = [FileFault(f"decode.{key}", what) for key, what in out_of_bounds(config)]
+    faults += duration_faults(config, "decode", _TICKS)
+    faults += duration_fault("lease", spec.lease_ns, _LEASE_MIN_NS)
     yield from faults
     if not faults:
         try:
@@ -70,8 +75,9 @@ def decode_faults(spec: PoolSpec) -> Iterator[FileFault]:
 
 
 def prediction_faults(spec: PoolSpec) -> Iterator[FileFault]:
-    """Contradictions between the settings of a pool's predictor."""
+    """Faults of the settings of a pool's predictor, and contradictions between them."""
     config = prediction_of(spec)
+    yield from duration_faults(config, "prediction")
     if not 0 < config.history_max <= LENGTHS_MAX:
         yield FileFault("prediction.history_max", f"should lie between 1 and {LENGTHS_MAX}")
     if not 0 < config.requests_min <= config.history_max:

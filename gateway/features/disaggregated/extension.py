@@ -21,6 +21,7 @@ from gateway.features.extension import Extension, Host
 from mesh.control.vocabulary import CONNECTOR_ABILITY, DECODE_POLICY_ABILITY
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
+from mesh.threads import finish_in_thread
 
 
 class DisaggregatedExtension(Extension):
@@ -38,11 +39,13 @@ class DisaggregatedExtension(Extension):
         self._host = host
         self._predictors: Predictors | None = None
         host.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(host.core, host.clock.now_ns())))
-        self._has_begun = False
+        self._loops: Supervisor | None = None
+        """Loops of the gateway, once it runs."""
+        self._has_begun = self._has_pools = False
         self._pools: tuple[PoolSpec, ...] = ()
         self._unread: Mapping[PoolName, tuple[Path, ...]] = {}
         self._keys: PromptKeys | None = None
-        """Keys of prompts; None until this gateway has a disaggregated pool."""
+        """Keys of prompts; None until this gateway has had a disaggregated pool."""
         if config.control.controllers or any(pool.kind is PoolKind.DISAGGREGATED for pool in config.pools):
             self.prompt_key = self._key_of  # no other gateway ever has such a pool
 
@@ -54,13 +57,22 @@ class DisaggregatedExtension(Extension):
         self._config = config
         self._pools = tuple(pool for pool in orders.pools if pool.kind is PoolKind.DISAGGREGATED)
         self._unread = orders.unread
-        if self._pools and self._keys is None:
-            self._keys = PromptKeys(config, self._host.log)
+        if self._pools and not self._has_pools:
+            self._has_pools = True
+            if self._loops is None:
+                self._keys = PromptKeys(config, self._host.log)
+            else:
+                self._loops.run("prompt_keys", self._read_keys)
         if self._has_begun:
             self.begin()
 
-    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:
+        self._loops = loops
         self._predictors = Predictors(self._config, self._host, tenure)
+
+    async def _read_keys(self) -> None:
+        """Read the secret for a first pool that is adopted while requests run; until then, prompts have no keys."""
+        self._keys = await finish_in_thread(PromptKeys, self._config, self._host.log)
 
     def begin(self) -> None:
         """Follow the pools in force."""

@@ -77,15 +77,15 @@ class PredictorKeeper:
         self.problem = ""
         """Last failure; empty after a success."""
         self.gain: PredictionGain | None = None
-        """Gain of the last fit; None where there was too little to tell."""
+        """Gain of the fit in use; None where nothing tells."""
 
-    def restore(self) -> History:
-        """Read the stored history before the gateway serves. One that cannot be read is logged and not used; the next
+    async def restore(self) -> History:
+        """Read the stored history. One that cannot be read is logged and not used; the next
         save replaces it."""
         history = History(self._config.history_max)
         if self._history_path is not None:
             try:
-                found = read_history(self._history_path)
+                found = await finish_in_thread(read_history, self._history_path)
             except StateUnusable as error:
                 self.problem = str(error)
                 self._log.error("predictor_history_unusable", reason=self.problem)
@@ -138,13 +138,14 @@ class PredictorKeeper:
             return
         try:
             artifact = await self._made(snapshot)
-            self.gain = await finish_in_thread(_gain, snapshot, artifact.arrays, self._config, self._balance)
-            self._hand_over(artifact, take)
+            gain = await finish_in_thread(_gain, snapshot, artifact.arrays, self._config, self._balance)
+            self._hand_over(artifact, take, gain)
         except (ProcessFailed, StateUnusable, UnusableArrays, OSError) as error:
             self.failures += 1
             self.problem = str(error)
             self._log.error("predictor_fit_failed", reason=self.problem)
             return
+        self.gain = gain
         self._fitted = snapshot.added
         self.fits += 1
         self.problem = ""
@@ -180,12 +181,11 @@ class PredictorKeeper:
         with suppress(StateUnusable, UnusableArrays, ProcessFailed):
             self._hand_over(await finish_in_thread(_artifact_at, self._artifact_path), take)
 
-    def _hand_over(self, artifact: Artifact, take: Take) -> None:
+    def _hand_over(self, artifact: Artifact, take: Take, gain: PredictionGain | None = None) -> None:
         fresh_ns = artifact.fresh_for_ns(self._clock.wall_ns(), self._config.stale_after_ns)
         if not fresh_ns:
             raise ProcessFailed("what was fitted is too old")
-        is_better = self.gain is not None and self.gain.is_better
-        take(artifact.arrays, self._clock.now_ns() + fresh_ns, is_better)
+        take(artifact.arrays, self._clock.now_ns() + fresh_ns, gain is not None and gain.is_better)
 
     def _is_worth_fitting(self, snapshot: Snapshot) -> bool:
         return len(snapshot.ended) >= self._config.requests_min and snapshot.added != self._fitted
@@ -244,11 +244,14 @@ def _gain(
     snapshot: Snapshot, arrays: PredictorArrays, config: PredictionConfig, balance: BalanceConfig
 ) -> PredictionGain | None:
     """Gain on the newest requests, None where there are too few. What is sorted is fitted to the earlier ones alone for
-    that; trees and artifacts are used as they are, and trees have seen the newest ones. Raises UnusableArrays."""
+    that, and artifacts are used as they are; trees that were grown here have seen the newest ones, and have no gain.
+    Raises UnusableArrays."""
+    if config.artifact is None and config.kind is PredictorKind.LEARNED:
+        return None
     split = split_in_time(snapshot, NEWEST_SHARE)
     if len(snapshot.ended) < config.requests_min or not split.earlier or not split.later:
         return None
-    if config.artifact is None and config.kind is not PredictorKind.LEARNED:
+    if config.artifact is None:
         arrays = _sorted([ended for ended, _ in split.earlier], config)
     estimator, horizon = make_estimator(arrays), balance.horizon_steps
     if not estimator.answers_for(horizon):

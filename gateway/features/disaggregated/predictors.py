@@ -101,14 +101,16 @@ class Predictors:
             clock=self._host.clock,
             log=self._host.log,
         )
-        kept = keeper.restore()
-        known = kept.snapshot()
-        self._host.submit(
-            DecodeHistoryRestored(name, known.ended, known.added, config.history_max, balance.horizon_steps)
-        )
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
+        """Restore the history, and keep the predictor. Nothing is saved before: a pool that leaves meanwhile keeps what
+        is stored."""
+        config, balance = self._settings[name]
+        known = (await keeper.restore()).snapshot()
+        self._host.submit(
+            DecodeHistoryRestored(name, known.ended, known.added, config.history_max, balance.horizon_steps)
+        )
         await keeper.run(partial(decode_pools_of(self._host.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int, is_better: bool) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.core.vocabulary import PoolSpec
-from gateway.features.section import FeatureSection, settings_in
+from gateway.features.section import FeatureSection, duration_faults, settings_in
+from mesh.faults import FileFault
 from mesh.values import SECOND_NS
 
 _KEY = "expert_locality"
@@ -37,3 +38,10 @@ class ExpertLocalityConfig(FeatureSection, frozen=True, kw_only=True):
 def locality_of(spec: PoolSpec) -> ExpertLocalityConfig | None:
     """Settings of a pool's expert locality. None: it has none."""
     return settings_in(spec, _KEY, ExpertLocalityConfig)
+
+
+def locality_faults(spec: PoolSpec) -> Iterator[FileFault]:
+    """Faults of the settings of a pool's expert locality."""
+    config = locality_of(spec)
+    if config is not None:
+        yield from duration_faults(config, _KEY)

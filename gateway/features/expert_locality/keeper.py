@@ -92,7 +92,7 @@ class LocalityKeeper:
 
     async def _look_at_artifact(self, take: Take) -> None:
         try:
-            stamp = _stamp_of(self._config.artifact)
+            stamp = await finish_in_thread(_stamp_of, self._config.artifact)
             if stamp == self._stamp:
                 return
             self._stamp = stamp

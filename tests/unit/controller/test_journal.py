@@ -130,9 +130,9 @@ NAMES = [
     *("Assign", "KeepOwners", "KeepPolicy", "PublishRecords", "StartRecovery", "TellCondition", "TellFrozen"),
     "TellOrphans",
 ]
-"""Names by which a journal of format 2 tells events and effects apart."""
+"""Names by which a journal of format 3 tells events and effects apart."""
 
 
 def test_a_name_that_changes_is_another_format() -> None:
     names = [*sorted(kind.__name__ for kind in get_args(Event)), *sorted(kind.__name__ for kind in get_args(Effect))]
-    assert (FORMAT, names) == (2, NAMES)
+    assert (FORMAT, names) == (3, NAMES)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from controller import orders
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.registry import Registry, registry_of
+from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from mesh.operators_config import Role
 from tests.fakes.attached import hello, replica_document
@@ -124,6 +129,15 @@ def test_a_move_is_to_a_gateway_or_home() -> None:
 def test_what_cannot_be_is_refused_in_words(order: Order, why: str) -> None:
     with pytest.raises(OrderRefused, match=why):
         changes_of(order, mesh())
+
+
+def test_every_section_that_the_page_names_can_be_set_for_all_gateways() -> None:
+    page = (Path(__file__).parents[3] / "docs/concepts/controller.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| parameters |"))
+    listed = re.findall(r"`(\w+)`", row.partition("sections ")[2].partition(":")[0])
+    assert len(listed) > 5
+    assert set(listed) == set(orders.PARAMETER_SECTIONS) == {each.name for each in fields(CoreConfig)}
+    assert after(mesh(), orders.SetParameters({name: {} for name in listed})).parameters
 
 
 def test_a_gateway_is_known_before_it_announces_itself_and_then_speaks_for_itself() -> None:

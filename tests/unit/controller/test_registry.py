@@ -73,6 +73,56 @@ def test_members_of_a_disaggregated_pool_move_together() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "c" * 65},
+        {"name": "a\nb"},
+        {"connector": "n" * 65},
+        {"connector": "\x1b[31m"},
+        {"decode": {"policy": "p" * 65}},
+    ],
+    ids=["long name", "line break", "long connector", "escape", "long policy"],
+)
+def test_names_of_a_pool_are_short_and_printable_or_its_replicas_move_by_themselves(changed: dict[str, object]) -> None:
+    pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode": {"policy": "br_h"}}
+    engine = json.loads(replica_document("p"))
+    for role in ("prefill", "r" * 65):
+        text = json.dumps(engine | {"pool": pool | (changed if role == "prefill" else {}), "role": role})
+        (entry,) = with_hellos(with_replicas(hello("us-1", US), text)).replica_entries
+        assert (entry.pool, entry.part, entry.needs) == ("", "", frozenset())
+
+
+def test_a_changed_description_has_another_digest() -> None:
+    text = replica_document("p")
+    changed = json.dumps(json.loads(text) | {"slots": 3})
+    first, again, other = (
+        with_hellos(with_replicas(hello("us-1", US), each)).replica_entries for each in (text, text, changed)
+    )
+    assert first == again
+    assert first != other
+
+
+_DEEP = '{"id": "deep", "pool": {"kind": "disaggregated", "more": ' + "[" * 7000 + "]" * 7000 + "}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"id": "r", "region": 5, "jurisdiction": "EU"}', "replica r: Expected `str`, got `int`"),
+        ('{"id": "r", "url": 7}', "replica r: Expected `str`, got `int`"),
+        (r'{"id": "r", "pool": {"kind": "disaggregated", "name": "\ud800"}}', "no JSON object with an id"),
+        (_DEEP, "recursion"),
+    ],
+    ids=["region", "url", "surrogate", "deep"],
+)
+def test_a_description_that_cannot_be_decoded_costs_nobody_else_a_replica(text: str, fault: str) -> None:
+    registry = with_hellos(with_replicas(hello("eu-1", EU), text, replica_document("sound")))
+    assert [each.replica_id for each in registry.replica_entries] == ["sound"]
+    (told,) = registry.faults
+    assert fault in told
+
+
 def test_a_pools_named_policy_is_needed_by_its_adopter_and_what_a_gateway_can_is_known() -> None:
     pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode": {"policy": "br_h"}}
     text = json.dumps(json.loads(replica_document("p")) | {"pool": pool, "role": "prefill"})

@@ -77,6 +77,14 @@ def test_the_defaults_are_those_of_the_dataclass(tmp_path: Path) -> None:
         ("serving: {wait_max: 5}", "serving.wait_max: 5 is not a duration such as 100ms or 2s"),
         ("serving: {wait_max_ns: 5}", "serving.wait_max_ns: is not a known key; is `wait_max` meant?"),
         ("serving: {spare_share: 2.0}", "serving.spare_share: should be less than or equal to 1"),
+        (
+            'serving: {keys: {certificate: "a\\0b"}}',
+            "serving.keys.certificate: should be a path, and it has a NUL character",
+        ),
+        (
+            'serving: {keys: {certificate: "\\uD800"}}',
+            "serving.keys.certificate: should be a path, and it has a character that no path can have",
+        ),
         ("serving: {queue_max: 0}", "serving.queue_max: should be greater than or equal to 1"),
         ("serving: {keys: {}}", "serving.keys.certificate: is missing"),
         ("serving: {by_name: {first: {certificate: c, key: c}}}", "serving.by_name.first.key: is not a known key"),

@@ -56,6 +56,7 @@ class DecodePool:
 
     __slots__ = (
         "config",
+        "foresees",
         "heard",
         "in_prefill",
         "predictor",
@@ -76,7 +77,10 @@ class DecodePool:
         policies: DecodePolicies,
     ) -> None:
         self.spec = spec
-        self.config: DecodeConfig = decode_of(spec, foresees=predictor.is_better)
+        predictor.look_ahead(decode_of(spec).balance.horizon_steps)
+        self.foresees = predictor.is_better
+        """The predictor was better than none when it was last looked at."""
+        self.config: DecodeConfig = decode_of(spec, foresees=self.foresees)
         self.since_ns = since_ns
         self.predictor = predictor
         """Predictor of output lengths. It records ended requests whether or not the policy uses it, and outlives the
@@ -103,9 +107,26 @@ class DecodePool:
     def configure(self, spec: PoolSpec, now_ns: int) -> None:
         """Take in a changed description. The requests in the pool stay."""
         self.spec = spec
-        self.config = decode_of(spec, foresees=self.predictor.is_better)
-        self.predictor.look_ahead(self.config.balance.horizon_steps)
+        self.predictor.look_ahead(decode_of(spec).balance.horizon_steps)
+        self.foresees = self.predictor.is_better
+        self.config = decode_of(spec, foresees=self.foresees)
         self.tier.configure(self.config, spec, now_ns)
+
+    def look_at_predictor(self, now_ns: int) -> None:
+        """Change the policy of a pool that names none where its predictor has become better than none, or is not any
+        more."""
+        predictor = self.predictor
+        predictor.look_at_age(now_ns)
+        if predictor.is_better is self.foresees:
+            return
+        self.foresees = predictor.is_better
+        if decode_of(self.spec, foresees=self.foresees) != self.config:
+            self.configure(self.spec, now_ns)
+
+    def next_ns(self) -> int | None:
+        """Time of the next tick or expiry, or of the predictor's end; None: none is due until something changes."""
+        times = [each for each in (self.tier.next_ns(), self.predictor.better_until_ns()) if each is not None]
+        return min(times, default=None)
 
 
 class DecodePools:
@@ -181,8 +202,8 @@ class DecodePools:
         fresh = [name for name in wanted if name not in self._pools]
         for name in fresh:
             predictor = self._predictor_of(name)
+            predictor.look_at_age(now_ns)
             pool = DecodePool(wanted[name], self._rng, predictor, now_ns, policies=self._policies())
-            predictor.look_ahead(pool.config.balance.horizon_steps)
             self._replicas.limit_prefill_kv(name, pool.config.prefill_kv_max_share, now_ns)
             self._pools[name] = pool
             pool.tier.seats.take(*self._artifacts.get(name, ("", 0)))
@@ -218,11 +239,8 @@ class DecodePools:
         predictor = self._predictors.get(name)
         if predictor is None:
             return
-        predictor.take(arrays, until_ns)
-        predictor.is_better = is_better
-        pool = self._pools.get(name)
-        if pool is not None and decode_of(pool.spec, foresees=is_better) != pool.config:
-            pool.configure(pool.spec, now_ns)
+        predictor.take(arrays, until_ns, is_better=is_better)
+        if name in self._pools:
             self.look_again(now_ns)
 
     def take_artifact(self, name: PoolName, digest: str, clusters: int, now_ns: int) -> None:
@@ -264,6 +282,7 @@ class DecodePools:
         """Bring the tiers up to date with the workers' standings, tell whether each pool has room for more prefill, and
         set the timer of its next tick. Called after anything that opens or closes workers or frees slots."""
         for pool in self:
+            pool.look_at_predictor(now_ns)
             may_be_sent = self._replicas.available & pool.heard
             for slot in slots_of((may_be_sent ^ self._open) & pool.workers):
                 is_open = bool(may_be_sent >> slot & 1)
@@ -273,7 +292,7 @@ class DecodePools:
             for slot in slots_of(self._proving & pool.workers):
                 self._limit(pool, slot, now_ns)
             self._replicas.pool_is_full(pool.spec.name, now_ns, is_full=not pool.tier.has_room(pool.in_prefill))
-            next_ns = pool.tier.next_ns()
+            next_ns = pool.next_ns()
             if next_ns is None:
                 self._timers.cancel(pool.timer)
             else:

@@ -50,6 +50,16 @@ class TestAdopters:
             "eu3 lacks connector nixl, decode_policy br_h"
         )
 
+    def test_a_reason_lists_a_few_gateways_and_counts_the_others(self) -> None:
+        many = [gateway(f"us{number:02}", US) for number in range(40)]
+        required = Requirements(HOME.gateway_id, refusals=tuple((each.gateway_id, "x" * 1000) for each in many))
+        told = adopters_of(HOME, many, policy(EU), Geography(), required).why
+        assert told.count("left it out") == 4
+        assert told.endswith("; and 36 more")
+        assert len(told) < 1000
+        closed = adopters_of(HOME, many, closed_policy(EU, "unreadable"), Geography()).why
+        assert "none of us00, us01, us02, us03, and 36 more (closed" in closed
+
     def test_why_there_is_nobody(self) -> None:
         assert "no other" in adopters_of(HOME, [HOME], policy(EU), Geography()).why
         assert "not known" in adopters_of(HOME, OTHERS, None, Geography()).why

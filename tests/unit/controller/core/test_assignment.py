@@ -6,6 +6,7 @@ from controller.core.assignment import Assigner
 from controller.core.health import GatewayHealth
 from controller.core.state import MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
+from gateway.core.kernel.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from tests.support.controller import AP, EU, SECOND, US, gateway, policy, replicas
 
@@ -139,6 +140,29 @@ class TestPools:
         del mesh.refusals[GatewayId("us2")]
         again = Assigner(mesh).wanted({}, 4).owners
         assert set(again.values()) == {GatewayId("us2")}, "it is offered again"
+
+    def test_a_gateway_that_announces_no_abilities_keeps_what_it_has_and_is_given_nothing(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, eu1=Condition.UP)
+        readers, writers = self.split(mesh, "us1")
+        self.able(mesh, "eu1")
+        owned = dict.fromkeys((*readers, *writers), GatewayId("us2"))
+        assert Assigner(mesh).wanted(owned, 0).owners == owned
+        mesh.replicas[readers[0]] = replace(mesh.replicas[readers[0]], pinned_to=GatewayId("us2"))
+        assert Assigner(mesh).wanted(owned, 0).owners == owned, "nor does a pin to its owner ask"
+        assert set(Assigner(mesh).wanted({}, 1).owners.values()) == {GatewayId("eu1")}
+
+    def test_a_frozen_mesh_asks_for_residency_alone(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, eu1=Condition.UP)
+        owned = dict.fromkeys((name for part in self.split(mesh, "us1") for name in part), GatewayId("us2"))
+        mesh.refusals = {GatewayId("us2"): {each: GrantRefusal("no key", SECOND) for each in owned}}
+        mesh.frozen = "by order"
+        assert Assigner(mesh).wanted(owned, 0).owners == owned
+        mesh.frozen = ""
+        self.able(mesh, "eu1")
+        assert set(Assigner(mesh).wanted(owned, 1).owners.values()) == {GatewayId("eu1")}
+        mesh.frozen = "by order"
+        mesh.policies[US.region] = closed_policy(US, "unreadable")
+        assert Assigner(mesh).wanted(owned, 2).owners == {}
 
     def test_an_operator_cannot_move_it_to_a_gateway_that_cannot_serve_it(self) -> None:
         mesh = mesh_of(us1=Condition.UP, us2=Condition.UP)

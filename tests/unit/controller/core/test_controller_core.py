@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.core import effects, events
 from controller.core.config import ControllerConfig
-from controller.core.vocabulary import Condition
+from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
 from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh, policy, replicas
@@ -21,6 +23,20 @@ FURTHER = ControllerConfig(further_gateway=True)
 def leave_out(told: Told, gateway_id: str, *replica_ids: str) -> None:
     left_out = tuple((ReplicaId(each), "no key") for each in replica_ids)
     told.tell(events.GrantsLeftOut(GatewayId(gateway_id), left_out))
+
+
+class _Counted(dict[GatewayId, dict[ReplicaId, GrantRefusal]]):
+    """Refusals that count how often they are looked through."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
 
 
 class TestLeftOut:
@@ -60,6 +76,45 @@ class TestLeftOut:
         changed = replace(told.core.gateways[GatewayId("ap")], abilities=frozenset({"connector nixl"}))
         told.register([told.core.gateways[GatewayId("us")], changed, gateway("eu", EU)], told.core.replicas.values())
         assert "eu-r0" in told.owned_by("ap")
+
+    def test_so_is_a_replica_that_is_announced_anew(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0", "eu-r1")
+        leave_out(told, "ap", "eu-r0", "eu-r1")
+        same = tuple(told.core.replicas.values())
+        told.register(told.core.gateways.values(), same)
+        assert told.core.orphans[GatewayId("eu")][0] == 2, "nothing of it has changed"
+        mended = [replace(each, digest="another") if each.replica_id == "eu-r0" else each for each in same]
+        told.register(told.core.gateways.values(), mended)
+        assert "eu-r0" in told.owned_by("us")
+        assert told.core.orphans[GatewayId("eu")][0] == 1
+
+    def test_refusals_are_looked_through_only_once_one_may_have_ended(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        counted = _Counted(told.core.refusals)
+        told.core.refusals = counted
+        for _ in range(20):
+            told.heard("us", "ap")
+            told.core.next_wakeup_ns()
+        assert counted.looks == 0
+        told.wait(told.core.config.left_out_retry_ns)
+        assert counted.looks > 0
+        assert not told.core.refusals
+        assert told.core.next_wakeup_ns() is None
+
+    def test_a_refusal_that_is_renewed_lasts(self) -> None:
+        told = mesh()
+        told.kill("eu")
+        leave_out(told, "us", "eu-r0")
+        told.wait(told.core.config.left_out_retry_ns - 1)
+        leave_out(told, "us", "eu-r0")
+        told.wait(told.core.config.left_out_retry_ns - 1)
+        assert "eu-r0" not in told.owned_by("us")
+        told.wait(1)
+        assert not told.core.refusals
 
     def test_a_home_keeps_what_it_leaves_out_of_its_own(self) -> None:
         told = mesh()

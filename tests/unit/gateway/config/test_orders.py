@@ -443,6 +443,37 @@ def test_an_adopted_pool_whose_settings_contradict_each_other_is_left_out(local:
     assert "policy br_h chooses among requests whose prompts have been read" in found.left_out["decode"]
 
 
+@pytest.mark.parametrize(
+    ("sections", "fault"),
+    [
+        ({"decode": {"prefill_kv_max_share": float("nan")}}, "prefill_kv_max_share: should be a finite number"),
+        ({"prediction": {"artifact": "/a\0b"}}, "artifact: should be a path, and it has a NUL character"),
+        ({"prediction": {"refit_interval": "1ns"}}, "refit_interval: should lie between 1s and 365d"),
+    ],
+)
+def test_an_adopted_pool_with_settings_that_nothing_could_use_is_left_out(
+    local: GatewayConfig, sections: dict[str, Any], fault: str
+) -> None:
+    told = _MEETING | {"connector": "nixl"} | sections
+    found = orders(local, replicas=(granted("prefill", pool=told), granted("decode", pool=told)))
+    assert not found.replicas
+    assert fault in found.left_out["decode"]
+
+
+def test_a_pool_of_which_nothing_is_served_here_is_none_of_this_gateways(local: GatewayConfig) -> None:
+    told = _MEETING | {"connector": "nixl", "prediction": {"artifact": "/artifacts/chat.json"}}
+    grants = tuple(granted(role, pool=told, api_key_env="EMPTY") for role in ("prefill", "decode"))
+    allowing = replace(local, control=replace(local.control, credentials=("EMPTY",)))
+    found = orders(allowing, replicas=grants)
+    assert sorted(found.left_out) == ["decode", "prefill"]
+    assert (found.pools, found.unread) == ((), {})
+    abroad = replace(allowing, control=replace(local.control, adopted_max=1))
+    ranks = tuple(granted(role, pool=told, data_parallel_ranks=8) for role in ("prefill", "decode"))
+    found = orders(abroad, replicas=ranks)
+    assert not found.replicas
+    assert (found.pools, found.unread) == ((), {})
+
+
 def test_an_adopted_pool_keeps_its_policy_and_its_predictors_settings(local: GatewayConfig) -> None:
     told = _MEETING | {
         "connector": "nixl",

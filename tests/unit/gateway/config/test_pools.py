@@ -113,3 +113,34 @@ def test_a_policy_that_chooses_late_is_refused_where_engines_meet(tmp_path: Path
     assert any(
         "pools[0].decode: policy br_h chooses among requests whose prompts have been read" in each for each in found
     )
+
+
+_YEAR = "should lie between 1s and 365d"
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"prediction": {"refit_interval": "1ns"}}, f"prediction.refit_interval: {_YEAR}"),
+        ({"prediction": {"save_interval": "999ms"}}, f"prediction.save_interval: {_YEAR}"),
+        ({"prediction": {"refit_timeout": "366d"}}, f"prediction.refit_timeout: {_YEAR}"),
+        ({"prediction": {"stale_after": f"{10**30}d"}}, f"prediction.stale_after: {_YEAR}"),
+        (
+            {"expert_locality": {"artifact": "e.json", "look_interval": "1ms"}},
+            f"expert_locality.look_interval: {_YEAR}",
+        ),
+        ({"expert_locality": {"artifact": "e.json", "refit_after": "400d"}}, f"expert_locality.refit_after: {_YEAR}"),
+        ({"decode": {"pool_ttl": "9000d"}}, f"decode.pool_ttl: {_YEAR}"),
+        ({"decode": {"tick_interval": "1ns"}}, "decode.tick_interval: should lie between 1ms and 365d"),
+        ({"decode": {"progress_interval": "400d"}}, "decode.progress_interval: should lie between 1ms and 365d"),
+        ({"lease": "1ns"}, "lease: should lie between 100ms and 365d"),
+        ({"prediction": {"refit_interval": "1s", "stale_after": "365d"}}, ""),
+        ({"lease": "100ms", "decode": {"tick_interval": "1ms", "progress_interval": "1ms"}}, ""),
+    ],
+)
+def test_durations_of_a_pool_are_bounded_wherever_they_come_from(
+    tmp_path: Path, changed: dict[str, object], fault: str
+) -> None:
+    found = region_faults(tmp_path, yaml.safe_dump(_document(pools=[_CHAT | changed]))) if fault else []
+    config = None if fault else load_config(region_at(tmp_path, yaml.safe_dump(_document(pools=[_CHAT | changed]))), {})
+    assert [each.partition("pools[0].")[2] for each in found] == [fault] * (config is None)

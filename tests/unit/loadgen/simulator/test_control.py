@@ -99,6 +99,17 @@ class TestFailover:
         until(world, 12)
         assert serving(world) == {GatewayId("us/gw"): {"us/0", "us/1"}}
 
+    def test_what_every_gateway_leaves_out_is_served_by_none_and_comes_home(self) -> None:
+        alone = {"region": "us", "refusing_share": 1.0}
+        world = world_of(faults=killed("eu/gw"), controller=alone)
+        until(world, 12)
+        assert not {"eu/0", "eu/1"} & set().union(*serving(world).values())
+        assert "left it out (its key is not here)" in core_of(world).orphans[EU][1]
+        whole = world_of(faults=killed("eu/gw"), controller=alone)
+        whole.play()
+        whole.check_the_end()
+        assert not core_of(whole).orphans
+
 
 class TestTheControllerIsGone:
     def test_names_resolve_and_everybody_is_served(self) -> None:

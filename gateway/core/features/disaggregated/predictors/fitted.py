@@ -47,7 +47,8 @@ class FittedPredictor(Predictor):
         self.is_restored = False
         """The history includes what was stored before this process started."""
         self.is_better = False
-        """The arrays in use foresee loads better than expecting every request to stay."""
+        """The arrays in use foresee loads better than expecting every request to stay. False again once they are
+        dropped or too old."""
         self._secret = secret
         self.horizon = horizon
         self._estimator: Estimator | None = None
@@ -56,7 +57,7 @@ class FittedPredictor(Predictor):
         for ended in history.snapshot().ended:
             self._recent.left(ended.prompt_tokens, ended.output_tokens)
 
-    def take(self, arrays: PredictorArrays, until_ns: int) -> None:
+    def take(self, arrays: PredictorArrays, until_ns: int, *, is_better: bool = False) -> None:
         """Use these arrays until `until_ns`. Raises UnusableArrays and keeps the current estimator if they cannot be
         used."""
         estimator = make_estimator(arrays)
@@ -64,6 +65,15 @@ class FittedPredictor(Predictor):
             raise UnusableArrays(f"it was fitted for another horizon than {self.horizon} steps")
         self._estimator = estimator
         self._until_ns = until_ns
+        self.is_better = is_better
+
+    def better_until_ns(self) -> int | None:
+        """Time at which arrays that are better than none become too old; None where no such arrays are in use."""
+        return self._until_ns if self.is_better else None
+
+    def look_at_age(self, now_ns: int) -> None:
+        """Stop counting arrays that are too old as better than none."""
+        self.is_better = self.is_better and self.is_ready(now_ns)
 
     def restore(self, history: History) -> None:
         """Replace the history by a restored one, followed by the requests that ended in this process."""
@@ -81,6 +91,7 @@ class FittedPredictor(Predictor):
         self.horizon = horizon
         if self._estimator is not None and not self._estimator.answers_for(horizon):
             self._estimator = None
+            self.is_better = False
 
     # Queries
 

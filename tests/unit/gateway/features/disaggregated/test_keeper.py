@@ -68,7 +68,7 @@ class Kept:
             clock=clock or TwoClocks(),
             log=log,
         )
-        self.history = self.keeper.restore()
+        self.history = History(config.history_max)
 
     def take(self, arrays: PredictorArrays, until_ns: int, is_better: bool) -> None:
         self.is_better = is_better
@@ -88,26 +88,33 @@ class Kept:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
+async def begun(folder: Path | None, config: PredictionConfig = CONFIG, clock: Clock | None = None) -> Kept:
+    """Return a keeper that has restored its history."""
+    kept = Kept(folder, config, clock)
+    kept.history = await kept.keeper.restore()
+    return kept
+
+
 def add(history: History, outputs: Sequence[int]) -> None:
     for output in outputs:
         history.add(Ended(3, 10, output, history.added, 5 * SECOND_NS))
 
 
 async def test_a_history_survives_a_restart_on_another_clock(tmp_path: Path) -> None:
-    first = Kept(tmp_path, clock=TwoClocks())
+    first = await begun(tmp_path, clock=TwoClocks())
     add(first.history, [7, 8])
     await first.keeper.save(first.history)
-    second = Kept(tmp_path, clock=TwoClocks(started_ns=100 * SECOND_NS))
+    second = await begun(tmp_path, clock=TwoClocks(started_ns=100 * SECOND_NS))
     ended = second.history.snapshot().ended
     assert [(each.output_tokens, each.ended_ns) for each in ended] == [(7, -95 * SECOND_NS), (8, -95 * SECOND_NS)]
     assert second.history.added == 2
 
 
 async def test_a_history_that_is_larger_than_it_may_be_now_keeps_its_newest(tmp_path: Path) -> None:
-    first = Kept(tmp_path)
+    first = await begun(tmp_path)
     add(first.history, [1, 2, 3])
     await first.keeper.save(first.history)
-    second = Kept(tmp_path, replace(CONFIG, history_max=2))
+    second = await begun(tmp_path, replace(CONFIG, history_max=2))
     assert [each.output_tokens for each in second.history.snapshot().ended] == [2, 3]
     assert second.history.added == 3
 
@@ -116,7 +123,7 @@ async def test_a_history_that_is_larger_than_it_may_be_now_keeps_its_newest(tmp_
 async def test_a_damaged_history_is_told_not_used_and_replaced(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "us-1.big%2Fmodel.history.json"
     path.write_bytes(damage)
-    kept = Kept(tmp_path)
+    kept = await begun(tmp_path)
     assert len(kept.history) == 0
     assert (kept.said()[0]["event"], kept.said()[0]["level"]) == ("predictor_history_unusable", "error")
     assert str(path) in str(kept.keeper.describe()["problem"])
@@ -130,7 +137,7 @@ async def test_a_damaged_history_is_told_not_used_and_replaced(tmp_path: Path, d
 
 
 async def test_without_a_folder_it_fits_and_keeps_nothing() -> None:
-    kept = Kept(None)
+    kept = await begun(None)
     add(kept.history, [7, 8])
     await kept.keeper.save(kept.history)
     await kept.refit()
@@ -138,7 +145,7 @@ async def test_without_a_folder_it_fits_and_keeps_nothing() -> None:
 
 
 async def test_nothing_is_fitted_to_too_little_or_to_nothing_new() -> None:
-    kept = Kept(None)
+    kept = await begun(None)
     await kept.refit()
     add(kept.history, [7])
     await kept.refit()
@@ -158,7 +165,7 @@ async def test_nothing_is_fitted_to_too_little_or_to_nothing_new() -> None:
 
 
 async def test_it_fits_by_key_where_that_is_wanted() -> None:
-    kept = Kept(None, replace(CONFIG, kind=PredictorKind.EXACT_MATCH))
+    kept = await begun(None, replace(CONFIG, kind=PredictorKind.EXACT_MATCH))
     add(kept.history, [7, 8])
     await kept.refit()
     assert isinstance(kept.taken[0][0], ExactMatchArrays)
@@ -168,7 +175,7 @@ async def test_an_artifact_of_somebody_elses_is_read_again_each_time_and_refused
     tmp_path: Path,
 ) -> None:
     clock, path = TwoClocks(), tmp_path / "artifact.json"
-    kept = Kept(None, replace(CONFIG, artifact=path), clock)
+    kept = await begun(None, replace(CONFIG, artifact=path), clock)
     await kept.refit()
     assert "no such file" in kept.keeper.problem
     fitted = artifact_of(SurvivalArrays((4,)), requests=1, wall_ns=clock.wall_ns(), fitted_by="")
@@ -182,7 +189,7 @@ async def test_an_artifact_of_somebody_elses_is_read_again_each_time_and_refused
 
 
 async def test_arrays_that_the_core_refuses_are_told_and_tried_again() -> None:
-    kept = Kept(None)
+    kept = await begun(None)
     add(kept.history, [7, 8])
 
     def refuse(_arrays: PredictorArrays, _until_ns: int, _is_better: bool) -> None:
@@ -196,26 +203,28 @@ async def test_arrays_that_the_core_refuses_are_told_and_tried_again() -> None:
 
 async def test_trees_are_grown_in_a_process_of_their_own_and_kept_over_a_restart(tmp_path: Path) -> None:
     config = replace(CONFIG, kind=PredictorKind.LEARNED)
-    kept = Kept(tmp_path, config)
+    kept = await begun(tmp_path, config)
     add(kept.history, [5, 200] * 100)
     await kept.refit()
     assert kept.keeper.problem == ""
     assert isinstance(kept.taken[0][0], LearnedArrays)
+    assert kept.is_better is False
+    assert kept.keeper.describe()["predicted_error_steps"] is None, "the trees have seen all that they could be asked"
 
-    again = Kept(tmp_path, config)
+    again = await begun(tmp_path, config)
     await again.run_until_taken()
     assert [arrays for arrays, _ in again.taken] == [kept.taken[0][0]]
 
 
 async def test_trees_that_take_too_long_are_given_up(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, replace(CONFIG, kind=PredictorKind.LEARNED, refit_timeout_ns=0))
+    kept = await begun(tmp_path, replace(CONFIG, kind=PredictorKind.LEARNED, refit_timeout_ns=0))
     add(kept.history, [5, 200] * 100)
     await kept.refit()
     assert (kept.taken, kept.keeper.problem) == ([], "it took longer than 0 s")
 
 
 async def test_trees_that_cannot_be_grown_are_told_in_the_words_of_the_command(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, replace(CONFIG, kind=PredictorKind.LEARNED))
+    kept = await begun(tmp_path, replace(CONFIG, kind=PredictorKind.LEARNED))
     add(kept.history, [5, 5])
     await kept.refit()
     assert kept.taken == []
@@ -223,16 +232,16 @@ async def test_trees_that_cannot_be_grown_are_told_in_the_words_of_the_command(t
 
 
 async def test_what_has_ended_is_saved_when_it_is_stopped(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = await begun(tmp_path)
     add(kept.history, [7, 8])
     await kept.run_until_taken()
-    assert len(Kept(tmp_path).history) == 2
+    assert len((await begun(tmp_path)).history) == 2
 
 
 async def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
     blocked = tmp_path / "folder"
     blocked.write_text("a file")
-    kept = Kept(blocked / "below")
+    kept = await begun(blocked / "below")
     add(kept.history, [7])
     await kept.keeper.save(kept.history)
     assert kept.keeper.problem
@@ -240,12 +249,12 @@ async def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [PredictorKind.SURVIVAL, PredictorKind.EXACT_MATCH])
 async def test_it_tells_whether_the_newest_requests_were_foreseen_from_the_earlier_ones(kind: PredictorKind) -> None:
-    kept = Kept(None, replace(CONFIG, kind=kind))
+    kept = await begun(None, replace(CONFIG, kind=kind))
     add(kept.history, [100] * 40)
     await kept.refit()
     assert kept.is_better
     assert kept.keeper.gain is not None
-    drifted = Kept(None, replace(CONFIG, kind=kind))
+    drifted = await begun(None, replace(CONFIG, kind=kind))
     add(drifted.history, [8] * 30 + [400, 500] * 5)
     await drifted.refit()
     assert not drifted.is_better, "a fit to the newest requests as well would have known them"
@@ -257,7 +266,7 @@ async def test_it_tells_whether_the_newest_requests_were_foreseen_from_the_earli
         (CONFIG, []),
         (replace(CONFIG, history_max=LENGTHS_MAX + 1), ["prediction.history_max"]),
         (replace(CONFIG, requests_min=CONFIG.history_max + 1), ["prediction.requests_min"]),
-        (replace(CONFIG, stale_after_ns=1), ["prediction.stale_after"]),
+        (replace(CONFIG, stale_after_ns=CONFIG.refit_interval_ns), ["prediction.stale_after"]),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_by_key(config: PredictionConfig, faults: list[str]) -> None:

@@ -7,13 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.app.observed_core import ObservedCore
-from gateway.config.sections import GatewayConfig, StateConfig
+from gateway.config.orders import Orders
+from gateway.config.sections import ControlConfig, GatewayConfig, StateConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import GatewayId
 from gateway.features.disaggregated.config import PredictionConfig
+from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.disaggregated.files import read_history, write_history
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.features.sections import PoolSections
@@ -21,6 +23,7 @@ from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
 from mesh.supervisor import OwnedLoops, Supervisor
+from mesh.values import Address
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.gateways import region_config, until, write_policy
@@ -74,6 +77,7 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
         prediction = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1)
         spec = replace(POOL, features=PoolSections(prediction=prediction).texts())
         predictors.follow((spec,))
+        assert decode_pools_of(desk.core).history_of(POOL.name) is None, "files are read off the event loop"
         await until(lambda: predictors.refits() == [(POOL.name, 1, 0)])
         assert decode_pools_of(desk.core).get(POOL.name) is None
         for version, output in ((1, 8), (2, 0), (3, 9)):
@@ -90,3 +94,25 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
     assert kept is not None
     assert [each.output_tokens for each in kept.ended] == [7, 8, 9]
     assert '"level":"error"' not in stream.getvalue().replace(": ", ":"), stream.getvalue()
+
+
+async def test_the_secret_for_a_first_adopted_pool_is_read_off_the_event_loop(tmp_path: Path) -> None:
+    config = replace(
+        region_config("us-1", US, (), policy_file=write_policy(tmp_path, US)),
+        state=StateConfig(tmp_path),
+        control=ControlConfig(controllers=(Address("127.0.0.1", 7080),)),
+    )
+    desk = ObservedCore(config, Clock(), make_logger(LoggingConfig(), config.gateway_id, io.StringIO()))
+    extension = DisaggregatedExtension(config, desk)
+    ask = extension.prompt_key
+    assert ask is not None
+    extension.apply(config, Orders())
+    async with Supervisor(desk.clock, desk.loop_failed) as loops:
+        extension.run(loops, OwnedLoops(loops, desk.clock, desk.loop_failed))
+        extension.begin()
+        extension.apply(config, Orders(pools=(POOL,)))
+        assert not (tmp_path / "us-1.prompts.secret.json").exists()
+        assert ask(LONG) == b""
+        await until(lambda: len(ask(LONG)) == 8)
+        assert ask(LONG) == keys(tmp_path).of(LONG)
+    desk.close()

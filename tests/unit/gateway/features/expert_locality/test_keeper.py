@@ -3,7 +3,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from pathlib import Path
+from typing import ClassVar
+
+from msgspec.structs import replace
 
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
@@ -67,6 +71,26 @@ async def test_an_artifact_is_taken_when_it_comes_and_when_it_has_changed(tmp_pa
     eldr_file(kept.path).write(artifact_of([[1, 0], [1, 1]]))
     assert await kept.look() == 2
     assert kept.keeper.describe()["clusters"] == 2
+
+
+class _WatchedPath(type(Path())):  # type: ignore[misc] # the platform's own class
+    """Path that records the threads in which its file is looked at."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        self.threads.add(threading.get_ident())
+        told: os.stat_result = super().stat(follow_symlinks=follow_symlinks)
+        return told
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_requests(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    eldr_file(kept.path).write(artifact_of([[1, 0], [0, 1]]))
+    kept.keeper._config = replace(kept.keeper._config, artifact=_WatchedPath(kept.path))
+    assert await kept.look() == 1
+    assert _WatchedPath.threads
+    assert threading.get_ident() not in _WatchedPath.threads
 
 
 async def test_a_spoilt_one_is_told_of_and_the_one_before_it_stays(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
 from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName, PolicySource
 from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.disaggregated.predictors.arrays import ForestArrays, LearnedArrays
 from gateway.core.features.disaggregated.predictors.history import Ended
+from gateway.core.features.disaggregated.predictors.learned import FEATURES
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.features.sharing.fair_shares import charge_of
 from gateway.core.kernel import effects as ordered
@@ -63,6 +65,8 @@ from tests.support.disaggregated import (
     workers,
 )
 from tests.support.nightly import first_of
+
+LEAF = ForestArrays(3.0, (0,), (0,), (0.0,), (0,), (0,), (4.0,))
 
 
 def test_a_prompt_is_read_at_one_and_its_answer_written_at_another() -> None:
@@ -610,6 +614,33 @@ def test_a_silent_pool_looks_ahead_while_its_predictor_foresees_loads() -> None:
     desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=arrays, is_better=True))
     desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=arrays, is_better=False))
     assert again.config.policy is DecodePolicyName.BR_0
+
+
+def test_a_silent_pool_looks_ahead_no_longer_than_its_arrays_are_fresh() -> None:
+    desk = pair(workers(decode=1), pool=replace(POOL, features=()))
+    pool = decode_pools_of(desk.core).get(POOL.name)
+    assert pool is not None
+    ends_ns = desk.now_ns + 3600 * SECOND
+    desk.tell(events.PredictorFitted(POOL.name, ends_ns, survival=fit_survival([5] * 50), is_better=True))
+    assert pool.config.policy is DecodePolicyName.BR_H
+    desk.wait(ends_ns - desk.now_ns - 1)
+    assert pool.config.policy is DecodePolicyName.BR_H
+    desk.wait(1)
+    assert (pool.config.policy, pool.policy_by) == (DecodePolicyName.BR_0, PolicySource.DEFAULT)
+    assert not pool.predictor.is_better
+
+
+def test_a_silent_pool_looks_ahead_with_no_arrays_of_another_horizon() -> None:
+    desk = pair(workers(decode=1), pool=replace(POOL, features=()))
+    pool = decode_pools_of(desk.core).get(POOL.name)
+    assert pool is not None
+    arrays = LearnedArrays(pool.config.balance.horizon_steps, FEATURES, LEAF, LEAF)
+    desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, learned=arrays, is_better=True))
+    assert pool.config.policy is DecodePolicyName.BR_H
+    balance = BalanceConfig(horizon_steps=96)
+    resized(desk, with_decode(POOL, DecodeConfig(balance=balance)), workers(decode=1), version=2)
+    assert not pool.predictor.is_ready(desk.now_ns)
+    assert (pool.config.policy, pool.config.balance.horizon_steps) == (DecodePolicyName.BR_0, 96)
 
 
 def history(*outputs: int, pool: PoolName = POOL.name) -> events.DecodeHistoryRestored:
