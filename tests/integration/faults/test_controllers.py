@@ -22,7 +22,7 @@ from controller.store.sqlite import SqliteStore
 from controller.store.store import StoreUnavailable
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
 from mesh.clock import Clock
-from mesh.control.vocabulary import PeerHeard, SnapshotRejected
+from mesh.control.vocabulary import PeerHeard, SnapshotRejected, SnapshotTaken
 from tests.fakes.attached import AttachedGateway, attached, hello
 from tests.support.background import in_background
 from tests.support.certificates import new_ca
@@ -30,6 +30,7 @@ from tests.support.controllers import Mesh, controller_file, controller_process,
 from tests.support.core import AP, EU, US
 from tests.support.gateways import until
 from tests.support.programs import nightside
+from tests.support.stalls import stall
 
 
 async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_path: Path) -> None:
@@ -229,6 +230,26 @@ async def test_a_gateway_that_falls_silent_or_talks_nonsense_is_let_go(
             await odd.until_ended()
         await until(lambda: not controller.manager.core.health[GatewayId("us-1")].connected)
     assert "hello was said before" in capsys.readouterr().err
+
+
+async def test_a_gateway_that_spoke_while_the_controller_did_not_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour passes from one turn of the event loop to the next, on both clocks that time-outs are taken from."""
+    async with serve_controller(
+        read_file(tmp_path, link={"alive_interval": "50ms", "silence_max": "1m"})
+    ) as controller:
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
+            await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+            link = controller.links.get(GatewayId("us-1"))
+            assert link is not None
+            before_ns, now_ns = link.heard_ns, Clock.now_ns
+            stall(3600)
+            monkeypatch.setattr(Clock, "now_ns", staticmethod(lambda: now_ns() + 3600 * 10**9))
+            await us.say(SnapshotTaken(us.snapshots[-1].version))
+            await until(lambda: link.heard_ns > before_ns + 3600 * 10**9)
+            assert controller.links.get(GatewayId("us-1")) is link
+            assert not us.ended
 
 
 async def test_a_snapshot_that_is_rejected_is_shown_with_its_reason(tmp_path: Path) -> None:
