@@ -211,11 +211,15 @@ class ControllerCore(MeshState):
                 self._choose_further_anew(event.gateway_id, said.gateway_id)
 
     def _choose_further_anew(self, *measured: GatewayId) -> None:
-        """Forget the further regions of two gateways' clients, which were chosen by an estimate of a distance that is
-        now measured."""
+        """Choose the further gateways again once a distance between two gateways is measured that was an estimate. A
+        region named by that estimate is not kept for its own sake."""
+        if not self.config.further_gateway:
+            return
         self._is_near_known = False
-        for gateway_id in measured:
-            self._further.pop(self.gateways[gateway_id].place.region, None)
+        one, other = (self.gateways[each].place.region for each in measured)
+        for client, further in ((one, other), (other, one)):
+            if self._further.get(client) == further:
+                del self._further[client]
 
     def _grants_left_out(self, event: GrantsLeftOut, now_ns: int) -> None:
         """Remember what a gateway cannot serve of other homes' replicas, so that it is offered to the next one. A

@@ -16,7 +16,7 @@ from msgspec import Struct
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
-from gateway.core.kernel.residency import ResidencyPolicy, processing_rule
+from gateway.core.kernel.residency import ResidencyPolicy, both, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 
@@ -36,8 +36,6 @@ class _Mesh(Struct, frozen=True):
 
     policy_of: PolicyOf
     geography: Geography
-    everywhere: tuple[Place, ...]
-    """Places of all gateways, living or not, to which a region may forward."""
     last_further: Mapping[RegionName, RegionName]
 
 
@@ -62,8 +60,7 @@ def areas_of(
     for each in there:
         by_region.setdefault(each.place.region, []).append(each)
     regions = {each.place.region: each for each in reversed(everybody)}
-    everywhere = tuple(dict.fromkeys(each.place for each in everybody))
-    mesh = _Mesh(policy_of, geography, everywhere, last_further)
+    mesh = _Mesh(policy_of, geography, last_further)
     areas = []
     for _, standing_for in sorted(regions.items()):
         policy = policy_of(standing_for.place.region)
@@ -134,12 +131,13 @@ def _serves_every_tenant(client: Place, to: Place, mesh: _Mesh) -> bool:
     tenants = dict.fromkeys([_EVERYONE_ELSE, *own.tenants, *there.tenants])
     rules = dict.fromkeys((processing_rule(own, each), processing_rule(there, each)) for each in tenants)
     may_be_there = all(ours.allows(to) and theirs.allows(to) for ours, theirs in rules)
-    return may_be_there and all(_goes_no_further(ours, theirs, mesh.everywhere) for ours, theirs in rules)
+    return may_be_there and all(_goes_no_further(ours, theirs) for ours, theirs in rules)
 
 
-def _goes_no_further(ours: PlaceRule, theirs: PlaceRule, everywhere: Iterable[Place]) -> bool:
-    """Return whether our rule allows each place that theirs allows."""
-    return all(ours.allows(each) for each in everywhere if theirs.allows(each))
+def _goes_no_further(ours: PlaceRule, theirs: PlaceRule) -> bool:
+    """Return whether our rule allows each place that theirs allows, wherever a region may lie: the controller does not
+    know all places of replicas and peers. False where the rules alone do not tell."""
+    return both(theirs, ours) == both(theirs, theirs)
 
 
 def _logs_no_more(own: ResidencyPolicy, there: ResidencyPolicy) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.tree import Area, NameServer, RecordTree
@@ -72,16 +72,28 @@ def read_records(message: pb.RecordTree, what: str) -> RecordTree:
 def _area(message: pb.Area, what: str) -> Area:
     require_few(message.gateways, f"{what}.gateways", AREA_ADDRESSES_MAX)
     require_few(message.networks, f"{what}.networks", NETWORKS_MAX)
+    addresses = _addresses(message.addresses, f"{what}.addresses")
     return Area(
         region=RegionName(read_id(message.region, f"{what}.region")),
         jurisdiction=Jurisdiction(read_id(message.jurisdiction, f"{what}.jurisdiction")),
         gateways=tuple(read_gateway_id(each, f"{what}.gateways") for each in message.gateways),
-        addresses=_addresses(message.addresses, f"{what}.addresses"),
+        addresses=addresses,
         why=read_text(message.why, f"{what}.why"),
         networks=tuple(_network(each, f"{what}.networks[{index}]") for index, each in enumerate(message.networks)),
         is_closed=message.is_closed,
-        further=_addresses(message.further, f"{what}.further"),
+        further=_further(message.further, addresses, f"{what}.further"),
     )
+
+
+def _further(texts: Sequence[str], addresses: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Read the further gateway's addresses: at most one of each IP version, each beside another of its version."""
+    further = _addresses(texts, what)
+    versions = [ip_address(each).version for each in further]
+    nearest = {ip_address(each).version for each in addresses if each not in further}
+    require(set(further) <= set(addresses), f"{what} are not among the area's addresses")
+    require(len(set(versions)) == len(versions), f"{what} has several addresses of one IP version")
+    require(nearest.issuperset(versions), f"{what} has an address of a version that the nearest gateways lack")
+    return further
 
 
 def _addresses(texts: Sequence[str], what: str) -> tuple[str, ...]:

@@ -157,6 +157,12 @@ class TestFurther:
         policies = {EU.region: own, US.region: there, AP.region: closed_policy(AP, "no file")}
         assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1",), "AP1 is registered, and down"
 
+    def test_places_without_a_gateway_count_too(self) -> None:
+        """A replica or a peer that the controller does not know may be there."""
+        policies = {EU.region: policy(EU, process=rule(EU, US)), US.region: policy(US, process=rule(US, AP))}
+        areas = areas_of([EU1, US1], [EU1, US1], policies.get, Geography(), FURTHER)
+        assert {area.region: area.gateways for area in areas} == {EU.region: ("eu1",), US.region: ("us1",)}
+
     def test_a_region_that_sends_requests_no_further_than_their_own_is_named(self) -> None:
         policies = {EU.region: policy(EU, process=rule(EU, US)), US.region: policy(US, process=rule(EU, US))}
         assert by_region([EU1, US1], FURTHER, policies.get)[EU.region] == ("eu1", "us1")
