@@ -136,7 +136,7 @@ class EventScanner:
     def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
         """Scan whole events. `is_within`: the block begins with the rest of an event too large to be held."""
         if self.saw_token and not is_last and CARRIAGE_RETURN not in block:
-            text = block.decode("latin-1")  # in bytes, `in` first makes and drops an exception
+            text = block.decode("latin-1")  # a search by `in` makes and drops an exception in bytes
             if not self._is_marked(text):
                 self.data_events += text.count("\ndata:") + text.startswith("data:")
                 self._recent.append(block)
