@@ -183,7 +183,7 @@ def leads_anywhere(original: Original, *there: Any, **further: Any) -> Any:
     "the name leads to a region that sends requests further than their own may",
     "controller.core.records:_goes_no_further",
 )
-def leads_to_who_sends_further(original: Original, ours: Any, theirs: Any, everywhere: Any) -> bool:
+def leads_to_who_sends_further(original: Original, ours: Any, theirs: Any) -> bool:
     return True
 
 
