@@ -584,7 +584,7 @@ class InvariantWatch:
         self._check_part(view, visit, leg, where)
         is_there = not visit.follows or view.stored.get(visit.follows) == leg.target
         self._expect("what goes on from a stored response goes where that is", is_there, where)
-        if visit.origin is None:
+        if visit.origin is None and not is_further_leg:  # an attempt ends under the policy that it began under
             visit.rule = view.rule_of(visit.tenant)
             self._stamped.setdefault(leg.request_id, set()).add(visit.rule)
         allowed = names_place(visit.rule, view.places[leg.target.id])
