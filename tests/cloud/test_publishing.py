@@ -28,6 +28,8 @@ from tests.support.gateways import until
 PLACES = {"us-1": (US, "192.0.2.1"), "eu-1": (EU, "192.0.2.2"), "ap-1": (AP, "192.0.2.3")}
 Read = Callable[[], Awaitable[set[str]]]
 """Addresses that the zone's name server gives for the name of us-east-1."""
+NEAREST = QUICK | {"decisions": QUICK["decisions"] | {"further_gateway": False}}
+"""Controller whose names answer with the nearest gateways alone."""
 Running = tuple[ControllerHandle, dict[str, Standing], Read]
 
 
@@ -72,10 +74,10 @@ async def running(
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(key, "test")
     if request.param == "route53":
-        made = at_route53(request.getfixturevalue("running_ministack"), tmp_path, **QUICK)
+        made = at_route53(request.getfixturevalue("running_ministack"), tmp_path, **NEAREST)
     else:
         kinds: dict[str, type[NameServer]] = {"named": Bind, "knotd": Knot}
-        made = at_name_server(kinds[request.param], tmp_path, **QUICK)
+        made = at_name_server(kinds[request.param], tmp_path, **NEAREST)
     async with made as each:
         yield each
 
@@ -109,7 +111,7 @@ async def test_what_an_operator_changed_by_hand_is_put_right_and_counted(tmp_pat
     (tmp_path / "key").write_text(SECRET)
     keys = {"server": str(server.address), "key_name": KEY_NAME, "key_file": str(tmp_path / "key"), "timeout": "60s"}
     records = {"provider": "rfc2136", "rfc2136": keys, "check_interval": "100ms"}
-    async with publishing(tmp_path, records, PLACES, **QUICK) as (handle, _):
+    async with publishing(tmp_path, records, PLACES, **NEAREST) as (handle, _):
 
         async def read() -> set[str]:
             return await answers(server.address, "us-east-1.mesh.example.")
