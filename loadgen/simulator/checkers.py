@@ -754,8 +754,8 @@ class InvariantWatch:
             other = self._views.get(peer.gateway_id)
             has_some = other is None or not knows_all or bool(other.spec.replicas)
             is_told = heard or (
-                peer.gateway_id in view.heard and not view.spec.replicas
-            )  # a gateway without replicas knows only reports
+                peer.gateway_id in view.heard and not view.replicas
+            )  # a gateway that has no replicas, or has them no longer, knows only reports
             serves = (known is None and has_some and not is_told) or any(
                 each.model == profile.model
                 and names_place(rule, each.place)
