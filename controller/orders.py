@@ -19,10 +19,20 @@ from mesh.operators_config import Role
 from mesh.values import ID_PATTERN, host_address
 
 PARAMETER_SECTIONS = (
-    *("placement", "pushing", "queue", "attempt", "observation", "token_budget", "resume", "threshold", "tenants"),
-    *("sharing", "classes", "shares"),
+    "placement",
+    "pushing",
+    "queue",
+    "attempt",
+    "observation",
+    "token_budget",
+    "resume",
+    "threshold",
+    "tenants",
+    "sharing",
+    "classes",
+    "shares",
 )
-"""Sections that can be set for all gateways: those that a gateway takes from a snapshot, as tests compare."""
+"""Sections that can be set for all gateways: those that a gateway takes from a snapshot."""
 PARAMETERS_BYTES_MAX = 64 * 1024
 REASON_LENGTH_MAX = 500
 _NAMES_MAX = 1000

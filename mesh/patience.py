@@ -1,4 +1,4 @@
-"""Time-out for what another process is to send or read, in which the time counts alone in which this process ran.
+"""Time-out for what another process is to send or read. Only time in which this process ran counts.
 
 A process that was stopped, or busy, finds its timers due and what arrived meanwhile unread. asyncio looks at the timers
 first where reading takes more than one turn of its loop, as gRPC's does, and would give up a peer that is well.
@@ -17,8 +17,8 @@ _STALL_S = STALL_NS / 1_000_000_000
 
 
 class Patience:
-    """Time-out for one wait, used as `asyncio.timeout`: TimeoutError comes after so many seconds in which this process
-    ran. After a stall there is further time to read what has arrived."""
+    """Time-out for one wait, used as `asyncio.timeout` is. It raises TimeoutError after `timeout_s` seconds in which
+    this process ran. After a stall there is further time to read what has arrived."""
 
     def __init__(self, timeout_s: float) -> None:
         self._left_s = timeout_s

@@ -75,8 +75,8 @@ class ControllerCore(MeshState):
         """Time before which no refusal ends; None without refusals."""
         self._is_settled = True
         """No event since the last assignment changes ownership or records."""
-        self._is_near_known = True
-        """No round trip was measured for the first time since the records were last made."""
+        self._has_new_distance = False
+        """A distance between two gateways was measured for the first time since the records were last made."""
         self._further: dict[RegionName, RegionName] = {}
         """Region of the further gateway that the records name last, by the clients' region."""
         self._now_ns: int | None = None
@@ -99,7 +99,7 @@ class ControllerCore(MeshState):
             self._is_settled = True
             self._assign(now_ns)
             self._publish()
-        elif not self._is_near_known:
+        elif self._has_new_distance:
             self._publish()
         return self._effects
 
@@ -215,7 +215,7 @@ class ControllerCore(MeshState):
         region named by that estimate is not kept for its own sake."""
         if not self.config.further_gateway:
             return
-        self._is_near_known = False
+        self._has_new_distance = True
         one, other = (self.gateways[each].place.region for each in measured)
         for client, further in ((one, other), (other, one)):
             if self._further.get(client) == further:
@@ -397,7 +397,7 @@ class ControllerCore(MeshState):
     def _publish(self) -> None:
         """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
         published."""
-        self._is_near_known = True
+        self._has_new_distance = False
         living = self.living()
         if not living:
             return

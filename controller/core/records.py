@@ -26,7 +26,6 @@ PolicyOf = Callable[[RegionName], ResidencyPolicy | None]
 _EVERYONE_ELSE = TenantName("")
 """Stands for each tenant without a rule of its own: a DNS name cannot tell tenants apart."""
 
-
 _CLEARLY_NEARER = 0.8
 """Share of the distance of the further region last named at which another region takes its place."""
 

@@ -77,8 +77,7 @@ class Orders(Struct, frozen=True):
     adopted: frozenset[str] = frozenset()
     """Ids of replicas granted to this gateway whose home is another gateway."""
     pools: tuple[PoolSpec, ...] = ()
-    """Described pools: those of the region file, and those of the replicas above; none of whose replicas all are left
-    out."""
+    """Descriptions of the pools in use: those of the region file, and of adopted pools of which a replica is served."""
     unread: Mapping[PoolName, tuple[Path, ...]] = field(default_factory=dict)
     """Files that adopted pools name and `control.artifacts` does not, by pool; these pools do without."""
     peers: tuple[PeerConfig, ...] = ()
