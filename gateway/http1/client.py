@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -500,14 +501,29 @@ class ConnectionPool:
         self._idle.clear()
 
     async def connect(self, origin: HttpOrigin) -> ClientConnection:
+        """Open a connection to the first address of an origin's host that takes one. Raises OSError.
+
+        The host is looked up here, not in `create_connection`: uvloop's leaves a failed lookup's error unread where
+        the wait ends before the lookup does.
+        """
+        loop = asyncio.get_running_loop()
+        error: OSError = OSError(f"no address is known for {origin.host}")
+        async with asyncio.timeout(self._connect_s):
+            for *_, address in await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM):
+                try:
+                    return await self._connect_at(str(address[0]), origin)
+                except OSError as refused:
+                    error = refused
+        raise error
+
+    async def _connect_at(self, address: str, origin: HttpOrigin) -> ClientConnection:
         connection = ClientConnection(self.on_turn)
         protocol = cast(asyncio.Protocol, connection)  # structural: all methods, without the base class
-        server_name = origin.server_name if origin.tls is not None else None
+        server_name = None if origin.tls is None else origin.server_name or origin.host
         try:
-            async with asyncio.timeout(self._connect_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: protocol, origin.host, origin.port, ssl=origin.tls, server_hostname=server_name
-                )
+            await asyncio.get_running_loop().create_connection(
+                lambda: protocol, address, origin.port, ssl=origin.tls, server_hostname=server_name
+            )
         except BaseException:
             connection.abort()  # a connection made in the turn in which the wait ended
             raise

@@ -302,7 +302,9 @@ def serves_what_is_away(
     return found
 
 
-@mutant("an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts")
+@mutant(
+    "an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts", moves_pools=True
+)
 def accepts_anything(original: Original, controller: Any, home: Any) -> None:
     return None
 

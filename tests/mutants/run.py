@@ -31,7 +31,10 @@ class Unfit(Exception):
 def hunt(name: str, seeds: int = SEEDS) -> Fate:
     """Run the search for a mutant in a process of its own. Raises Unfit."""
     command = [sys.executable, "-m", "tests.mutants.child", name, str(seeds)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise Unfit(f"{name} was not caught within {TIMEOUT_S} s") from error
     if done.returncode:
         raise Unfit(done.stderr)
     return Fate(**json.loads(done.stdout))

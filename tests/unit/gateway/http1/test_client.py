@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -663,6 +664,38 @@ def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio(
         return engine.connections
 
     assert uvloop.run(two_requests()) == 1
+
+
+def test_giving_up_while_a_name_is_looked_up_leaves_no_unread_error() -> None:
+    """The lookup of uvloop goes on in a thread and fails when nobody waits any more."""
+    complaints: list[str] = []
+
+    async def give_up() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        async with sockets(connect_s=0.0) as connections:
+            with pytest.raises(TimeoutError):
+                await connections.connect(HttpOrigin("engine.invalid", 80, None))
+
+    uvloop.run(give_up())  # its end waits for the lookup's
+    gc.collect()
+    assert not complaints
+
+
+async def test_a_host_s_addresses_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = answering(OK)
+    async with engine.served() as origin, sockets() as connections:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, origin.port))
+            for address in ("127.0.0.9", origin.host)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert await post(connections, HttpOrigin("engine.example", origin.port, None)) == b"hi"
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[:1])
+        with pytest.raises(ConnectionRefusedError):
+            await post(connections, HttpOrigin("engine.example", origin.port, None))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
+        with pytest.raises(OSError, match="no address is known for engine.example"):
+            await post(connections, HttpOrigin("engine.example", origin.port, None))
 
 
 async def test_a_large_request_arrives_whole() -> None:
