@@ -694,7 +694,7 @@ async def test_a_host_s_addresses_are_tried_in_turn(monkeypatch: pytest.MonkeyPa
         with pytest.raises(ConnectionRefusedError):
             await post(connections, HttpOrigin("engine.example", origin.port, None))
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
-        with pytest.raises(OSError, match="no address is known for engine.example"):
+        with pytest.raises(OSError, match="no address is known"):
             await post(connections, HttpOrigin("engine.example", origin.port, None))
 
 
