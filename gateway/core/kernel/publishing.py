@@ -8,28 +8,35 @@ from gateway.core.vocabulary import LoadReport, ModelQueue
 
 
 class Publisher:
-    """Decides when a heartbeat is due: on change, at most once per interval, and as a keep-alive."""
+    """Decides when a heartbeat is due: on change, at most once per interval, and as a keep-alive.
+
+    A report costs time in proportion to the replicas, so that a change is judged at most once per interval too.
+    """
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
         self._timer = Timer(TimerKind.PUBLISH, "")
         self._last: LoadReport | None = None
         self._last_ns = 0
-        self._last_state: tuple[object, ...] = ()
+        self._judged_ns = 0
+        self._judged_state: tuple[object, ...] = ()
+        """State of the last heartbeat, or of a later report that was not worth sending."""
 
     def due(self, now_ns: int) -> LoadReport | None:
         """Heartbeat to send at this moment, or None; then a timer is set for when one may be due."""
         observation = self._core.config.observation
-        due_ns = self._last_ns + observation.publish_interval_ns
+        due_ns = self._judged_ns + observation.publish_interval_ns
         keep_alive_ns = self._last_ns + observation.keep_alive_ns
         if self._last is None or now_ns >= keep_alive_ns:
             return self._next(now_ns)
         if now_ns < due_ns:
-            if self._timer.at_ns > due_ns and self._state() != self._last_state:
+            if self._timer.at_ns > due_ns and self._state() != self._judged_state:
                 self._core.timers.set(self._timer, due_ns)
             return None
-        if self._state() != self._last_state and self._is_news(self._last):
-            return self._next(now_ns)
+        if (state := self._state()) != self._judged_state:
+            if self._is_news(self._last):
+                return self._next(now_ns)
+            self._judged_ns, self._judged_state = now_ns, state
         self._core.timers.set_earlier(self._timer, keep_alive_ns)
         return None
 
@@ -57,8 +64,8 @@ class Publisher:
 
     def _next(self, now_ns: int) -> LoadReport:
         self._last = self._report(self._last.sequence + 1 if self._last else 1)
-        self._last_ns = now_ns
-        self._last_state = self._state()
+        self._last_ns = self._judged_ns = now_ns
+        self._judged_state = self._state()
         self._core.timers.set(self._timer, now_ns + self._core.config.observation.keep_alive_ns)
         return self._last
 

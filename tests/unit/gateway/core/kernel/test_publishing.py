@@ -7,7 +7,8 @@ from gateway.core.events import ConfigApplied
 from gateway.core.kernel.config import ObservationConfig
 from gateway.core.kernel.effects import Effect, PublishLoad
 from gateway.core.kernel.events import AssignmentApplied, DrainRequested
-from gateway.core.vocabulary import ControlVersion
+from gateway.core.kernel.feature import Feature
+from gateway.core.vocabulary import ControlVersion, TenantUse
 from tests.support.core import (
     MS,
     SECOND,
@@ -53,6 +54,38 @@ def small_changes(change_share: float) -> list[PublishLoad]:
 def test_changes_too_small_to_matter_wait_for_the_keep_alive() -> None:
     assert len(small_changes(0.0)) >= 14
     assert len(small_changes(0.25)) in (1, 2)
+
+
+class CountedReports(Feature):
+    """Feature that tells nothing, and counts how often a report is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def told_version(self) -> int:
+        return 0
+
+    def uses(self) -> tuple[TenantUse, ...]:
+        self.count += 1
+        return ()
+
+
+def test_changes_too_small_to_matter_are_judged_once_per_interval() -> None:
+    """A report costs time in proportion to the replicas; judging each change would cost it at every request."""
+    one = desk(replicas=20)
+    one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=0.25))))
+    one.probe()
+    one.wait(150 * MS)
+    reports = CountedReports()
+    one.core.hooks.uses = (reports,)
+    first = str(next(iter(one.core.replicas)).spec.replica_id)
+    for i in range(50):
+        one.probe(first, waiting=i % 2)
+        one.wait(10 * MS)
+    assert reports.count in (4, 5, 6)
+    told = published(one.probe(waiting=1) + one.wait(100 * MS))
+    assert [each.report.capacities[0].available for each in told] == [0], "what matters is told within an interval"
 
 
 def test_the_last_one_to_go_and_the_first_to_come_back_always_matter() -> None:
