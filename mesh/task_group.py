@@ -43,7 +43,8 @@ class TaskGroup(asyncio.TaskGroup):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[_T]:
-        task = super().create_task(coro, name=name, context=context)
+        given: Any = coro  # asyncio takes a generator up to Python 3.12
+        task: asyncio.Task[_T] = super().create_task(given, name=name, context=context)
         task.add_done_callback(forget_cancellation)
         return task
 
