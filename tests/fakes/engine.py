@@ -233,7 +233,7 @@ class FakeEngine:
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[FakeEngine]:
-        app = web.Application(client_max_size=64 << 20)
+        app = web.Application()
         app.router.add_get("/health", self._probe)
         app.router.add_get("/metrics", self._probe)
         app.router.add_get("/v1/models", self._probe)
@@ -269,7 +269,7 @@ class FakeEngine:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         headers = {k.lower(): v for k, v in request.headers.items()}
-        received = Received(request.path_qs, headers, await request.read(), request.method)
+        received = Received(request.path_qs, headers, await request.content.read(), request.method)
         self.received.append(received)
         self.raw_heads.append(b"".join(b"%b: %b\r\n" % pair for pair in request.raw_headers))
         assert request.transport is not None

@@ -38,6 +38,8 @@ BODY_BYTES_MAX = 16 << 20
 REQUESTS_MAX = 4
 _REST_S = 15.0
 """Seconds, longer than any request may take to end; a gateway that is not at rest by then never will be."""
+_LOOK_AGAIN_MIN_S, _LOOK_AGAIN_MAX_S = 0.01, 0.5
+"""Seconds between two looks at every object, doubled each time: a look takes long enough to hold up a heartbeat."""
 _KEPT_BYTES_MAX = 2 << 20
 """Bytes by which two rests may differ, for what a gateway learns: a prefix, a decision, a few steps of its tail."""
 _OF_A_REQUEST = (ProxiedRequest, RequestState, OutboundRequest, EventScanner)
@@ -116,8 +118,10 @@ class Stand:
             async with asyncio.timeout(_REST_S):
                 while found := self.left_over():  # noqa: ASYNC110 - as `until`
                     await asyncio.sleep(0.01)
-                while before is not None and (found := more_than(before, self.books())):  # noqa: ASYNC110
-                    await asyncio.sleep(0.5)  # looking at every object takes long enough to hold up a heartbeat
+                pause_s = _LOOK_AGAIN_MIN_S
+                while before is not None and (found := more_than(before, self.books())):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
         except TimeoutError:
             tasks = Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]
             raise AssertionError(f"not at rest: {found}; all tasks: {dict(tasks)}") from None

@@ -31,7 +31,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.aftermath import BODY_BYTES_MAX, REQUESTS_MAX, Stand, connections_at, stand
-from tests.support.core import SECOND
+from tests.support.core import MS
 from tests.support.gateways import counted, until
 from tests.support.wire import CHAT_BODY, CHAT_PATH, Wire, posted, wire
 
@@ -292,7 +292,7 @@ class TestBodies:
             assert await client.refusal() in {(413, "body_too_large"), (400, "invalid_request")}
 
     async def test_a_body_that_drips_is_given_up(self, stands: Stands) -> None:
-        async with stands(change=with_limits(client_stall_ns=SECOND)) as stand, wire(stand.gateway) as client:
+        async with stands(change=with_limits(client_stall_ns=500 * MS)) as stand, wire(stand.gateway) as client:
             client.send(posted(body=CHAT_BODY + b" " * 10_000)[:-10_000])
             async with asyncio.TaskGroup() as tasks:
                 dripping = tasks.create_task(drip(client))
@@ -387,7 +387,7 @@ class TestPipelining:
             assert stand.arrived == 1
 
     async def test_answers_that_nobody_reads_do_not_pile_up(self, stands: Stands) -> None:
-        async with stands(change=with_limits(client_stall_ns=SECOND)) as stand, wire(stand.gateway, 1) as client:
+        async with stands(change=with_limits(client_stall_ns=500 * MS)) as stand, wire(stand.gateway, 1) as client:
             before = stand.books().bytes
             with suppress(ConnectionError):
                 for _ in range(200):
@@ -475,14 +475,14 @@ class TestReading:
     async def test_a_client_that_never_reads_a_stream_holds_its_engine_back_and_is_given_up(
         self, stands: Stands, across: bool
     ) -> None:
-        limits = with_limits(client_stall_ns=SECOND)
+        limits = with_limits(client_stall_ns=500 * MS)
         async with stands(across=across, change=limits) as stand, wire(stand.gateway, 1) as client:
             poured = await self.pour_at(stand, client)
             assert poured() < SOCKET_BUFFERS_BYTES * len(stand.gateways)
             assert abandoned(stand, 0) == 1
 
     async def test_a_client_that_sips_has_until_its_deadline(self, stands: Stands) -> None:
-        limits = with_limits(request_deadline_ns=3 * SECOND)
+        limits = with_limits(request_deadline_ns=1500 * MS)
         async with stands(change=limits) as stand, wire(stand.gateway, 1) as client, asyncio.TaskGroup() as tasks:
             sipping = tasks.create_task(sip(client))
             poured = await self.pour_at(stand, client)

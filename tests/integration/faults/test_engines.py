@@ -38,7 +38,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.aftermath import Stand, stand
-from tests.support.core import MS, SECOND, unresumed
+from tests.support.core import MS, unresumed
 from tests.support.gateways import ask, free_replicas, until
 
 GOOD = b"".join(GOOD_STREAM)
@@ -138,7 +138,7 @@ class TestBeforeAToken:
     async def test_what_hangs_is_left_and_had_elsewhere(self, stands: Stands, bad: Script) -> None:
         async with stands(engines=2) as stand:
             patient = stand.gateway.config.core
-            impatient = replace(patient, attempt=replace(patient.attempt, first_token_deadline_ns=SECOND))
+            impatient = replace(patient, attempt=replace(patient.attempt, first_token_deadline_ns=300 * MS))
 
             async def hanging(exchange: Exchange) -> None:
                 stand.gateway.driver.submit(ConfigApplied(patient))  # the next attempt has all the time
@@ -217,7 +217,7 @@ class TestAfterAToken:
     @pytest.mark.parametrize("across", [False, True])
     async def test_one_that_hangs_is_left_at_the_deadline(self, stands: Stands, across: bool) -> None:
         def change(config: GatewayConfig) -> GatewayConfig:
-            return replace(config, limits=replace(config.limits, request_deadline_ns=4 * SECOND))
+            return replace(config, limits=replace(config.limits, request_deadline_ns=1500 * MS))
 
         async with stands(across=across, change=change) as stand:
             stand.engine.plays(stream_until(asyncio.Event(), (ROLE, token("x"))))

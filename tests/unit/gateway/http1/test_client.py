@@ -667,7 +667,7 @@ def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio(
 
 
 def test_giving_up_while_a_name_is_looked_up_leaves_no_unread_error() -> None:
-    """The lookup of uvloop goes on in a thread and fails when nobody waits any more."""
+    """The lookup of uvloop goes on in a thread and fails when no task waits any more."""
     complaints: list[str] = []
 
     async def give_up() -> None:
@@ -676,7 +676,7 @@ def test_giving_up_while_a_name_is_looked_up_leaves_no_unread_error() -> None:
             with pytest.raises(TimeoutError):
                 await connections.connect(HttpOrigin("engine.invalid", 80, None))
 
-    uvloop.run(give_up())  # its end waits for the lookup's
+    uvloop.run(give_up())  # ends after the lookup has
     gc.collect()
     assert not complaints
 
