@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -506,15 +507,15 @@ class ConnectionPool:
         The host is looked up here, not in `create_connection`: uvloop's leaves a failed lookup's error unread where
         the wait ends before the lookup does.
         """
-        loop = asyncio.get_running_loop()
-        error: OSError = OSError(f"no address is known for {origin.host}")
         async with asyncio.timeout(self._connect_s):
-            for *_, address in await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM):
-                try:
-                    return await self._connect_at(str(address[0]), origin)
-                except OSError as refused:
-                    error = refused
-        raise error
+            found = await asyncio.get_running_loop().getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+            addresses = [str(address[0]) for *_, address in found]
+            if not addresses:
+                raise OSError(f"no address is known for {origin.host}")
+            for address in addresses[:-1]:
+                with suppress(OSError):
+                    return await self._connect_at(address, origin)
+            return await self._connect_at(addresses[-1], origin)
 
     async def _connect_at(self, address: str, origin: HttpOrigin) -> ClientConnection:
         connection = ClientConnection(self.on_turn)

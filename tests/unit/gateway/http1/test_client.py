@@ -691,8 +691,10 @@ async def test_a_host_s_addresses_are_tried_in_turn(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         assert await post(connections, HttpOrigin("engine.example", origin.port, None)) == b"hi"
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[:1])
-        with pytest.raises(ConnectionRefusedError):
-            await post(connections, HttpOrigin("engine.example", origin.port, None))
+        with pytest.raises(ConnectionRefusedError) as refused:
+            await connections.connect(HttpOrigin("engine.example", origin.port, None))
+        kept = [entry.frame for entry in refused.traceback if refused.value in entry.frame.f_locals.values()]
+        assert not kept[1:], "no frame of the client keeps the error: only a garbage collection would free both"
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
         with pytest.raises(OSError, match="no address is known"):
             await post(connections, HttpOrigin("engine.example", origin.port, None))
