@@ -420,7 +420,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Count room and releases of the replicas that changed since the last count. A count after each change would
         cost every request; few ask for the sums."""
         for slot in slots_of(self._uncounted):
-            state = self._by_slot[slot]
+            state = self._by_slot.get(slot)
+            if state is None:
+                continue  # the last change was the end of a leg, after the replica had left
             self._rooms.put(slot, state.room)
             release_ns = state.slots.release_ns()
             self._releases[slot] = 1 / release_ns if release_ns else 0.0

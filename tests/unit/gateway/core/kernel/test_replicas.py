@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PushingConfig, PushingMode
-from gateway.core.kernel.replicas import Replicas
+from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.timers import Timers
 from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
 from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
@@ -204,29 +204,27 @@ ANSWERED = [("probe", "r0", 1, 0, 4, 7), ("start", "r0", 0, 0, 0, 7), ("first_to
 
 @given(st.lists(CHANGES, max_size=40))
 @example([*ANSWERED, (LegResult.COMPLETED, "r0", 0, 0, 0, 7)])
+@example([*ANSWERED, ("assign", "r0", 0, 0, 0, 7), (LegResult.COMPLETED, "r0", 0, 0, 0, 7)])
 def test_sums_of_room_and_of_releases_are_those_of_the_replicas_themselves(
     steps: list[tuple[str, str, int, int, int, int]],
 ) -> None:
     some = replicas(count=3)
-    ours: dict[str, list[tuple[RequestId, int, int]]] = {name: [] for name in FLEET}
+    ours: dict[str, list[tuple[ReplicaState, tuple[RequestId, int, int]]]] = {name: [] for name in FLEET}
     for number, (what, name, running, waiting, slots, mask) in enumerate(steps):
         now_ns = (number + 1) * SECOND
         state = some.get(name)
         if what == "assign":
-            gone = [each for each in FLEET if each != name]
-            some.assign([replica_spec(each) for each in (gone if state is not None else FLEET)], now_ns)
-            ours[name].clear()
-        elif state is None:
-            continue
+            kept = FLEET if state is None else [each for each in FLEET if each != name]
+            some.assign([replica_spec(each) for each in kept], now_ns)
         elif what == "probe":
             some.observe(ReplicaObservation(ReplicaId(name), now_ns, True, running, waiting, slots=slots), now_ns)
-        elif what == "start":
-            ours[name].append((RequestId(f"{number}"), 1, 1))
-            some.started(state, ours[name][-1], now_ns)
+        elif what == "start" and state is not None:
+            ours[name].append((state, (RequestId(f"{number}"), 1, 1)))
+            some.started(*ours[name][-1], now_ns)
         elif ours[name] and what == "first_token":
-            some.first_token(state, ours[name][-1], now_ns)
-        elif ours[name]:
-            some.ended(state, ours[name].pop(), LegResult(what), now_ns, (waiting + 1) * SECOND)
+            some.first_token(*ours[name][-1], now_ns)
+        elif ours[name] and isinstance(what, LegResult):
+            some.ended(*ours[name].pop(), LegResult(what), now_ns, (waiting + 1) * SECOND)
         assert some.room_of(mask) == room_by_hand(some, mask)
         assert some.release_ns_of(mask) == release_ns_by_hand(some, mask)
 
