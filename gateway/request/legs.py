@@ -230,9 +230,9 @@ class RequestSummary(Struct):
     """False for calls that only ask an engine to count or to look up what it keeps."""
     resumes: int = 0
     """Number of times that another target resumed the broken answer."""
-    transcript_dropped: bool = False
-    """True if there was no room to keep the answer for resuming it."""
-    why_unresumed: str = ""
-    """Reason why a broken answer could not be resumed."""
+    is_answer_dropped: bool = False
+    """True if there was no room to keep the answer, so that nothing can be appended to it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Further fields of the request's log line, each named by the feature that gives it."""
     trace: RequestTrace | None = None
     """Trace of the request; None if tracing is off."""

@@ -46,12 +46,11 @@ from gateway.core.vocabulary import (
     peer_target,
 )
 from gateway.request.answer import AnswerSettings
-from gateway.request.continuation import Continues
 from gateway.request.engine_api import CHAT_PATH
+from gateway.request.kept_answer import Hold, KeptAnswer
 from gateway.request.legs import LegHandle, LegListener, OutboundRequest
 from gateway.request.port import OpenRequest, Order
 from gateway.request.proxied import ProxiedRequest, RequestContext
-from gateway.request.transcript import Hold
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
@@ -578,19 +577,19 @@ class SimGateway:
             self._port,
             {TargetKind.REPLICA: _Opener(self._push), TargetKind.PEER: _Opener(self._forward)},
             _SETTINGS,
-            begin_continuation=self._begin_continuation,
+            keep_answer=self._keep_answer,
             on_fault=_raise,
             draw=bytes,
         )
 
-    def _begin_continuation(
+    def _keep_answer(
         self,
         outbound: OutboundRequest,
         hold: Hold,  # noqa: ARG002 - nothing is kept
         put: Callable[[bytes], bool],
         *,
         prefix_blocks_max: int,  # noqa: ARG002 - prompts are known whole
-    ) -> Continues:
+    ) -> KeptAnswer:
         return SimContinuation(self._sinks[outbound.profile.request_id], outbound, put)
 
     def _push(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:

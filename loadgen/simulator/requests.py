@@ -30,13 +30,12 @@ from gateway.core.vocabulary import (
 )
 from gateway.request import legs
 from gateway.request.answer_events import TokenUsage
-from gateway.request.continuation import Rewrites
+from gateway.request.kept_answer import NoRemainder, SegmentAdapter
 from gateway.request.legs import STOPPED, LegFailure, LegHead, LegListener, OutboundRequest, RequestSummary
 from gateway.request.port import Port
 from gateway.request.progress import Count, ProgressBoard
 from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
-from gateway.request.transcript import Unsound
 from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimReplica
@@ -402,7 +401,7 @@ class _AsItIs:
     """Rewriter of an answer's rest that changes nothing: simulated answers have no text."""
 
     @staticmethod
-    def rewrite(block: bytes) -> bytes:
+    def adapt(block: bytes) -> bytes:
         return block
 
     @staticmethod
@@ -431,10 +430,10 @@ class SimContinuation:
         sink = self._sink
         ask = sink.ask
         if not sink.is_heard:
-            raise Unsound("nobody hears the answer")
+            raise NoRemainder("nobody hears the answer")
         said = ask.told.breaks_off()
         if ask.is_stored or not 0 < said < ask.output_tokens:
-            raise Unsound("nothing of it is left, or nothing was said")
+            raise NoRemainder("nothing of it is left, or nothing was said")
         sink.said = said
         self.outbound = replace(self.outbound, profile=ask.rest(said))
         return self.outbound
@@ -445,7 +444,7 @@ class SimContinuation:
         return None
 
     @staticmethod
-    def rewriter(order: StartLeg, head: LegHead) -> Rewrites:  # noqa: ARG004
+    def adapter(order: StartLeg, head: LegHead) -> SegmentAdapter:  # noqa: ARG004
         return _AsItIs()
 
 

@@ -48,7 +48,7 @@ class ResumeMetrics:
         self, _profile: RequestProfile, _end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Count a finished request's broken and resumed legs, and a dropped transcript."""
-        if summary.transcript_dropped:
+        if summary.is_answer_dropped:
             self._dropped.add()
         if record is None:
             return
