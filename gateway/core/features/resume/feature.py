@@ -7,6 +7,7 @@ all, and reports it with the end of the leg.
 from __future__ import annotations
 
 from gateway.core.config import all_of
+from gateway.core.features.resume.checker import ResumeChecker
 from gateway.core.features.resume.config import ResumeConfig
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
@@ -88,11 +89,12 @@ class Resume(Feature):
         whole_ns = self._config.wait_max_ns
         return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 
-    def wrong_start(self, order: StartLeg, /) -> str:
-        most = self._config.resumes_max
-        if order.resumes_left is not None and order.resume + order.resumes_left.count > most:
-            return "whoever forwards allows no more than it may itself"
-        return "nobody goes on for ever" if order.resume > most else ""
+    def checker(self) -> ResumeChecker:
+        return ResumeChecker(self.settings)
+
+    def settings(self) -> ResumeConfig:
+        """Settings in force."""
+        return self._config
 
     # Orders
 
