@@ -393,7 +393,7 @@ class DecisionLog:
             leg.place.region,
             leg.replicas_here,
             leg=UNSET if number is None else number,
-            resume=leg.resume or UNSET,
+            resume=leg.segment or UNSET,
             result="" if ended is None else ended.result,
             refusal="" if ended is None or ended.refusal is None else ended.refusal,
             detail="" if ended is None else ended.detail,
@@ -542,7 +542,7 @@ def _is_slow(record: RequestRecord) -> bool:
 
 
 def _is_resumed(record: RequestRecord) -> bool:
-    return any(leg.resume for leg in record.legs)
+    return any(leg.segment for leg in record.legs)
 
 
 def _is_forwarded(record: RequestRecord) -> bool:

@@ -70,7 +70,7 @@ def request_line(
         "cached_tokens": summary.cached_tokens,
         "output_tokens": summary.output_tokens,
         "content_events": summary.content_events or None,
-        "resumes": summary.resumes or None,
+        "resumes": summary.segments or None,
         **summary.notes,
         "trace_id": summary.trace.own.trace_id if summary.trace else None,
     }

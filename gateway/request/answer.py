@@ -112,7 +112,7 @@ class ClientAnswer:
 
     def kept_for(self, order: StartLeg) -> KeptAnswer | None:
         """Kept answer that this leg's events are added to; None if nothing can be appended to it."""
-        if self.kept is None and order.may_break and self._hold is not None and self._keep_answer is not None:
+        if self.kept is None and order.keeps_answer and self._hold is not None and self._keep_answer is not None:
             self.kept = self._keep_answer(
                 self.outbound, self._hold, self.put, prefix_blocks_max=self.settings.prefix_blocks_max
             )

@@ -66,7 +66,7 @@ class ErrorBody(AnswerBody):
 
     def data(self, data: bytes) -> LegEnded | None:
         leg, head = self._leg, self._head
-        if leg.order.resume:
+        if leg.order.segment:
             return _other_engines_may_accept(leg, head.status)
         self._pieces.append(data)
         self._size += len(data)
@@ -75,7 +75,7 @@ class ErrorBody(AnswerBody):
         return None
 
     def end(self, counted: TokenUsage | None) -> LegEnded:  # noqa: ARG002
-        if self._leg.order.resume:
+        if self._leg.order.segment:
             return _other_engines_may_accept(self._leg, self._head.status)
         return answer_client_error(self._leg, self._head, b"".join(self._pieces))
 
@@ -105,7 +105,7 @@ def answer_fault(leg: LegAnswer, head: LegHead, fault: AnswerFault) -> LegEnded:
     """
     status = fault.code or 500
     check_engine(status, fault.detail)
-    if leg.order.resume:
+    if leg.order.segment:
         return _other_engines_may_accept(leg, status)
     leg.answer.summary.is_event_stream = False
     body = in_openai_shape(fault.body, status)
@@ -337,9 +337,9 @@ class EventBody(AnswerBody):
         held = b"".join(self._held)
         self._held.clear()
         self._find_voice()
-        if order.resume:
+        if order.segment:
             assert answer.kept is not None, "an answer that is appended to was kept"
-            answer.summary.resumes = order.resume
+            answer.summary.segments = order.segment
             self._adapter = adapter = answer.kept.adapter(order, self._head)
             held = adapter.adapt(held)
             self._feed = partial(_adapted, self._feed, adapter)

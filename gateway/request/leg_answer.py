@@ -323,20 +323,18 @@ class LegAnswer:
         ended = self._ended_early(failure.result, failure.detail, failure.refusal)
         if ended is self.result:
             return ended
-        ended = replace(
-            ended, is_final=failure.is_final, has_reached=failure.has_reached, resumes_used=failure.resumes_used
-        )
-        if not self.has_sent or not self.order.may_break or self.is_theirs or failure.result in _NEVER_APPENDED_TO:
+        ended = replace(ended, is_final=failure.is_final, has_reached=failure.has_reached, notes=failure.notes)
+        if not self.has_sent or not self.order.keeps_answer or self.is_theirs or failure.result in _NEVER_APPENDED_TO:
             return ended
         answer = self.answer
         try:
             if answer.kept is None:
                 raise NoRemainder("nothing was kept of it")
-            rest = answer.kept.break_off()
+            remainder = answer.kept.break_off()
         except NoRemainder as why:
             answer.summary.notes["unresumed"] = str(why)
             return ended
-        return replace(ended, rest=rest.profile, output_tokens=answer.kept.said_tokens)
+        return replace(ended, remainder=remainder.profile, output_tokens=answer.kept.said_tokens)
 
 
 def _ignore(leg: LegAnswer, ended: LegEnded) -> None:

@@ -202,7 +202,7 @@ class ProxiedRequest:
 
     def _outbound_of(self, order: StartLeg) -> OutboundRequest:
         answer = self._answer
-        if not order.resume:
+        if not order.segment:
             outbound = answer.outbound
         else:
             assert answer.kept is not None, "an answer that is appended to was kept"

@@ -158,7 +158,7 @@ def _whole(request: FinishedRequest) -> Span:
         "nightside.request.id": request.profile.request_id,
         "nightside.outcome": str(outcome),
         "nightside.attempts": request.end.attempts,
-        "nightside.resumes": summary.resumes or None,
+        "nightside.resumes": summary.segments or None,
         "nightside.kept": str(request.kept),
         "nightside.tenant": request.profile.tenant if request.logging.tenant else None,
         "nightside.service_class": str(request.profile.service_class),
@@ -221,7 +221,7 @@ class _SpanBuilder:
         """Spans of a leg: its placement, its resume, the leg itself, and its first token."""
         leg_id = self._request.trace.leg_id(leg.attempt, leg.number)
         yield self._placement(leg)
-        if leg.resume:
+        if leg.segment:
             yield self._resume(leg)
         yield self._run(leg, leg_id)
         if leg.first_token_ns is not None:
@@ -253,7 +253,7 @@ class _SpanBuilder:
         earlier = [each.ended_ns for each in self._record.legs if each.attempt < leg.attempt and each.ended_ns]
         since_ns = max(earlier, default=leg.started_ns)
         until_ns = leg.first_token_ns or self._ended_ns(leg)
-        attributes = {**self._number(leg), "nightside.resume": leg.resume}
+        attributes = {**self._number(leg), "nightside.resume": leg.segment}
         return self._inner("resume", min(since_ns, until_ns), until_ns, attributes)
 
     def _run(self, leg: LegState, leg_id: str) -> Span:
@@ -277,7 +277,7 @@ class _SpanBuilder:
             "error.type": (refusal or str(leg.result)) if is_error else None,
             "nightside.leg.role": str(leg.role),
             "nightside.leg.result": "open" if leg.result is None else str(leg.result),
-            "nightside.resume": leg.resume or None,
+            "nightside.resume": leg.segment or None,
         }
         return Span(
             "forward" if is_peer else _name(request, leg.role),

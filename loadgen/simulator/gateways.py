@@ -535,8 +535,8 @@ class SimGateway:
         origin, profile = leg.home_id, ask.rest(leg.said) if leg.said else ask.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
-        deadline_ns, resumes_left = self._agenda.now_ns + left_ns, leg.order.resumes_left
-        arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left)
+        deadline_ns, notes = self._agenda.now_ns + left_ns, leg.order.notes
+        arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, notes)
         self._begin(arrival, SimSink(self, ask, line, leg, leg.said))
 
     def upstream_left(self, line: NetworkLine, request_id: RequestId) -> None:

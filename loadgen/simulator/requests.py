@@ -20,12 +20,12 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     LegRole,
+    Notes,
     Outcome,
     Place,
     PoolName,
     RefusalReason,
     RequestId,
-    Resumes,
     Target,
 )
 from gateway.request import legs
@@ -140,7 +140,7 @@ class SimSink:
         if not self.request.has_left:
             if isinstance(self.upstream, SimPeerLeg):
                 self.upstream.error = self._error
-            self.line.to_near(self.upstream.ended, end.outcome, end.detail, end.resumes_used)
+            self.line.to_near(self.upstream.ended, end.outcome, end.detail, end.notes)
         if end.is_charged:
             self.home.settle(self, is_whole=end.outcome is Outcome.COMPLETED)
 
@@ -364,7 +364,7 @@ class SimPeerLeg(SimLeg):
         if not self.is_over:
             self._begin(ran_at, self.place)
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
+    def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None:
         """End the leg with a peer's final outcome."""
         if self.is_over:
             return
@@ -374,7 +374,7 @@ class SimPeerLeg(SimLeg):
         elif self.error is not None:
             self._refuse(*self.error)
         else:
-            self._fail(LegFailure(result, detail, refusal, resumes_used=resumes_used))
+            self._fail(LegFailure(result, detail, refusal, notes=notes))
 
     def not_accepted_in_time(self) -> None:
         if not self.is_over and not self.is_accepted:

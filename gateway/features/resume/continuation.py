@@ -71,7 +71,7 @@ class Continuation:
         assert self._rest is not None, "the core has been told what is left"
         remark = b": nightside: went on elsewhere, resume %d, in %b\n\n"
         region = head.ran_at.place.region.encode()
-        return rewriter_for(self._outbound.path, self._rest, remark=remark % (order.resume, region))
+        return rewriter_for(self._outbound.path, self._rest, remark=remark % (order.segment, region))
 
 
 def keep_answer(

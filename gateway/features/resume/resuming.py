@@ -145,7 +145,7 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
         prefix=prefix,
         prompt_bytes=profile.prompt_bytes + len(tail),
         output_tokens_max=None if most is None else _left(most, said),
-        goes_on=True,
+        appends=True,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.features.resume.counts import resumes_in
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.feature_checker import FeatureChecker
@@ -43,33 +44,35 @@ class ResumeChecker(FeatureChecker):
 
     def arrived(self, event: RequestArrived | ForwardArrived, /) -> None:
         story = self._stories[event.profile.request_id] = _Resumed()
-        if isinstance(event, ForwardArrived) and event.resumes_left is not None:
-            story.left = event.resumes_left.count
+        if isinstance(event, ForwardArrived) and (left := resumes_in(event.notes)) is not None:
+            story.left = left.count
 
     def leg_ended(self, event: LegEnded, /) -> None:
         story = self._stories.get(event.request_id)
-        if story is not None and event.rest is not None and event.resumes_used is not None:
-            story.there = event.resumes_used.count
+        used = resumes_in(event.notes)
+        if story is not None and event.remainder is not None and used is not None:
+            story.there = used.count
 
     def wrong_start(self, order: StartLeg, /, *, has_begun: bool) -> Sequence[str]:
         story, most = self._stories[order.request_id], self._settings().resumes_max
-        told = order.resume + (0 if order.resumes_left is None else order.resumes_left.count)
-        goes_on = order.resume > story.count
-        counted = order.resume - story.count == 1 + story.there if goes_on else order.resume == story.count
+        left = resumes_in(order.notes)
+        goes_on = order.segment > story.count
+        counted = order.segment - story.count == 1 + story.there if goes_on else order.segment == story.count
+        most = min(most, story.left)
+        is_next = order.attempt != story.attempt
         holds = {
-            "whoever goes on goes on with something": order.attempt == story.attempt or bool(order.resume) is has_begun,
+            "whoever goes on goes on with something": not is_next or bool(order.segment) is has_begun,
             "resumes are counted, wherever they were": counted,
-            "nobody goes on for ever": order.resume <= min(most, story.left),
-            "whoever forwards allows no more than it may itself": order.resumes_left is None
-            or told <= min(most, story.left),
+            "nobody goes on for ever": order.segment <= most,
+            "whoever forwards allows no more than it may itself": left is None or order.segment + left.count <= most,
         }
-        story.attempt, story.count, story.there = order.attempt, order.resume, 0
+        story.attempt, story.count, story.there = order.attempt, order.segment, 0
         return [invariant for invariant, is_kept in holds.items() if not is_kept]
 
     def may_serve(self, state: ReplicaState, request: RequestState, /) -> bool:
         """Return true unless the request is a rest and the replica resumes no answers that another engine began."""
         pool = self._pools.get(state.spec.pool)
-        return not request.request_class.goes_on or (state.spec.continues and (pool is None or pool.resumes))
+        return not request.request_class.appends or (state.spec.appends and (pool is None or pool.resumes))
 
     def forget(self, request_id: RequestId, /) -> None:
         self._stories.pop(request_id, None)

@@ -96,7 +96,7 @@ def test_a_line_has_every_registered_field_and_no_other() -> None:
         output_tokens=9,
         content_events=2,
         asked_model="gpt",
-        resumes=1,
+        segments=1,
         notes={"unresumed": "no target is left"},
         trace=trace(),
     )

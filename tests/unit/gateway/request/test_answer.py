@@ -111,8 +111,8 @@ class TestKeeping:
         ("order", "path", "hold"),
         [
             (FIRST, CHAT_PATH, HOLD),
-            (replace(FIRST, may_break=True), CHAT_PATH, None),
-            (replace(FIRST, may_break=True), EMBEDDINGS_PATH, HOLD),
+            (replace(FIRST, keeps_answer=True), CHAT_PATH, None),
+            (replace(FIRST, keeps_answer=True), EMBEDDINGS_PATH, HOLD),
         ],
     )
     def test_an_answer_that_cannot_be_resumed_is_not_kept(
@@ -122,7 +122,7 @@ class TestKeeping:
 
     def test_one_that_can_is_kept_in_one_transcript_for_all_legs(self) -> None:
         one = answer(hold=self.HOLD)
-        kept = one.kept_for(replace(FIRST, may_break=True))
+        kept = one.kept_for(replace(FIRST, keeps_answer=True))
         assert kept is not None
         assert one.kept_for(SECOND) is kept
 

@@ -76,7 +76,7 @@ class TestRests:
         kept.keep(ROLE + token("a"))
         kept.break_off()
         head = LegHead(200, EVENT_STREAM, RanAt(ReplicaId("b"), US))
-        rewriter = kept.adapter(replace(start(), resume=2), head)
+        rewriter = kept.adapter(replace(start(), segment=2), head)
         told = rewriter.adapt(b"".join(piece for piece in REST.pieces if isinstance(piece, bytes)))
         assert b": nightside: went on elsewhere, resume 2, in us-east-1\n\n" in told
 
@@ -88,9 +88,9 @@ class TestResuming:
         assert text_of(scene.sink.body) == "ab"
         assert scene.sink.body.startswith(ROLE + token("a"))
         assert scene.sink.body.count(DONE) == 1
-        assert (scene.summary.resumes, scene.summary.notes) == (1, {})
+        assert (scene.summary.segments, scene.summary.notes) == (1, {})
         first, second = scene.legs_ended
-        assert (first.rest is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
+        assert (first.remainder is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
 
     def test_it_is_asked_for_the_rest_alone(self) -> None:
         scene = Scene()
@@ -106,7 +106,7 @@ class TestResuming:
         again = Reply((ROLE, token("b"), FAILED))
         assert play(scene, BROKEN, again, Reply((ROLE, token("c"), STOP, DONE))) is Outcome.COMPLETED
         assert text_of(scene.sink.body) == "abc"
-        assert scene.summary.resumes == 2
+        assert scene.summary.segments == 2
 
     def test_an_answer_that_breaks_after_a_silence_is_resumed_too(self) -> None:
         scene = Scene()
@@ -144,4 +144,4 @@ class TestResuming:
         assert play(scene, Reply((ROLE + token("a"), error_event(400), DONE)), REST) is Outcome.FAILED_MIDSTREAM
         (ended,) = scene.legs_ended
         assert isinstance(ended, LegEnded)
-        assert ended.rest is None
+        assert ended.remainder is None

@@ -16,8 +16,8 @@ class Resumed(Followed):
         self.finished.hand_to(ResumeMetrics(self.registry).on_finished)
 
     def breaks(self, request_id: str, attempt: int = 1, *, continuable: bool = True) -> None:
-        rest = replace(self.profiles[request_id], goes_on=True) if continuable else None
-        self.end(request_id, LegResult.FAILED, attempt, rest=rest, output_tokens=7)  # type: ignore[arg-type]
+        rest = replace(self.profiles[request_id], appends=True) if continuable else None
+        self.end(request_id, LegResult.FAILED, attempt, remainder=rest, output_tokens=7)  # type: ignore[arg-type]
 
     def value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"nightside_{name}", labels) or 0.0

@@ -240,5 +240,5 @@ def test_its_chain_of_hashes_is_that_of_prompt_and_answer(path: str) -> None:
     told = rest_of(outbound, said, prefix_blocks_max=100).outbound.profile
     assert told.prefix == next_turn.prefix
     assert told.prefix[: len(asked.prefix) - 8] == asked.prefix[:-8]
-    assert told.goes_on
+    assert told.appends
     assert told.prompt_bytes >= told.prefix_blocks * 16
