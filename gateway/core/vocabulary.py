@@ -555,8 +555,8 @@ class PoolSpec(Struct, frozen=True):
     threshold_tokens: int = 0
     """Threshold B_short (token-budget pool routing, §2.2): requests of at most so many tokens prefer this pool to any
     longer one; 0: no threshold, any request that fits."""
-    resumes: bool = True
-    """Broken answers of this pool are resumed elsewhere, and those of other pools here, where the engines allow it."""
+    appends: bool = True
+    """Other pools may append to broken answers of this pool, and this one to theirs, where the engines allow it."""
     features: tuple[tuple[str, str], ...] = ()
     """Settings of optional features for this pool: key of the region file and JSON, each written and read by its
     feature alone."""

@@ -541,7 +541,7 @@ def _is_slow(record: RequestRecord) -> bool:
     return max(waited_ns, first_token_ns) > SLOW_MS * _MILLISECOND_NS
 
 
-def _is_resumed(record: RequestRecord) -> bool:
+def _has_segments(record: RequestRecord) -> bool:
     return any(leg.segment for leg in record.legs)
 
 
@@ -553,7 +553,7 @@ _MARKS: dict[DecisionMark, Callable[[RequestRecord], bool]] = {
     DecisionMark.FAILED: _is_failed,
     DecisionMark.SLOW: _is_slow,
     DecisionMark.REFUSED: _is_refused,
-    DecisionMark.RESUMED: _is_resumed,
+    DecisionMark.RESUMED: _has_segments,
     DecisionMark.FORWARDED: _is_forwarded,
 }
 

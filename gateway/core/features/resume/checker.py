@@ -72,7 +72,7 @@ class ResumeChecker(FeatureChecker):
     def may_serve(self, state: ReplicaState, request: RequestState, /) -> bool:
         """Return true unless the request is a rest and the replica resumes no answers that another engine began."""
         pool = self._pools.get(state.spec.pool)
-        return not request.request_class.appends or (state.spec.appends and (pool is None or pool.resumes))
+        return not request.request_class.appends or (state.spec.appends and (pool is None or pool.appends))
 
     def forget(self, request_id: RequestId, /) -> None:
         self._stories.pop(request_id, None)

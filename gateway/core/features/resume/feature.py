@@ -87,7 +87,7 @@ class Resume(Feature):
     ) -> None:
         """Find the replicas that resume answers that another one began, and hand over their own."""
         replicas = self._core.replicas
-        closed = {pool.name for pool in event.pools if not pool.resumes}
+        closed = {pool.name for pool in event.pools if not pool.appends}
         replicas.appending = sum(
             1 << state.slot for state in replicas if state.spec.appends and state.spec.pool not in closed
         )

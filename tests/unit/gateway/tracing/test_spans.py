@@ -184,7 +184,7 @@ def test_where_an_answer_went_on_the_pause_is_a_span() -> None:
     traced.first_token("r-1", attempt=2)
     traced.end("r-1", attempt=2)
     traced.finish("r-1", trace=trace(), segments=1)
-    resume = one(traced.spans(), "resume")
+    resume = one(traced.spans(), "pause")
     assert (resume.start_ns, resume.end_ns - resume.start_ns) == (broken_ns, 50 * MS)
     assert resume.attributes["nightside.resume"] == 1
     assert traced.spans()[0].attributes["nightside.resumes"] == 1

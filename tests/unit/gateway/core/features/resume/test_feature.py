@@ -169,7 +169,7 @@ def test_only_who_continues_a_text_goes_on_with_one(by_pool: bool) -> None:
     one = desk(replicas=specs)
     if by_pool:
         specs = [replica_spec("r0"), replace(replica_spec("r1"), pool=DEFAULT_POOL)]
-        one.tell(events.AssignmentApplied(2, tuple(specs), (), pools=(PoolSpec(DEFAULT_POOL, resumes=False),)))
+        one.tell(events.AssignmentApplied(2, tuple(specs), (), pools=(PoolSpec(DEFAULT_POOL, appends=False),)))
         one.probe()
     one.ask("r1")
     (first,) = of_kind(StartLeg, one.effects)
