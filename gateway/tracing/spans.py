@@ -1,5 +1,5 @@
 """Spans of a finished request: the request itself, each wait and placement, each leg, its first token, and each pause
-of a broken answer; pure, and without OpenTelemetry.
+of a broken answer. They are made afterwards from the record that the core has kept; pure, and without OpenTelemetry.
 
 No span holds text of a request or an answer, a key or a client's address; a tenant only where the policy lets logs name
 it. Text from other programs stays out: a failure is named by its class, never by its detail.

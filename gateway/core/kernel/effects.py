@@ -53,7 +53,7 @@ class StartLeg(Struct):
     extras: tuple[Extra, ...] = ()
     """Extra facts that a replica running the whole request is asked to report."""
     keeps_answer: bool = False
-    """What the client is sent of this leg is to be kept, since another leg may append to it if it breaks."""
+    """The answer of this leg, as the client is sent it, is to be kept: another leg may append to it if it breaks."""
     segment: int = 0
     """Segment of the answer that this leg writes, counted over all gateways; 0: the leg starts an answer."""
     notes: Notes = {}
