@@ -87,7 +87,7 @@ def commented(text: str, meanings: Mapping[str, str]) -> str:
     for number, (line, end) in enumerate(zip(text.splitlines(), ends, strict=True)):
         content = line if line.startswith(_KEPT) else line[:end].rstrip()
         if content or not line.strip():
-            lines += _with_comment(content, comments.get(number, ""), goes_on=number in continued)
+            lines += _with_comment(content, comments.get(number, ""), is_continued=number in continued)
     made = "\n".join(lines) + "\n"
     if _loaded(made) != yaml.safe_load(text):
         raise ValueError("its comments cannot be replaced without changing its values")
@@ -130,11 +130,11 @@ def _ends_of_content(text: str) -> tuple[list[int], set[int]]:
     return ends, continued
 
 
-def _with_comment(content: str, comment: str, *, goes_on: bool) -> list[str]:
+def _with_comment(content: str, comment: str, *, is_continued: bool) -> list[str]:
     """Lines of one entry: the comment stands behind it where it fits there and its value ends there, else above."""
     if not comment:
         return [content]
-    if not goes_on and len(content) + 3 + len(comment) <= _WIDTH:
+    if not is_continued and len(content) + 3 + len(comment) <= _WIDTH:
         return [f"{content} # {comment}"]
     prefix = " " * (len(content) - len(content.lstrip(" "))) + "# "
     wrapped = textwrap.wrap(

@@ -368,6 +368,7 @@ def _request_context(
         prompt_key=next((each.prompt_key for each in observed.features if each.prompt_key is not None), None),
         compare=next((each.compare for each in observed.features if each.compare is not None), None),
         on_stray=UnlistedHosts(observed.log).take,
+        keep_answer=next((each.keep_answer for each in observed.features if each.keep_answer is not None), None),
         on_fault=observed.request_failed,
         begin_trace=tracing.begin,
     )

@@ -100,7 +100,6 @@ class ObservedCore:
             RequestLog(log, config.gateway_id, self.core, self.serves).on_finished,
             counted.on_finished,
             counted.usage.on_finished,
-            counted.resumes.on_finished,
             self.decisions.on_finished,
         ):
             self.finished.hand_to(taker)

@@ -16,7 +16,7 @@ from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import PoolFile, PoolMember
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
-    CONTINUING_DIALECTS,
+    APPENDING_DIALECTS,
     SALTED_DIALECTS,
     Dialect,
     DnsRecord,
@@ -192,7 +192,7 @@ class _EngineFile(FileModel):
             sign_of_life_ns,
             role=self.role,
             group=(self.group or self.id) if self.role is ReplicaRole.DECODE else "",
-            continues=self.dialect in CONTINUING_DIALECTS,
+            appends=self.dialect in APPENDING_DIALECTS,
             slots=self.slots or 0,
         )
         return ReplicaConfig(

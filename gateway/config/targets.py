@@ -27,8 +27,8 @@ SALTED_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG})
 """Dialects of engines that separate prompts by the body field `cache_salt`."""
 
 
-CONTINUING_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP})
-"""Dialects of engines that continue a text begun by another engine. `openai` is left out: the engine behind it is
+APPENDING_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP})
+"""Dialects of engines that append to a text begun by another engine. `openai` is left out: the engine behind it is
 unknown and might begin the text again."""
 
 

@@ -85,12 +85,6 @@ class _Story(Struct):
     """Legs of that attempt that gave a first token."""
     has_begun: bool = False
     """True once the client has a part of the answer."""
-    resume: int = 0
-    """Number of times the answer was resumed."""
-    resumed_there: int = 0
-    """Resumptions at peers, as told when their legs ended, since it was last resumed from here."""
-    resumes_left: int = _NO_LIMIT
-    """Most resumptions that the gateway that forwarded the request allows."""
     failed_at: set[Target] = field(default_factory=set)
     """Targets where a leg may have failed. The request need not go to these, however free they are."""
     hold: Hold | None = None
@@ -105,6 +99,8 @@ class Checker:
         self._core = core
         self._stories: dict[RequestId, _Story] = {}
         self._violations: list[Violation] = []
+        self._of_features = [each for feature in core.features if (each := feature.checker()) is not None]
+        """Checkers of features' own invariants."""
         self._assigned = 0
         self._accepts: dict[str, PlaceRule | None] = {}
         """Origins that each replica accepts, by replica id, as assigned."""
@@ -141,14 +137,13 @@ class Checker:
             self._assigned = event.version
             self._accepts = {spec.replica_id: spec.accepts for spec in event.replicas}
             self._pools = {pool.name: pool for pool in event.pools}
+            for checker in self._of_features:
+                checker.assigned(event)
         elif isinstance(event, RequestArrived):
             self._check_refused_for_places(event.profile, effects)
-            self._open(event.profile.request_id, _Story(self._rule_of(event), self._core.place))
+            self._open(event, _Story(self._rule_of(event), self._core.place))
         elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
-            opened = _Story(event.stamp.rule, event.stamp.origin)
-            if event.resumes_left is not None:
-                opened.resumes_left = event.resumes_left.count
-            self._open(event.profile.request_id, opened)
+            self._open(event, _Story(event.stamp.rule, event.stamp.origin))
             self._expect(
                 "a request never leaves the regions its policy allows",
                 event.stamp.rule.allows(self._core.place),
@@ -166,8 +161,9 @@ class Checker:
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
-        if target is not None and event.rest is not None and event.resumes_used is not None:
-            story.resumed_there = event.resumes_used.count
+        if target is not None:
+            for checker in self._of_features:
+                checker.leg_ended(event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
             story.is_read = True
         if target is not None and (event.result in _MAY_BE_FAILURES or event.refusal in _RESIDENCY_REFUSALS):
@@ -177,9 +173,12 @@ class Checker:
         request = self._core.requests.get(event.profile.request_id)
         return request.stamp.rule if request is not None else PlaceRule()
 
-    def _open(self, request_id: RequestId, story: _Story) -> None:
+    def _open(self, event: RequestArrived | ForwardArrived, story: _Story) -> None:
+        request_id = event.profile.request_id
         self._expect("every request arrives once", request_id not in self._stories, request_id)
         self._stories[request_id] = story
+        for checker in self._of_features:
+            checker.arrived(event)
 
     def _follow_effect(self, effect: Effect) -> None:
         if isinstance(effect, StartLeg):
@@ -201,7 +200,6 @@ class Checker:
         else:
             self._expect("one attempt at a time", not story.living_legs, where)
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
-            self._expect("whoever goes on goes on with something", bool(leg.resume) is story.has_begun, where)
             story.answering_legs.clear()
             story.reading_legs.clear()
             story.is_read = False
@@ -210,17 +208,9 @@ class Checker:
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
-        goes_on = leg.resume > story.resume
-        counted = leg.resume - story.resume == 1 + story.resumed_there if goes_on else leg.resume == story.resume
-        self._expect("resumes are counted, wherever they were", counted, where)
-        story.resume, story.resumed_there = leg.resume, 0
-        self._expect("nobody goes on for ever", leg.resume <= story.resumes_left, where)
-        for feature in self._core.features:
-            if broken := feature.wrong_start(leg):
+        for checker in self._of_features:
+            for broken in checker.wrong_start(leg, has_begun=story.has_begun):
                 self._fail(broken, where)
-        if leg.resumes_left is not None:
-            told = leg.resume + leg.resumes_left.count
-            self._expect("whoever forwards allows no more than it may itself", told <= story.resumes_left, where)
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:
@@ -285,6 +275,8 @@ class Checker:
         done = [key for key, story in self._stories.items() if story.ended and not story.living_legs]
         for request_id in done:
             del self._stories[request_id]
+            for checker in self._of_features:
+                checker.forget(request_id)
 
     # State of the core
 
@@ -390,7 +382,7 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.takes_full_replicas else self._core.replicas.available
-        if not self._takes_part(state, wanted) or (wanted.goes_on and not self._continues(state)):
+        if not self._takes_part(state, wanted) or not all(each.may_serve(state, request) for each in self._of_features):
             return False
         return (
             bool(free >> state.slot & 1)
@@ -416,11 +408,6 @@ class Checker:
             return True
         context = min(self._context_of(state), state.context_seen or _NO_LIMIT)
         return context >= fit.need_tokens and state.spec.pool in fit.preferred
-
-    def _continues(self, state: ReplicaState) -> bool:
-        """True if the replica resumes answers that another engine began."""
-        pool = self._pools.get(state.spec.pool)
-        return state.spec.continues and (pool is None or pool.resumes)
 
     def _takes_part(self, state: ReplicaState, wanted: RequestClass) -> bool:
         """True if requests of this class are placed at the replica."""

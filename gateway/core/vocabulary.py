@@ -5,7 +5,7 @@ No decisions are made here. One word stands for one thing, in code, config, metr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NewType
 
@@ -208,8 +208,8 @@ class RequestProfile(Struct, frozen=True):
     """Prompt tokens that come from no text: around messages, for pictures, or counted by the client."""
     budget_tokens: int = 0
     """Token budget of a forward, answer included, as its origin estimated it. 0: not stated."""
-    goes_on: bool = False
-    """The request is the rest of a broken answer: it needs an engine that can continue a text."""
+    appends: bool = False
+    """The request is for a further segment of an answer: it needs an engine that can append to a text."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     sent_bytes: int = 0
     """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
@@ -262,15 +262,8 @@ class ResidencyStamp(Struct, frozen=True):
     policy_digest: str
 
 
-class Resumes(Struct, frozen=True):
-    """Count of resumes of a broken answer over all gateways involved: those still allowed, or those used."""
-
-    count: int
-    first_step_deaths: int = 0
-    """Consecutive engines so far that failed the rest of the answer before its first token."""
-
-
-NO_RESUMES = Resumes(0)
+Notes = Mapping[str, tuple[int, ...]]
+"""Counts that features of gateways tell each other about a request, by the feature's name."""
 
 
 class Outcome(Word):
@@ -562,8 +555,8 @@ class PoolSpec(Struct, frozen=True):
     threshold_tokens: int = 0
     """Threshold B_short (token-budget pool routing, §2.2): requests of at most so many tokens prefer this pool to any
     longer one; 0: no threshold, any request that fits."""
-    resumes: bool = True
-    """Broken answers of this pool are resumed elsewhere, and those of other pools here, where the engines allow it."""
+    appends: bool = True
+    """Other pools may append to broken answers of this pool, and this one to theirs, where the engines allow it."""
     features: tuple[tuple[str, str], ...] = ()
     """Settings of optional features for this pool: key of the region file and JSON, each written and read by its
     feature alone."""
@@ -591,8 +584,8 @@ class ReplicaSpec(Struct, frozen=True):
     group: str = ""
     """Barrier group of a decode worker: data-parallel ranks of one model wait for each other at every step. Empty: the
     worker is a group of its own."""
-    continues: bool = True
-    """The engine is known to be able to continue a text that another one began."""
+    appends: bool = True
+    """The engine is known to be able to append to a text that another one began."""
     slots: int = 0
     """Requests that the engine runs at once, as declared by the operator; 0: not declared."""
     place_by: str = REGION_FILE

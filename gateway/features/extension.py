@@ -23,6 +23,7 @@ from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.peers.trust import Trust
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
+from gateway.request.kept_answer import KeepAnswer
 from gateway.request.parts import Compare
 from gateway.request.promises import Promises
 from mesh.clock import Clock
@@ -78,6 +79,8 @@ class Extension:
     """Service classes of tenants and models; None: this feature does not tell."""
     compare: Compare | None = None
     """Compares expert counts of a prefill with a pool's artifact; None: this feature does not."""
+    keep_answer: KeepAnswer | None = None
+    """Begins to keep an answer, to which another leg can append once it has broken; None: this feature does not."""
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:

@@ -220,4 +220,4 @@ def check_end(ended: codec.EndedForward) -> None:
     """Raise LegFailure if the peer's answer is incomplete."""
     result, refusal, detail = leg_end_of(ended.outcome, ended.detail)
     if result not in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
-        raise LegFailure(result, detail, refusal, is_final=ended.is_final, resumes_used=ended.resumes_used)
+        raise LegFailure(result, detail, refusal, is_final=ended.is_final, notes=ended.notes)

@@ -34,6 +34,7 @@ from gateway.core.vocabulary import (
     ModelCapacity,
     ModelName,
     ModelQueue,
+    Notes,
     Outcome,
     Place,
     PoolName,
@@ -42,7 +43,6 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
     ServiceClass,
     TenantName,
     TenantUse,
@@ -135,6 +135,10 @@ _BODILESS = frozenset({204, 205, 304})
 """Statuses that have no body: a client would take the bytes behind them for another response. No engine call answers
 with one."""
 
+_RESUME = "resume"
+"""Name of the note on resumptions, which has fields of its own on the wire."""
+_UNUSED = (0, 0)
+
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
 
@@ -153,9 +157,9 @@ class EndedForward(Struct, frozen=True):
     prompt_tokens: int | None
     output_tokens: int | None
     is_final: bool = False
-    """The request must not be resumed after this failure."""
-    resumes_used: Resumes | None = None
-    """Resumes that the peer used; None if it does not report them."""
+    """No other target must append to the answer after this failure."""
+    notes: Notes = {}
+    """Counts that features of the peer report."""
 
 
 # Heartbeats
@@ -326,7 +330,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         body=request.body,
         method=request.method,
         stores_response=request.stores_response,
-        resumes_left=None if order.resumes_left is None else _resumes_to_pb(order.resumes_left),
+        resumes_left=_resumes_to_pb(order.notes[_RESUME]) if _RESUME in order.notes else None,
         traced=request.is_traced,
     )
 
@@ -341,7 +345,7 @@ def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
         origin_gateway_id=read_gateway_id(message.origin_gateway_id, "origin_gateway_id"),
         hops=_hops(message),
         stamp=_stamp(message.stamp),
-        resumes_left=_resumes(message.resumes_left) if message.HasField("resumes_left") else None,
+        notes=_resumes(message.resumes_left) if message.HasField("resumes_left") else {},
     )
     require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
     return ArrivedForward(event, request)
@@ -388,7 +392,7 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         is_control=profile.is_control,
         connectors=sorted(profile.connectors),
         budget_tokens=min(order.budget_tokens, TOKENS_MAX),
-        goes_on=profile.goes_on,
+        goes_on=profile.appends,
         service_class=profile.service_class if yields else "",
         sent_bytes=profile.sent_bytes,
     )
@@ -419,7 +423,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         is_control=profile.is_control,
         connectors=_connectors(profile.connectors),
         budget_tokens=profile.budget_tokens,
-        goes_on=profile.goes_on,
+        appends=profile.goes_on,
         service_class=_service_class(profile.service_class),
         sent_bytes=profile.sent_bytes,
     )
@@ -457,15 +461,14 @@ def _stamp(message: pb.ResidencyStamp) -> ResidencyStamp:
     )
 
 
-def _resumes_to_pb(resumes: Resumes) -> pb.Resumes:
-    return pb.Resumes(
-        count=min(resumes.count, RESUMES_MAX), first_step_deaths=min(resumes.first_step_deaths, RESUMES_MAX)
-    )
+def _resumes_to_pb(told: tuple[int, ...]) -> pb.Resumes:
+    count, first_step_deaths = told
+    return pb.Resumes(count=min(count, RESUMES_MAX), first_step_deaths=min(first_step_deaths, RESUMES_MAX))
 
 
-def _resumes(message: pb.Resumes) -> Resumes:
+def _resumes(message: pb.Resumes) -> Notes:
     require(max(message.count, message.first_step_deaths) <= RESUMES_MAX, "resumes are out of bounds")
-    return Resumes(message.count, message.first_step_deaths)
+    return {_RESUME: (message.count, message.first_step_deaths)}
 
 
 # A forward's answers
@@ -512,8 +515,9 @@ def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:
         output_tokens=summary.output_tokens,
         final=end.is_final,
     )
-    if end.outcome is not Outcome.COMPLETED or end.resumes_used.count:
-        ended.resumes_used.CopyFrom(_resumes_to_pb(end.resumes_used))
+    used = end.notes.get(_RESUME, _UNUSED)
+    if end.outcome is not Outcome.COMPLETED or used[0]:
+        ended.resumes_used.CopyFrom(_resumes_to_pb(used))
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
         ended.place.CopyFrom(place_to_pb(summary.ran_at.place))
@@ -532,7 +536,7 @@ def read_ended(message: pb.Ended) -> EndedForward:
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
         is_final=message.final,
-        resumes_used=_resumes(message.resumes_used) if message.HasField("resumes_used") else None,
+        notes=_resumes(message.resumes_used) if message.HasField("resumes_used") else {},
     )
 
 

@@ -18,9 +18,9 @@ from gateway.peers import codec
 from gateway.peers.forward_checks import check_forward
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
+from gateway.request.kept_answer import Hold
 from gateway.request.legs import Sink
 from gateway.request.proxied import ProxiedRequest, RequestContext
-from gateway.request.transcript import Hold
 from mesh.clock import Clock
 from mesh.logs import LogRateLimit
 from mesh.transport import Claim
@@ -110,7 +110,7 @@ class Reception:
 
     def request_of(self, arrived: codec.ArrivedForward, sink: Sink, hold: Hold | None = None) -> ProxiedRequest:
         """Request of a forward, to be begun. `hold` reserves more of the memory that its body is counted in. None: the
-        answer is not kept, and resuming it is left to the origin."""
+        answer is not kept, and what follows if it breaks is left to the origin."""
         return ProxiedRequest(self._context, arrived.event, arrived.request, sink, hold=hold)
 
     def turn_over(self) -> None:

@@ -505,7 +505,7 @@ def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegState) -> A
         rule=why,
         result="open" if result is None else str(result),
         leg=record.number_of(leg),
-        resume=leg.resume or None,
+        resume=leg.segment or None,
         place_by=leg.spec.place_by,
         ran_ms=None if leg.ended_ns is None else (leg.ended_ns - leg.started_ns) // _MILLISECOND_NS,
     )

@@ -393,7 +393,7 @@ class DecisionLog:
             leg.place.region,
             leg.replicas_here,
             leg=UNSET if number is None else number,
-            resume=leg.resume or UNSET,
+            resume=leg.segment or UNSET,
             result="" if ended is None else ended.result,
             refusal="" if ended is None or ended.refusal is None else ended.refusal,
             detail="" if ended is None else ended.detail,
@@ -541,8 +541,8 @@ def _is_slow(record: RequestRecord) -> bool:
     return max(waited_ns, first_token_ns) > SLOW_MS * _MILLISECOND_NS
 
 
-def _is_resumed(record: RequestRecord) -> bool:
-    return any(leg.resume for leg in record.legs)
+def _has_segments(record: RequestRecord) -> bool:
+    return any(leg.segment for leg in record.legs)
 
 
 def _is_forwarded(record: RequestRecord) -> bool:
@@ -553,7 +553,7 @@ _MARKS: dict[DecisionMark, Callable[[RequestRecord], bool]] = {
     DecisionMark.FAILED: _is_failed,
     DecisionMark.SLOW: _is_slow,
     DecisionMark.REFUSED: _is_refused,
-    DecisionMark.RESUMED: _is_resumed,
+    DecisionMark.RESUMED: _has_segments,
     DecisionMark.FORWARDED: _is_forwarded,
 }
 

@@ -78,7 +78,7 @@ class GatewayJournal(JournalFiles):
     def told(self, step: GatewayStep) -> GatewayStep:
         """Step with pseudonyms in place of values that may not be written down."""
         event = step.event
-        is_broken = isinstance(event, LegEnded) and event.rest is not None
+        is_broken = isinstance(event, LegEnded) and event.remainder is not None
         if is_broken or isinstance(event, RequestArrived | ForwardArrived):
             self._has_hidden_sessions |= not self._keeps_sessions
             return self._pseudonyms.step(step, keeps_session=self._keeps_sessions)

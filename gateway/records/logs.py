@@ -70,8 +70,8 @@ def request_line(
         "cached_tokens": summary.cached_tokens,
         "output_tokens": summary.output_tokens,
         "content_events": summary.content_events or None,
-        "resumes": summary.resumes or None,
-        "unresumed": summary.why_unresumed or None,
+        "resumes": summary.segments or None,
+        **summary.notes,
         "trace_id": summary.trace.own.trace_id if summary.trace else None,
     }
     return {name: value for name, value in fields.items() if value is not None}

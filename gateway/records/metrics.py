@@ -35,7 +35,6 @@ from gateway.core.vocabulary import (
 )
 from gateway.records.forward_rates import ForwardDirection
 from gateway.records.model_labels import OTHER, ModelLabels
-from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
@@ -72,7 +71,6 @@ class GatewayMetrics:
         self._define_counters()
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self.tenant_label)
-        self.resumes = ResumeMetrics(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
         self.subscriptions: GatewaySubscriptions = self._subscribe()

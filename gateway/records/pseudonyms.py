@@ -51,9 +51,9 @@ class Pseudonyms:
         stays: it was made with a secret, and has to match histories of an older process.
         """
         event = step.event
-        if isinstance(event, LegEnded) and event.rest is not None:
-            rest = self._named(event.rest, keeps_session=keeps_session)
-            return Step(step.now_ns, replace(event, rest=rest), step.effects)
+        if isinstance(event, LegEnded) and event.remainder is not None:
+            remainder = self._named(event.remainder, keeps_session=keeps_session)
+            return Step(step.now_ns, replace(event, remainder=remainder), step.effects)
         if not isinstance(event, RequestArrived | ForwardArrived):
             return step
         profile, effects = event.profile, step.effects

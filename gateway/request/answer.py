@@ -14,11 +14,10 @@ from gateway.core.kernel.events import FirstToken, ResponseStored
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import LegResult
 from gateway.request.answer_events import TokenUsage
-from gateway.request.continuation import BeginContinuation, Continuation, Continues
+from gateway.request.kept_answer import Hold, KeepAnswer, KeptAnswer
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.model_names import Renamer
 from gateway.request.port import Port
-from gateway.request.transcript import PATHS, Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class AnswerSettings:
     engine_stall_s: float | None = 120.0
     """Time without data after which a stream that has begun is taken to have failed; None: it may take any time."""
     prefix_blocks_max: int = 4096
-    """Largest number of prefix hashes over prompt and answer, for the target that resumes a broken answer."""
+    """Largest number of prefix hashes over prompt and answer, for the target that appends to a broken answer."""
 
 
 class ClientAnswer:
@@ -39,11 +38,11 @@ class ClientAnswer:
 
     __slots__ = (
         "_arrived_ns",
-        "_begin_continuation",
         "_hold",
+        "_keep_answer",
         "_renamed",
         "_speaker",
-        "continuation",
+        "kept",
         "outbound",
         "port",
         "put",
@@ -62,10 +61,11 @@ class ClientAnswer:
         summary: RequestSummary,
         arrived_ns: int,
         hold: Hold | None,
-        begin_continuation: BeginContinuation = Continuation,
+        keep_answer: KeepAnswer | None = None,
     ) -> None:
-        """Set up the answer. `hold`: budget in which a transcript is counted. None: no transcript is kept."""
-        self._begin_continuation = begin_continuation
+        """Set up the answer. `hold`: budget in which a kept answer is counted. None: nothing is kept of it; nor without
+        `keep_answer`."""
+        self._keep_answer = keep_answer
         self.port = port
         self.settings = settings
         self.sink = sink
@@ -73,8 +73,8 @@ class ClientAnswer:
         self.summary = summary
         self._arrived_ns = arrived_ns
         self._hold = hold
-        self.continuation: Continues | None = None
-        """Transcript of an answer that another target may have to resume."""
+        self.kept: KeptAnswer | None = None
+        """Segments of an answer that another leg may have to append to."""
         self._speaker: StartLeg | None = None
         """Leg whose answer the client is receiving or has received."""
         self._renamed = None if not outbound.asked_model else Renamer(outbound.profile.model, outbound.asked_model)
@@ -110,13 +110,13 @@ class ClientAnswer:
         if self.summary.started:
             raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
 
-    def continuation_for(self, order: StartLeg) -> Continues | None:
-        """Transcript that this leg's events are kept in; None if the answer cannot be resumed."""
-        if self.continuation is None and order.may_break and self._hold is not None and self.outbound.path in PATHS:
-            self.continuation = self._begin_continuation(
+    def kept_for(self, order: StartLeg) -> KeptAnswer | None:
+        """Kept answer that this leg's events are added to; None if nothing can be appended to it."""
+        if self.kept is None and order.keeps_answer and self._hold is not None and self._keep_answer is not None:
+            self.kept = self._keep_answer(
                 self.outbound, self._hold, self.put, prefix_blocks_max=self.settings.prefix_blocks_max
             )
-        return self.continuation
+        return self.kept
 
     def stored(self, order: StartLeg, response_id: str | None) -> None:
         """Report a stored response to the core, before the client sees its id and may refer to it."""

@@ -22,10 +22,10 @@ from gateway.request.answers import (
     usage_at_end,
     with_opening,
 )
-from gateway.request.continuation import Rewrites
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from gateway.request.extras import Withheld
+from gateway.request.kept_answer import SegmentAdapter
 from gateway.request.leg_answer import AnswerBody, LegAnswer, leg_ended
 from gateway.request.legs import LegFailure, LegHead
 from gateway.request.too_long import too_long_in
@@ -66,7 +66,7 @@ class ErrorBody(AnswerBody):
 
     def data(self, data: bytes) -> LegEnded | None:
         leg, head = self._leg, self._head
-        if leg.order.resume:
+        if leg.order.segment:
             return _other_engines_may_accept(leg, head.status)
         self._pieces.append(data)
         self._size += len(data)
@@ -75,7 +75,7 @@ class ErrorBody(AnswerBody):
         return None
 
     def end(self, counted: TokenUsage | None) -> LegEnded:  # noqa: ARG002
-        if self._leg.order.resume:
+        if self._leg.order.segment:
             return _other_engines_may_accept(self._leg, self._head.status)
         return answer_client_error(self._leg, self._head, b"".join(self._pieces))
 
@@ -105,7 +105,7 @@ def answer_fault(leg: LegAnswer, head: LegHead, fault: AnswerFault) -> LegEnded:
     """
     status = fault.code or 500
     check_engine(status, fault.detail)
-    if leg.order.resume:
+    if leg.order.segment:
         return _other_engines_may_accept(leg, status)
     leg.answer.summary.is_event_stream = False
     body = in_openai_shape(fault.body, status)
@@ -202,6 +202,7 @@ class EventBody(AnswerBody):
     """Body of an event stream."""
 
     __slots__ = (
+        "_adapter",
         "_feed",
         "_has_ended",
         "_head",
@@ -212,7 +213,6 @@ class EventBody(AnswerBody):
         "_keep",
         "_leg",
         "_put",
-        "_rewriter",
         "_scanner",
         "_unkept",
         "_usage",
@@ -237,8 +237,8 @@ class EventBody(AnswerBody):
         """True once the usage is known, as far as it will be reported."""
         self._usage: TokenUsage | None = None
         self._put = answer.put
-        self._rewriter: Rewrites | None = None
-        """Set if the leg resumes another leg's answer."""
+        self._adapter: SegmentAdapter | None = None
+        """Set if the leg appends to another leg's answer."""
         self._keep: Callable[[bytes], None] | None = None
         """Receives all that the engine sends, where it sends more than the client gets."""
         extras = head.extras
@@ -285,8 +285,8 @@ class EventBody(AnswerBody):
             self._raise(scanner.fault)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
-        if self._rewriter is not None:
-            rest = self._rewriter.rewrite(rest) + self._rewriter.close()
+        if self._adapter is not None:
+            rest = self._adapter.adapt(rest) + self._adapter.close()
         if rest:
             self._leg.answer.put(rest)
         if not self._is_told:
@@ -337,12 +337,12 @@ class EventBody(AnswerBody):
         held = b"".join(self._held)
         self._held.clear()
         self._find_voice()
-        if order.resume:
-            assert answer.continuation is not None, "an answer that is resumed was kept"
-            answer.summary.resumes = order.resume
-            self._rewriter = rewriter = answer.continuation.rewriter(order, self._head)
-            held = rewriter.rewrite(held)
-            self._feed = partial(_rewritten, self._feed, rewriter)
+        if order.segment:
+            assert answer.kept is not None, "an answer that is appended to was kept"
+            answer.summary.segments = order.segment
+            self._adapter = adapter = answer.kept.adapter(order, self._head)
+            held = adapter.adapt(held)
+            self._feed = partial(_adapted, self._feed, adapter)
         has_room = self._put(held) if held else True
         answer.first_token(order)  # the client gets its token before the core counts it
         if not has_room:
@@ -354,17 +354,17 @@ class EventBody(AnswerBody):
         return None
 
     def _find_voice(self) -> None:
-        """Send events by the transcript, if the answer may have to be resumed."""
+        """Send events by the kept answer, if another leg may have to append to it."""
         unkept, self._unkept = self._unkept, None
-        continuation = self._leg.answer.continuation_for(self._leg.order)
-        if continuation is None:
+        kept = self._leg.answer.kept_for(self._leg.order)
+        if kept is None:
             return
         if unkept is None:
-            self._put = continuation.voice
+            self._put = kept.voice
             return
-        self._keep = continuation.keep
+        self._keep = kept.keep
         for block in unkept:
-            continuation.keep(block)
+            kept.keep(block)
 
     # Events
 
@@ -415,7 +415,7 @@ class EventBody(AnswerBody):
         return leg.result
 
     def _usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None:
-        return usage if self._rewriter is None else self._rewriter.usage_of_all(usage)
+        return usage if self._adapter is None else self._adapter.usage_of_all(usage)
 
     def _break_off(self, fault: AnswerFault) -> None:
         """End a stream at an event that is at fault."""
@@ -423,8 +423,8 @@ class EventBody(AnswerBody):
         self._raise(fault)
 
     def _put_before_fault(self, rest: bytes) -> None:
-        if rest and self._rewriter is not None:
-            rest = self._rewriter.rewrite(rest)
+        if rest and self._adapter is not None:
+            rest = self._adapter.adapt(rest)
         if rest:
             self._put(rest)
 
@@ -436,8 +436,8 @@ class EventBody(AnswerBody):
         raise LegFailure(LegResult.FAILED if self._leg.is_theirs else result, fault.detail)
 
 
-def _rewritten(feed: Callable[[bytes], bytes], rewriter: Rewrites, data: bytes) -> bytes:
-    return rewriter.rewrite(feed(data))
+def _adapted(feed: Callable[[bytes], bytes], adapter: SegmentAdapter, data: bytes) -> bytes:
+    return adapter.adapt(feed(data))
 
 
 def settle_progress(leg: LegAnswer, events: int, usage: TokenUsage | None) -> None:

@@ -15,12 +15,12 @@ from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.answer import ClientAnswer
 from gateway.request.answer_events import TokenUsage
+from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import LegFailure, LegHandle, LegHead, LegOpener, OutboundRequest
 from gateway.request.port import PortTimer
-from gateway.request.transcript import Unsound
 
-_NEVER_RESUMED = (LegResult.INTERNAL, LegResult.CANCELLED)
-"""Ends of a leg whose answer is never resumed."""
+_NEVER_APPENDED_TO = (LegResult.INTERNAL, LegResult.CANCELLED)
+"""Results of legs whose answer is never appended to."""
 
 
 class AnswerBody(ABC):
@@ -284,7 +284,7 @@ class LegAnswer:
             self._over(self._ended_early(LegResult.CANCELLED, detail))
 
     def _fail(self, failure: LegFailure) -> None:
-        """End a leg without the client's doing; the answer may be resumed elsewhere."""
+        """End a leg without the client's doing; the answer may go on elsewhere."""
         try:
             self._close()
             ended = self._broke_off(failure)
@@ -323,20 +323,18 @@ class LegAnswer:
         ended = self._ended_early(failure.result, failure.detail, failure.refusal)
         if ended is self.result:
             return ended
-        ended = replace(
-            ended, is_final=failure.is_final, has_reached=failure.has_reached, resumes_used=failure.resumes_used
-        )
-        if not self.has_sent or not self.order.may_break or self.is_theirs or failure.result in _NEVER_RESUMED:
+        ended = replace(ended, is_final=failure.is_final, has_reached=failure.has_reached, notes=failure.notes)
+        if not self.has_sent or not self.order.keeps_answer or self.is_theirs or failure.result in _NEVER_APPENDED_TO:
             return ended
         answer = self.answer
         try:
-            if answer.continuation is None:
-                raise Unsound("nothing was kept of it")
-            rest = answer.continuation.break_off()
-        except Unsound as why:
-            answer.summary.why_unresumed = str(why)
+            if answer.kept is None:
+                raise NoRemainder("nothing was kept of it")
+            remainder = answer.kept.break_off()
+        except NoRemainder as why:
+            answer.summary.notes["unresumed"] = str(why)
             return ended
-        return replace(ended, rest=rest.profile, output_tokens=answer.continuation.said_tokens)
+        return replace(ended, remainder=remainder.profile, output_tokens=answer.kept.said_tokens)
 
 
 def _ignore(leg: LegAnswer, ended: LegEnded) -> None:

@@ -12,12 +12,13 @@ class of exceptions around code that works on outgoing data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Protocol
 
 from msgspec import Struct, field
 
 from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
-from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
+from gateway.core.vocabulary import Extra, LegResult, Notes, Place, RefusalReason, ReplicaId, RequestProfile
 from gateway.request.answer_events import TokenUsage
 from gateway.request.side_channels import NOWHERE, SideChannel
 from gateway.request.trace_context import RequestTrace
@@ -102,11 +103,11 @@ class LegFailure(Exception):
     detail: str
     refusal: RefusalReason | None = None
     is_final: bool = False
-    """True if a peer reports that its broken answer must not be resumed by another target."""
+    """True if a peer reports that no other target must append to its broken answer."""
     has_reached: bool = True
     """False if the connection was refused, so that the target has seen nothing of the request."""
-    resumes_used: Resumes | None = None
-    """Number of times that a peer resumed the answer. None: not reported."""
+    notes: Notes = attribute(default_factory=dict)
+    """Counts that features of the peer report."""
 
     def __str__(self) -> str:
         return f"{self.result}: {self.detail}"
@@ -228,11 +229,11 @@ class RequestSummary(Struct):
     """Client's own name for the model, where it differs from the served one."""
     generates: bool = True
     """False for calls that only ask an engine to count or to look up what it keeps."""
-    resumes: int = 0
-    """Number of times that another target resumed the broken answer."""
-    transcript_dropped: bool = False
-    """True if there was no room to keep the answer for resuming it."""
-    why_unresumed: str = ""
-    """Reason why a broken answer could not be resumed."""
+    segments: int = 0
+    """Number of times that another leg appended to the broken answer."""
+    is_answer_dropped: bool = False
+    """True if there was no room to keep the answer, so that nothing can be appended to it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Further fields of the request's log line, each named by the feature that gives it."""
     trace: RequestTrace | None = None
     """Trace of the request; None if tracing is off."""

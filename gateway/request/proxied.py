@@ -20,14 +20,13 @@ from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.request.answer import AnswerSettings, ClientAnswer
 from gateway.request.answer_bodies import body_of
-from gateway.request.continuation import BeginContinuation, Continuation
 from gateway.request.engine_api import UNGENERATING_PATHS
+from gateway.request.kept_answer import Hold, KeepAnswer
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.legs import LegOpener, OutboundRequest, RequestSummary, Sink
 from gateway.request.parts import Compare, OnStray, Parts, ignore_stray
 from gateway.request.port import Order, Port
 from gateway.request.trace_context import RequestTrace
-from gateway.request.transcript import Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,8 @@ class RequestContext:
     """Called for each error of this gateway that a request meets."""
     begin_trace: Callable[[OutboundRequest], RequestTrace] | None = None
     """Begins the trace of a request. None: tracing is off, and traceparents pass through unchanged."""
-    begin_continuation: BeginContinuation = Continuation
-    """Begins the transcript of an answer that another target may have to resume."""
+    keep_answer: KeepAnswer | None = None
+    """Begins to keep an answer that another leg may have to append to. None: answers are not kept."""
     draw: Callable[[int], bytes] = urandom
     """Draws random bytes."""
 
@@ -87,8 +86,8 @@ class ProxiedRequest:
         *,
         hold: Hold | None = None,
     ) -> None:
-        """Prepare the request. `hold`: of the budget in which its body is counted. None: the answer is not kept and
-        cannot be resumed."""
+        """Prepare the request. `hold`: of the budget in which its body is counted. None: the answer is not kept, and
+        nothing can be appended to it."""
         profile = arrival.profile
         if context.prompt_key is not None and (prompt_key := context.prompt_key(profile)):
             profile = replace(profile, prompt_key=prompt_key)
@@ -111,7 +110,7 @@ class ProxiedRequest:
             summary=self.summary,
             arrived_ns=self._arrived_ns,
             hold=hold,
-            begin_continuation=context.begin_continuation,
+            keep_answer=context.keep_answer,
         )
         self._legs: dict[tuple[int, int], LegAnswer] = {}
         """Legs that are not over, by attempt and leg."""
@@ -203,11 +202,11 @@ class ProxiedRequest:
 
     def _outbound_of(self, order: StartLeg) -> OutboundRequest:
         answer = self._answer
-        if not order.resume:
+        if not order.segment:
             outbound = answer.outbound
         else:
-            assert answer.continuation is not None, "an answer that is resumed was kept"
-            outbound = answer.continuation.outbound
+            assert answer.kept is not None, "an answer that is appended to was kept"
+            outbound = answer.kept.outbound
         if order.role is not LegRole.WHOLE and self._parts is not None:
             outbound = self._parts.outbound_of(order, outbound)
         trace = self.summary.trace
@@ -233,8 +232,8 @@ class ProxiedRequest:
             return
         if self._was_stopped and end.outcome is Outcome.EXPIRED_RUNNING:
             self.summary.prompt_taken = True  # the leg ran until the deadline, which is no failure of its target
-        continuation = self._answer.continuation
-        self.summary.transcript_dropped = continuation is not None and continuation.is_dropped
+        kept = self._answer.kept
+        self.summary.is_answer_dropped = kept is not None and kept.is_dropped
         self.summary.duration_ns = self._context.port.now_ns() - self._arrived_ns
         self._close()
         self._told(self._sink.end, end, self.summary)

@@ -87,7 +87,7 @@ class TailSampler:
         legs = [] if record is None else record.legs
         if config.failed and (end.outcome in FAILURES or any(leg.result in _FAILED_LEGS for leg in legs)):
             return KeptBecause.FAILED
-        if config.resumed and summary.resumes:
+        if config.resumed and summary.segments:
             return KeptBecause.RESUMED
         if slow_ns is not None and took_ns > slow_ns:
             return KeptBecause.SLOW

@@ -1,5 +1,5 @@
-"""Spans of a finished request: the request itself, each wait and placement, each leg, its first token, and each resume.
-They are made afterwards from the record that the core has kept; pure, and without OpenTelemetry.
+"""Spans of a finished request: the request itself, each wait and placement, each leg, its first token, and each pause
+of a broken answer. They are made afterwards from the record that the core has kept; pure, and without OpenTelemetry.
 
 No span holds text of a request or an answer, a key or a client's address; a tenant only where the policy lets logs name
 it. Text from other programs stays out: a failure is named by its class, never by its detail.
@@ -158,7 +158,7 @@ def _whole(request: FinishedRequest) -> Span:
         "nightside.request.id": request.profile.request_id,
         "nightside.outcome": str(outcome),
         "nightside.attempts": request.end.attempts,
-        "nightside.resumes": summary.resumes or None,
+        "nightside.resumes": summary.segments or None,
         "nightside.kept": str(request.kept),
         "nightside.tenant": request.profile.tenant if request.logging.tenant else None,
         "nightside.service_class": str(request.profile.service_class),
@@ -218,11 +218,11 @@ class _SpanBuilder:
             yield self._inner("wait", since_ns, self._request.ended_ns, {})
 
     def leg(self, leg: LegState) -> Iterator[Span]:
-        """Spans of a leg: its placement, its resume, the leg itself, and its first token."""
+        """Spans of a leg: its placement, the pause before it, the leg itself, and its first token."""
         leg_id = self._request.trace.leg_id(leg.attempt, leg.number)
         yield self._placement(leg)
-        if leg.resume:
-            yield self._resume(leg)
+        if leg.segment:
+            yield self._pause(leg)
         yield self._run(leg, leg_id)
         if leg.first_token_ns is not None:
             yield Span("first_token", fresh_span_id(), leg_id, leg.started_ns, leg.first_token_ns, self._number(leg))
@@ -248,13 +248,13 @@ class _SpanBuilder:
         at_ns = leg.started_ns
         return Span("placement", fresh_span_id(), self._own_id, at_ns, at_ns, _said(attributes), happenings=candidates)
 
-    def _resume(self, leg: LegState) -> Span:
+    def _pause(self, leg: LegState) -> Span:
         """Pause that the client saw, from the break to the next token."""
         earlier = [each.ended_ns for each in self._record.legs if each.attempt < leg.attempt and each.ended_ns]
         since_ns = max(earlier, default=leg.started_ns)
         until_ns = leg.first_token_ns or self._ended_ns(leg)
-        attributes = {**self._number(leg), "nightside.resume": leg.resume}
-        return self._inner("resume", min(since_ns, until_ns), until_ns, attributes)
+        attributes = {**self._number(leg), "nightside.resume": leg.segment}
+        return self._inner("pause", min(since_ns, until_ns), until_ns, attributes)
 
     def _run(self, leg: LegState, leg_id: str) -> Span:
         request, ended, server = self._request, leg.ended, self._server_of(leg.target)
@@ -277,7 +277,7 @@ class _SpanBuilder:
             "error.type": (refusal or str(leg.result)) if is_error else None,
             "nightside.leg.role": str(leg.role),
             "nightside.leg.result": "open" if leg.result is None else str(leg.result),
-            "nightside.resume": leg.resume or None,
+            "nightside.resume": leg.segment or None,
         }
         return Span(
             "forward" if is_peer else _name(request, leg.role),

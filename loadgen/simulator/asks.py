@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import (
     GatewayId,
+    Notes,
     Outcome,
     RefusalReason,
     RegionName,
     ReplicaId,
     RequestId,
     RequestProfile,
-    Resumes,
 )
 from loadgen.engine.tokens import TOKEN_BYTES
 from loadgen.simulator.answers import Told
@@ -45,7 +45,7 @@ class Upstream(Protocol):
 
     def first_token(self, ran_at: SimRanAt) -> None: ...
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None: ...
+    def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class ClientRequest:
         prompt_bytes = profile.prompt_bytes + said * TOKEN_BYTES
         blocks = prompt_bytes // profile.prefix_block_bytes
         prefix = whole.chain(profile.prefix_block_bytes // whole.block_bytes, max(blocks, profile.prefix_blocks))
-        return replace(profile, prompt_bytes=prompt_bytes, prefix=prefix, goes_on=True)
+        return replace(profile, prompt_bytes=prompt_bytes, prefix=prefix, appends=True)
 
     @property
     def response_id(self) -> RequestId:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
+from gateway.core.vocabulary import GatewayId, Notes, Outcome, RefusalReason, RequestId
 from loadgen.simulator.asks import TRY_MARK, ClientRequest, SimRanAt
 from loadgen.simulator.clients import LEFT, ClientWorld, finish
 from loadgen.simulator.gateways import SimGateway
@@ -212,7 +212,7 @@ class _Try:
         if self._is_open:
             self._caller.first_token(ran_at)
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:  # noqa: ARG002 - clients do not count
+    def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None:  # noqa: ARG002 - clients do not count
         if self._is_open:
             self._is_open = False
             self._line.finish()

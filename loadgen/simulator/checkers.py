@@ -17,6 +17,7 @@ from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.config import decode_of, written_decode
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
+from gateway.core.features.resume.counts import resumes_in
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.attempts import BreakerState
@@ -130,7 +131,7 @@ class _Visit:
     """Connectors over which its KV cache can be handed over."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     first_token: bool = False
-    resume: int = 0
+    segment: int = 0
     """Number of times that its answer was continued."""
     resumes_left: int = 1 << 62
     """Limit of continuations, as set by the gateway that forwarded it."""
@@ -415,7 +416,7 @@ class InvariantWatch:
         for effect in effects:
             if isinstance(effect, StartLeg):
                 self.counts.attempts[effect.target.kind] += 1
-                self.counts.resumes += effect.resume > 0 and effect.leg == 1
+                self.counts.resumes += effect.segment > 0 and effect.leg == 1
                 place = view.places[effect.target.id]
                 self.counts.placements[view.spec.place.region, place.region, effect.decision.reason] += 1
             elif isinstance(effect, RefuseForward):
@@ -471,8 +472,8 @@ class InvariantWatch:
         self._visit_begins(view, event.profile, origin, came_across=crossed)
         visit = view.visits[event.profile.request_id]
         visit.rule = event.stamp.rule
-        if event.resumes_left is not None:
-            visit.resumes_left = event.resumes_left.count
+        if (left := resumes_in(event.notes)) is not None:
+            visit.resumes_left = left.count
 
     def _visit_begins(
         self, view: _View, profile: RequestProfile, origin: Place | None, *, came_across: bool = False
@@ -525,7 +526,7 @@ class InvariantWatch:
         """Record that a request whose attempt ended waits again, unless it ends with the same event."""
         visit.waits = True
         visit.arrived_ns = self._now_ns
-        visit.is_ordinary &= event.rest is None
+        visit.is_ordinary &= event.remainder is None
         if event.result is LegResult.REFUSED:
             visit.refusals += 1
             gave_up = visit.refusals >= view.core.config.attempt.refusals_max
@@ -565,17 +566,17 @@ class InvariantWatch:
         visit = view.visits[leg.request_id]
         where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
         is_further_leg = leg.attempt == visit.attempt
-        goes_on = leg.resume > visit.resume
+        goes_on = leg.segment > visit.segment
         has_answered = visit.first_token and not is_further_leg and not goes_on
         self._expect("after the first token there is no other attempt", not has_answered, where)
         self._expect("what goes on has begun", goes_on <= visit.first_token, where)
         most = min(all_of(view.core.config).resume.resumes_max, visit.resumes_left)
-        self._expect("nobody goes on for ever", leg.resume <= most, where)
-        if leg.resumes_left is not None:
-            told = leg.resume + leg.resumes_left.count
+        self._expect("nobody goes on for ever", leg.segment <= most, where)
+        if (left := resumes_in(leg.notes)) is not None:
+            told = leg.segment + left.count
             self._expect("whoever forwards allows no more than it may itself", told <= most, where)
         if goes_on:
-            visit.resume, visit.first_token = leg.resume, False
+            visit.segment, visit.first_token = leg.segment, False
         if not is_further_leg:
             visit.is_ordinary &= not visit.is_pooled  # computed prompt, no free decode worker: computed again
             self._check_order(view, visit, leg)

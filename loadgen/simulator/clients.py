@@ -16,12 +16,12 @@ from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
     ModelName,
+    Notes,
     Outcome,
     RefusalReason,
     RegionName,
     RequestId,
     RequestProfile,
-    Resumes,
     ServiceClass,
     TenantName,
 )
@@ -225,7 +225,7 @@ class _Call:
         ask.first_token_ns = now_ns
         ask.ran_at = ran_at
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:  # noqa: ARG002 - clients do not count
+    def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None:  # noqa: ARG002 - clients do not count
         self._line.finish()
         self._end(outcome, detail)
 

@@ -12,11 +12,12 @@ from hashlib import blake2b
 from gateway.core import events
 from gateway.core.events import Event
 from gateway.core.features.prices.in_force import CARBON, FIRST_TOKEN, MONEY
+from gateway.core.features.resume.counts import NO_RESUMES, resumes_in
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import Candidate, Decision, GatewayId, RequestProfile
+from gateway.core.vocabulary import Candidate, Decision, GatewayId, Notes, RequestProfile
 from loadgen.report import RequestReport
 from loadgen.simulator.observers import GatewaySpec
 
@@ -69,7 +70,7 @@ def input_line(event: Event) -> str:
             return f"arrived {_profile(event.profile)} {event.deadline_ns}"
         case events.ForwardArrived():
             hops = f"{event.hops.in_region}/{event.hops.cross_region}"
-            left = event.resumes_left and event.resumes_left.count
+            left = _count(event.notes)
             origin = f"{event.origin_gateway_id} {hops} {event.stamp.policy_digest}"
             return f"forward {_profile(event.profile)} {event.deadline_ns} {origin} {left}"
         case events.RequestAbandoned():
@@ -79,7 +80,7 @@ def input_line(event: Event) -> str:
         case events.LegEnded():
             tokens = f"{event.prompt_tokens} {event.output_tokens}"
             told = f"{event.result} {event.refusal} {tokens} {event.has_reached} {event.is_final}"
-            return f"leg_ended {_leg(event)} {told} {event.rest is not None} {event.detail}"
+            return f"leg_ended {_leg(event)} {told} {event.remainder is not None} {event.detail}"
         case events.ResponseStored():
             return f"response_stored {_leg(event)} {event.key}"
         case events.TargetLost():
@@ -94,7 +95,7 @@ def order_line(effect: Effect) -> str:
         case ordered.StartLeg():
             hops = effect.hops and f"{effect.hops.in_region}/{effect.hops.cross_region}"
             part = f"{effect.connector} {effect.prefill} {effect.pool}"
-            resume = f"{effect.may_break} {effect.resume} {effect.resumes_left and effect.resumes_left.count}"
+            resume = f"{effect.keeps_answer} {effect.segment} {_count(effect.notes)}"
             other = f"{effect.budget_tokens} {effect.may_be_longer} {list(map(str, effect.extras))} {effect.yields}"
             leg = f"{_leg(effect)} {effect.role} {effect.target} {effect.deadline_ns} {hops}"
             return f"start_leg {leg} {part} {resume} {other} {_decision(effect.decision)}"
@@ -105,7 +106,8 @@ def order_line(effect: Effect) -> str:
         case ordered.RefuseForward():
             return f"refuse_forward {effect.request_id} {effect.reason} {effect.detail}"
         case ordered.EndRequest():
-            used = f"{effect.resumes_used.count}/{effect.resumes_used.first_step_deaths}"
+            resumes = resumes_in(effect.notes) or NO_RESUMES
+            used = f"{resumes.count}/{resumes.first_step_deaths}"
             told = f"{effect.outcome} {effect.attempts} {effect.is_final} {used} {effect.retry_after_ns}"
             return f"end_request {effect.request_id} {told} {effect.detail}"
         case ordered.RecordShadow():
@@ -125,6 +127,11 @@ def _leg(
     of: events.FirstToken | events.LegEnded | events.ResponseStored | ordered.StartLeg | ordered.StopLeg,
 ) -> str:
     return f"{of.request_id}/{of.attempt}.{of.leg}"
+
+
+def _count(notes: Notes) -> int | None:
+    resumes = resumes_in(notes)
+    return None if resumes is None else resumes.count
 
 
 def _profile(profile: RequestProfile) -> str:

@@ -46,12 +46,11 @@ from gateway.core.vocabulary import (
     peer_target,
 )
 from gateway.request.answer import AnswerSettings
-from gateway.request.continuation import Continues
 from gateway.request.engine_api import CHAT_PATH
+from gateway.request.kept_answer import Hold, KeptAnswer
 from gateway.request.legs import LegHandle, LegListener, OutboundRequest
 from gateway.request.port import OpenRequest, Order
 from gateway.request.proxied import ProxiedRequest, RequestContext
-from gateway.request.transcript import Hold
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
@@ -536,8 +535,8 @@ class SimGateway:
         origin, profile = leg.home_id, ask.rest(leg.said) if leg.said else ask.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
-        deadline_ns, resumes_left = self._agenda.now_ns + left_ns, leg.order.resumes_left
-        arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left)
+        deadline_ns, notes = self._agenda.now_ns + left_ns, leg.order.notes
+        arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, notes)
         self._begin(arrival, SimSink(self, ask, line, leg, leg.said))
 
     def upstream_left(self, line: NetworkLine, request_id: RequestId) -> None:
@@ -578,19 +577,19 @@ class SimGateway:
             self._port,
             {TargetKind.REPLICA: _Opener(self._push), TargetKind.PEER: _Opener(self._forward)},
             _SETTINGS,
-            begin_continuation=self._begin_continuation,
+            keep_answer=self._keep_answer,
             on_fault=_raise,
             draw=bytes,
         )
 
-    def _begin_continuation(
+    def _keep_answer(
         self,
         outbound: OutboundRequest,
         hold: Hold,  # noqa: ARG002 - nothing is kept
         put: Callable[[bytes], bool],
         *,
         prefix_blocks_max: int,  # noqa: ARG002 - prompts are known whole
-    ) -> Continues:
+    ) -> KeptAnswer:
         return SimContinuation(self._sinks[outbound.profile.request_id], outbound, put)
 
     def _push(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:

@@ -20,23 +20,22 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     LegRole,
+    Notes,
     Outcome,
     Place,
     PoolName,
     RefusalReason,
     RequestId,
-    Resumes,
     Target,
 )
 from gateway.request import legs
 from gateway.request.answer_events import TokenUsage
-from gateway.request.continuation import Rewrites
+from gateway.request.kept_answer import NoRemainder, SegmentAdapter
 from gateway.request.legs import STOPPED, LegFailure, LegHead, LegListener, OutboundRequest, RequestSummary
 from gateway.request.port import Port
 from gateway.request.progress import Count, ProgressBoard
 from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
-from gateway.request.transcript import Unsound
 from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimReplica
@@ -141,7 +140,7 @@ class SimSink:
         if not self.request.has_left:
             if isinstance(self.upstream, SimPeerLeg):
                 self.upstream.error = self._error
-            self.line.to_near(self.upstream.ended, end.outcome, end.detail, end.resumes_used)
+            self.line.to_near(self.upstream.ended, end.outcome, end.detail, end.notes)
         if end.is_charged:
             self.home.settle(self, is_whole=end.outcome is Outcome.COMPLETED)
 
@@ -365,7 +364,7 @@ class SimPeerLeg(SimLeg):
         if not self.is_over:
             self._begin(ran_at, self.place)
 
-    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
+    def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None:
         """End the leg with a peer's final outcome."""
         if self.is_over:
             return
@@ -375,7 +374,7 @@ class SimPeerLeg(SimLeg):
         elif self.error is not None:
             self._refuse(*self.error)
         else:
-            self._fail(LegFailure(result, detail, refusal, resumes_used=resumes_used))
+            self._fail(LegFailure(result, detail, refusal, notes=notes))
 
     def not_accepted_in_time(self) -> None:
         if not self.is_over and not self.is_accepted:
@@ -402,7 +401,7 @@ class _AsItIs:
     """Rewriter of an answer's rest that changes nothing: simulated answers have no text."""
 
     @staticmethod
-    def rewrite(block: bytes) -> bytes:
+    def adapt(block: bytes) -> bytes:
         return block
 
     @staticmethod
@@ -431,10 +430,10 @@ class SimContinuation:
         sink = self._sink
         ask = sink.ask
         if not sink.is_heard:
-            raise Unsound("nobody hears the answer")
+            raise NoRemainder("nobody hears the answer")
         said = ask.told.breaks_off()
         if ask.is_stored or not 0 < said < ask.output_tokens:
-            raise Unsound("nothing of it is left, or nothing was said")
+            raise NoRemainder("nothing of it is left, or nothing was said")
         sink.said = said
         self.outbound = replace(self.outbound, profile=ask.rest(said))
         return self.outbound
@@ -445,7 +444,7 @@ class SimContinuation:
         return None
 
     @staticmethod
-    def rewriter(order: StartLeg, head: LegHead) -> Rewrites:  # noqa: ARG004
+    def adapter(order: StartLeg, head: LegHead) -> SegmentAdapter:  # noqa: ARG004
         return _AsItIs()
 
 

@@ -18,7 +18,6 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
     RequestId,
-    Resumes,
 )
 from gateway.peers.client import PeerLegOpener
 from gateway.request.legs import STOPPED, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
@@ -198,7 +197,7 @@ async def test_a_change_of_mind_is_a_refusal(
     peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
 ) -> None:
     peer.forwarded = says(answer_frames.accepted(), ended(outcome, "why"))
-    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal, resumes_used=Resumes(0))
+    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal, notes={"resume": (0, 0)})
 
 
 HEAD_SENT = (answer_frames.accepted(), answer_frames.head(HEAD), answer_frames.data(b"data: 1\n\n"))

@@ -161,13 +161,13 @@ async def test_where_an_answer_goes_on_its_trace_does(mesh: Mesh, collector: Fak
         engine.plays(stream_and_cut(ROLE, token("Hel")), stream(ROLE, token("lo"), STOP, DONE))
     answered = await ask(mesh.session, us.gateway.http_url)
     assert b"went on elsewhere, resume 2" in answered, "each breaks it once"
-    await collector.has("resume", "resume")
+    await collector.has("pause", "pause")
     whole = next(each for each in collector.spans if each.attributes.get("nightside.kept"))
     assert whole.attributes["nightside.kept"] == "failed"
     legs = [each for each in collector.named("chat llama") if each.parent_id == whole.span_id]
     assert [each.attributes["nightside.leg.result"] for each in legs] == ["failed", "failed", "completed"]
-    assert {each.parent_id for each in collector.named("resume")} == {whole.span_id}
-    assert [each.attributes["nightside.resume"] for each in collector.named("resume")] == [1, 2]
+    assert {each.parent_id for each in collector.named("pause")} == {whole.span_id}
+    assert [each.attributes["nightside.resume"] for each in collector.named("pause")] == [1, 2]
 
 
 async def test_two_engines_that_share_a_request_each_have_a_leg(mesh: Mesh, collector: FakeCollector) -> None:

@@ -46,9 +46,11 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TargetKind,
 )
+from gateway.features.resume.continuation import keep_answer
 from gateway.request.answer import AnswerSettings
 from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_api import CHAT_PATH
+from gateway.request.kept_answer import Hold
 from gateway.request.legs import (
     STOPPED,
     Headers,
@@ -62,7 +64,6 @@ from gateway.request.legs import (
 from gateway.request.port import OpenRequest
 from gateway.request.progress import ProgressBoard
 from gateway.request.proxied import ProxiedRequest, RequestContext
-from gateway.request.transcript import Hold
 from tests.fakes.engine import GOOD_STREAM
 from tests.support.core import EU, LAYERED, MODEL, SECOND, US, peer_spec, policy, profile, replica_spec, under
 from tests.support.orders import forward_from_eu
@@ -485,6 +486,7 @@ class Scene:
             self.settings,
             self._on_finished,
             self._on_refused,
+            keep_answer=keep_answer,
             on_fault=self.faults.append,
         )
         config = replace(self.config, attempt=self.attempts, observation=NEVER_STALE)

@@ -93,7 +93,7 @@ class Admission:
             return self._judge(profile, size)
         self._forget_old_rules()
         kind = (
-            profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.goes_on,
+            profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.appends,
         )  # fmt: skip
         known = self._admittances.get(kind)
         if known is None:
@@ -222,7 +222,7 @@ class Admission:
         eligible = replicas.groups.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
         if not eligible:
             return self._unserved(model, stamp)
-        if profile.goes_on and not eligible & replicas.continuing:
+        if profile.appends and not eligible & replicas.appending:
             return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
         fit = request_class.fit
         if fit is not None and not fit.preferred:
@@ -256,7 +256,7 @@ class Admission:
             is_control=profile.is_control,
             connectors=profile.connectors,
             size=None if pinned is not None else size,
-            goes_on=profile.goes_on,
+            appends=profile.appends,
             service_class=_served_as(profile, pinned),
         )
         if len(self._classes) >= _CLASSES_MAX:
@@ -322,7 +322,7 @@ class Admission:
         is_control: bool = False,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         size: Size | None = None,
-        goes_on: bool = False,
+        appends: bool = False,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
         """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
@@ -337,7 +337,7 @@ class Admission:
             is_control=is_control,
             connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
-            goes_on=goes_on,
+            appends=appends,
             service_class=service_class,
         )
         return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))
@@ -348,8 +348,8 @@ class Admission:
 
 
 def _served_as(profile: RequestProfile, pinned: Target | None) -> ServiceClass:
-    """Service class that a request is served as. One that has a single target, costs nothing, or resumes an answer is
-    interactive and yields to no other."""
-    if pinned is not None or profile.is_control or profile.goes_on:
+    """Service class that a request is served as. One that has a single target, costs nothing, or appends to an answer
+    is interactive and yields to no other."""
+    if pinned is not None or profile.is_control or profile.appends:
         return ServiceClass.INTERACTIVE
     return profile.service_class

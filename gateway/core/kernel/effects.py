@@ -5,19 +5,18 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.core.vocabulary import (
-    NO_RESUMES,
     Connector,
     Decision,
     Extra,
     Hops,
     LegRole,
     LoadReport,
+    Notes,
     Outcome,
     PoolName,
     RefusalReason,
     RequestId,
     ResidencyStamp,
-    Resumes,
     Target,
 )
 
@@ -53,13 +52,12 @@ class StartLeg(Struct):
     pool may take it."""
     extras: tuple[Extra, ...] = ()
     """Extra facts that a replica running the whole request is asked to report."""
-    may_break: bool = False
-    """A broken answer of this leg may be resumed elsewhere, so what the client is sent is worth keeping."""
-    resume: int = 0
-    """Number of times that this request's answer broke and was resumed, this leg included; 0: the leg starts an
-    answer."""
-    resumes_left: Resumes | None = None
-    """Resumptions that a peer may still make, where the answer may break there."""
+    keeps_answer: bool = False
+    """The answer of this leg, as the client is sent it, is to be kept: another leg may append to it if it breaks."""
+    segment: int = 0
+    """Segment of the answer that this leg writes, counted over all gateways; 0: the leg starts an answer."""
+    notes: Notes = {}
+    """Counts that features tell a peer."""
     yields: bool = True
     """False for a peer if the request has waited so long that it is served as interactive, there too."""
 
@@ -96,9 +94,9 @@ class EndRequest(Struct):
     detail: str
     attempts: int
     is_final: bool = False
-    """True for a broken answer that must not be resumed anywhere: the request itself may be what breaks engines."""
-    resumes_used: Resumes = NO_RESUMES
-    """Resumptions of the request, here and at the gateways it was forwarded to."""
+    """True for a broken answer that nothing must be appended to: the request itself may be what breaks engines."""
+    notes: Notes = {}
+    """Counts that features tell the gateway that forwarded the request."""
     retry_after_ns: int = 0
     """Time after which a rejected request would be admitted, or could be served at the queue's present drain rate. 0:
     not known."""

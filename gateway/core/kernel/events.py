@@ -13,6 +13,7 @@ from gateway.core.vocabulary import (
     Hops,
     LegResult,
     ModelName,
+    Notes,
     PeerObservation,
     PeerSpec,
     PoolName,
@@ -23,7 +24,6 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
     Target,
 )
 
@@ -93,8 +93,8 @@ class ForwardArrived(Struct, frozen=True):
     hops: Hops
     """Hops of the request, counted with the one that brought it here."""
     stamp: ResidencyStamp
-    resumes_left: Resumes | None = None
-    """Resumptions that the origin allows if the answer breaks. None: the origin does not say."""
+    notes: Notes = {}
+    """Counts that features of the origin tell."""
 
 
 class RequestAbandoned(Struct, frozen=True):
@@ -148,14 +148,14 @@ class LegEnded(Struct, frozen=True):
     """Similarity of a prefilled prompt to the experts of decode workers; None: not asked for, or not reported."""
     too_long: TooLong | None = None
     """Limits the engine stated; set when `result` is TOO_LONG, and for a client error about length."""
-    rest: RequestProfile | None = None
-    """Remainder of a broken answer, as a request. None: it cannot be resumed."""
+    remainder: RequestProfile | None = None
+    """Remainder of a broken answer, as a request. None: nothing can be appended to it."""
     is_final: bool = False
-    """True: a peer has failed to resume it and says that it must not be resumed anywhere."""
+    """True: a peer has failed to append to it and says that no other gateway must."""
     has_reached: bool = True
     """False: the target never saw the request, since no connection to it was made."""
-    resumes_used: Resumes | None = None
-    """Resumptions made at the peer. None: the peer does not say."""
+    notes: Notes = {}
+    """Counts that features of the peer tell."""
 
 
 class TimePassed(Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.feature_checker import FeatureChecker
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, LegEnd, LegPlanner, LegState, Rejected, RequestState, Size
@@ -66,9 +67,9 @@ class Feature(LegPlanner):
         """Invariants of the feature that do not hold at present, each with a detail; for tests."""
         return []
 
-    def wrong_start(self, order: StartLeg, /) -> str:  # noqa: ARG002
-        """Name of the feature's invariant that this start of a leg breaks, or an empty text; for tests."""
-        return ""
+    def checker(self) -> FeatureChecker | None:
+        """Make a checker of the feature's own invariants, for tests; None: it has none."""
+        return None
 
     # Steps, while it is on
 

@@ -158,7 +158,7 @@ class Placing:
         for feature in self._core.hooks.started:
             feature.started(request)
         request.attempts += 1
-        if request.attempts == 1 and not request.profile.goes_on:
+        if request.attempts == 1 and not request.profile.appends:
             self._core.retry_budget.first_attempt()
         attempt = request.attempt = AttemptState(request.attempts)
         self._core.timers.set(

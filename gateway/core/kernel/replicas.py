@@ -113,10 +113,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.preempted: dict[PoolName, int] = {}
         """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
         gateway."""
-        self._unresumed: frozenset[PoolName] = frozenset()
-        """Pools that neither hand over broken answers nor continue those of other pools."""
-        self.continuing = 0
-        """Mask of the replicas that can continue an answer that another replica began."""
+        self.appending = 0
+        """Mask of the replicas that can append to an answer that another replica began, as the feature that asks for it
+        says."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated pools without a free decode slot for further prefilled prompts."""
         self._prefill_kv_bounds: dict[PoolName, float] = {}
@@ -154,7 +153,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.groups.describe(pools)
         named = {spec.pool for spec in wanted.values()}
         self.preempted = {pool: count for pool, count in self.preempted.items() if pool in named}
-        self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(
@@ -171,7 +169,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if not is_first_assignment:
                 state.ramp.start(now_ns)
         self._rebuild_groups()
-        self.continuing = sum(1 << state.slot for state in self if self.continues(state.spec))
         return joined, left
 
     def observe(self, observation: ReplicaObservation, now_ns: int) -> None:
@@ -320,11 +317,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def retune(self, pool: PoolName, tokens: int) -> None:
         """Set the pool's threshold to `tokens`. A pool that is not assigned, or has no threshold, is ignored."""
         self.version += self.groups.retune(pool, tokens)
-
-    def continues(self, spec: ReplicaSpec) -> bool:
-        """Return whether the replica may continue an answer that another one began, and another one an answer of this
-        one."""
-        return spec.continues and spec.pool not in self._unresumed
 
     def somebody_answers(self) -> bool:
         """Return whether reachable engines could serve any request."""

@@ -57,8 +57,8 @@ class RequestClass:
     """Place where the request arrived, set while some replicas accept only certain origins; None: irrelevant."""
     fit: PoolFit | None = None
     """Pools that the request fits into by its size; None: any."""
-    goes_on: bool = False
-    """The request continues a text and needs a replica that can."""
+    appends: bool = False
+    """The request appends to a text and needs a replica that can."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     """Service class; every class but interactive goes only to targets with spare room."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
@@ -77,7 +77,7 @@ class RequestClass:
                 self.connectors,
                 self.origin,
                 self.fit,
-                self.goes_on,
+                self.appends,
                 self.service_class,
             )
             self._hash = hash((told, own))

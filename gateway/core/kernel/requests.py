@@ -101,8 +101,8 @@ class LegState:
         "number",
         "policy",
         "replicas_here",
-        "resume",
         "role",
+        "segment",
         "spec",
         "started_ns",
         "state",
@@ -136,8 +136,8 @@ class LegState:
         """Policy of this gateway when the leg started."""
         self.replicas_here = replicas_here
         """Replicas of this gateway for the model when the leg started."""
-        self.resume = 0
-        """Number of the resume, counted from 1, where the leg continues a broken answer; else 0."""
+        self.segment = 0
+        """Segment of the answer that the leg writes; 0: the leg starts an answer."""
         self.started_ns = started_ns
         self.first_token_ns: int | None = None
         self.ended: LegEnded | None = None

@@ -63,9 +63,9 @@ class Caches:
         """Note a prompt sent to a replica. Must be called before the fleet's own index is updated; `matched_blocks` are
         those of that index."""
         last_ns = self._fleet.last_sent_ns(profile, slot)
-        goes_on = last_ns is not None and 2 * profile.uncached_bytes(matched_blocks) < profile.prompt_bytes
-        self.continued += _LEARN * (goes_on - self.continued)
-        if goes_on and last_ns is not None:
+        follows_on = last_ns is not None and 2 * profile.uncached_bytes(matched_blocks) < profile.prompt_bytes
+        self.continued += _LEARN * (follows_on - self.continued)
+        if follows_on and last_ns is not None:
             gap_ns = float(max(0, arrived_ns - last_ns))
             self.gap_ns += (_LEARN if self.gap_ns else 1.0) * (gap_ns - self.gap_ns)
         self._block_bytes = profile.prefix_block_bytes

@@ -246,7 +246,7 @@ class Eligibility:
         mask = self._replicas.groups.eligible(
             wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
         )
-        return mask & self._replicas.continuing if wanted.goes_on else mask
+        return mask & self._replicas.appending if wanted.appends else mask
 
     def _available_peers(self, request_class: RequestClass) -> int:
         targets = self._targets_of(request_class)

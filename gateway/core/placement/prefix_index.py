@@ -333,11 +333,11 @@ class PrefixIndex:
                 return None
             if position >= keep:
                 return child
-            goes_on = chain.startswith(child.label, position)
-            position_after = position + (len(child.label) if goes_on else _common_bytes(child.label, chain, position))
+            is_whole = chain.startswith(child.label, position)
+            position_after = position + (len(child.label) if is_whole else _common_bytes(child.label, chain, position))
             if position_after > keep:
                 return child if self._split(child, keep - position) else None
-            if not goes_on:
+            if not is_whole:
                 return None
             node, position = child, position_after
         return None

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.core.vocabulary import Extra
+from gateway.features.resume.transcript import Transcript
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.event_scanner import EventScanner
 from gateway.request.extras import Withheld
-from gateway.request.transcript import Transcript
 from loadgen.bench.relay import wire
 from loadgen.bench.relay.figures import RelayFigure
 from loadgen.bench.relay.measures import MeasureName

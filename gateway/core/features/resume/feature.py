@@ -7,14 +7,17 @@ all, and reports it with the end of the leg.
 from __future__ import annotations
 
 from gateway.core.config import all_of
+from gateway.core.features.resume.checker import ResumeChecker
 from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.features.resume.counts import NO_RESUMES, Resumes, resumes_in, with_resumes
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
-from gateway.core.kernel.events import ForwardArrived, RequestArrived
+from gateway.core.kernel.events import AssignmentApplied, ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, RequestState
-from gateway.core.vocabulary import NO_RESUMES, Extra, LegRole, Outcome, ReplicaSpec, Resumes, TargetKind
+from gateway.core.vocabulary import Extra, LegRole, Outcome, TargetKind
 
 FIRST_STEP_DEATHS_MAX = 2
 """Consecutive engine failures on a rest before its first token, after which the rest itself may be the cause and no
@@ -74,10 +77,25 @@ class Resume(Feature):
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
         self._config = all_of(config).resume
 
+    def assign(
+        self,
+        event: AssignmentApplied,
+        joined: list[ReplicaState],  # noqa: ARG002
+        left: list[ReplicaState],  # noqa: ARG002
+        now_ns: int,  # noqa: ARG002
+        /,
+    ) -> None:
+        """Find the replicas that resume answers that another one began, and hand over their own."""
+        replicas = self._core.replicas
+        closed = {pool.name for pool in event.pools if not pool.appends}
+        replicas.appending = sum(
+            1 << state.slot for state in replicas if state.spec.appends and state.spec.pool not in closed
+        )
+
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
-        if isinstance(event, ForwardArrived) and event.resumes_left is not None:
-            request.keep(_PART, Resumption(event.resumes_left))
-        if request.profile.goes_on:
+        if isinstance(event, ForwardArrived) and (left := resumes_in(event.notes)) is not None:
+            request.keep(_PART, Resumption(left))
+        if request.profile.appends:
             request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)
 
     def wait_max_ns(self, request: RequestState, /) -> int | None:
@@ -88,11 +106,12 @@ class Resume(Feature):
         whole_ns = self._config.wait_max_ns
         return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 
-    def wrong_start(self, order: StartLeg, /) -> str:
-        most = self._config.resumes_max
-        if order.resumes_left is not None and order.resume + order.resumes_left.count > most:
-            return "whoever forwards allows no more than it may itself"
-        return "nobody goes on for ever" if order.resume > most else ""
+    def checker(self) -> ResumeChecker:
+        return ResumeChecker(self.settings)
+
+    def settings(self) -> ResumeConfig:
+        """Settings in force."""
+        return self._config
 
     # Orders
 
@@ -102,18 +121,17 @@ class Resume(Feature):
         if request.parts is not None:
             part = _part_of(request)
             if part.count:
-                order.resume = leg.resume = part.begun = part.count
+                order.segment = leg.segment = part.begun = part.count
         profile = request.profile
         if not profile.stream or profile.follows or not config.enabled:
             return
-        spec = leg.state.spec
-        if isinstance(spec, ReplicaSpec) and not self._core.replicas.continues(spec):
+        if leg.target.kind is TargetKind.REPLICA and not self._core.replicas.appending >> leg.state.slot & 1:
             return
-        order.may_break = True
+        order.keeps_answer = True
         if config.token_ids and not part.count and leg.role is LegRole.WHOLE:
             order.extras = (Extra.TOKEN_IDS, *order.extras)
         if leg.target.kind is TargetKind.PEER:
-            order.resumes_left = Resumes(self._left(part), part.first_step_deaths)
+            order.notes = with_resumes(order.notes, Resumes(self._left(part), part.first_step_deaths))
 
     def _left(self, part: Resumption) -> int:
         """Resumes still allowed, by the stricter of this gateway's limit and that of the gateway that forwarded the
@@ -131,16 +149,16 @@ class Resume(Feature):
             return ""
         if end.event.is_final:
             _part_to_change(request).is_poison = True
-        return end.in_words if end.event.rest is None else f"{end.in_words}; {why}"
+        return end.in_words if end.event.remainder is None else f"{end.in_words}; {why}"
 
     def _why_not_resumed(self, request: RequestState, end: LegEnd) -> str:
         """Reason why the answer that this leg's end broke is not resumed; empty if it may be."""
         event, part = end.event, _part_of(request)
-        if not self._config.enabled or event.rest is None:
+        if not self._config.enabled or event.remainder is None:
             return "it cannot go on elsewhere"
         if event.is_final:
             return "the gateway there says that nobody should go on with it"
-        used = 0 if event.resumes_used is None else event.resumes_used.count
+        used = (resumes_in(event.notes) or NO_RESUMES).count
         if used >= self._left(part):
             return f"it went on elsewhere {part.count + used} times already"
         return ""
@@ -149,18 +167,18 @@ class Resume(Feature):
         """Queue the rest of a broken answer as a request under the old arrival number. Where no failed leg left a rest,
         nothing can: a leg that was being stopped may have begun the answer."""
         for end in attempt.failures:
-            if end.event.rest is not None:
+            if end.event.remainder is not None:
                 self._queue_rest(request, end, now_ns)
                 return True
         return False
 
     def _queue_rest(self, request: RequestState, broken: LegEnd, now_ns: int) -> None:
         """Queue the rest that a leg left, if the retry budget allows it."""
-        rest = broken.event.rest
+        rest = broken.event.remainder
         assert rest is not None, "its leg left one"
         part = _part_to_change(request)
-        there = broken.event.resumes_used or NO_RESUMES
-        is_first = not (part.count or there.count or request.profile.goes_on)
+        there = resumes_in(broken.event.notes) or NO_RESUMES
+        is_first = not (part.count or there.count or request.profile.appends)
         part.begun = part.count + there.count
         part.count = part.begun + 1
         part.first_step_deaths = there.first_step_deaths
@@ -189,16 +207,18 @@ class Resume(Feature):
         self._core.end(request, outcome, f"{request.last_failure}; {deaths}: nobody goes on with it")
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:  # noqa: ARG002
-        """Tell the end how often the answer was resumed. Any failure of a request whose client has part of its answer
-        is one in the middle of a stream."""
-        if request.parts is None:
+        """Tell the end how often the answer was resumed; the end of a forward tells it even where it never was, as the
+        origin would count an end without it as one more engine that failed. Any failure of a request whose client has
+        part of its answer is one in the middle of a stream."""
+        is_forward = request.origin_gateway_id is not None
+        if request.parts is None and not is_forward:
             return
         part = _part_of(request)
         if part.count:
             end.outcome = broken_outcome(end.outcome)
         end.is_final = part.is_poison
-        if part.begun or part.first_step_deaths:
-            end.resumes_used = Resumes(part.begun, part.first_step_deaths)
+        if is_forward or part.begun or part.first_step_deaths:
+            end.notes = with_resumes(end.notes, Resumes(part.begun, part.first_step_deaths))
 
 
 def broken_outcome(outcome: Outcome) -> Outcome:
@@ -209,13 +229,13 @@ def broken_outcome(outcome: Outcome) -> Outcome:
 def _is_rest(request: RequestState) -> bool:
     """Return whether the request is the rest of an answer that broke here or before it was forwarded to this
     gateway."""
-    return request.profile.goes_on or _part_of(request).count > 0
+    return request.profile.appends or _part_of(request).count > 0
 
 
 def _deaths_after(part: Resumption, end: LegEnd) -> int:
     """Consecutive engines that failed a rest before its first token, this end included. An engine that was never
     reached does not count. A peer's own count includes those reported to it; a peer that reports none counts as one."""
-    there = end.event.resumes_used
+    there = resumes_in(end.event.notes)
     if there is not None:
         return max(part.first_step_deaths, there.first_step_deaths)
     return part.first_step_deaths + end.event.has_reached

@@ -33,7 +33,7 @@ def leaves_room(shares: FairShares, request: RequestState) -> bool:
     if request.attempts or request.held is not None or request.origin_gateway_id is not None:
         return False
     has_one_place = request.request_class.pinned is not None or request.profile.is_control
-    return not has_one_place and not request.profile.goes_on and shares.leaves_room(charge_of(request).account)
+    return not has_one_place and not request.profile.appends and shares.leaves_room(charge_of(request).account)
 
 
 class FairOrder(QueueOrder):

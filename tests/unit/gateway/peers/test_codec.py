@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     ModelCapacity,
     ModelName,
     ModelQueue,
+    Notes,
     Outcome,
     PlaceRule,
     PoolName,
@@ -27,7 +28,6 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
     ServiceClass,
     TenantName,
     TenantUse,
@@ -295,29 +295,33 @@ def test_an_end_tells_outcome_place_and_tokens() -> None:
     assert nowhere.ran_at is None
 
 
-@pytest.mark.parametrize("left", [None, Resumes(0), Resumes(3), Resumes(2, first_step_deaths=1)])
-def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | None) -> None:
+def noted(resumes: tuple[int, ...] | None) -> Notes:
+    return {} if resumes is None else {"resume": resumes}
+
+
+@pytest.mark.parametrize("left", [None, (0, 0), (3, 0), (2, 1)])
+def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: tuple[int, ...] | None) -> None:
     """No value and zero differ: a sender of the previous version sends no value."""
-    message = codec.forward_to_pb(replace(ORDER, resumes_left=left), REQUEST, GatewayId("gw-us"), now_ns=0)
+    message = codec.forward_to_pb(replace(ORDER, notes=noted(left)), REQUEST, GatewayId("gw-us"), now_ns=0)
     assert message.HasField("resumes_left") is (left is not None)
-    assert codec.read_forward(message, now_ns=0).event.resumes_left == left
+    assert codec.read_forward(message, now_ns=0).event.notes == noted(left)
 
 
-@pytest.mark.parametrize("used", [Resumes(0), Resumes(3, first_step_deaths=1)])
+@pytest.mark.parametrize("used", [(0, 0), (3, 1)])
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED_MIDSTREAM])
-def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> None:
+def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: tuple[int, ...]) -> None:
     """An answer that came whole and never broke has no used resumes to report."""
-    end = EndRequest(PROFILE.request_id, outcome, "", 1, resumes_used=used)
+    end = EndRequest(PROFILE.request_id, outcome, "", 1, notes=noted(used))
     message = answer_frames.ended(end, RequestSummary()).ended
-    is_told = outcome is not Outcome.COMPLETED or used.count > 0
+    is_told = outcome is not Outcome.COMPLETED or used[0] > 0
     assert message.HasField("resumes_used") is is_told
-    assert codec.read_ended(message).resumes_used == (used if is_told else None)
+    assert codec.read_ended(message).notes == noted(used if is_told else None)
 
 
 def test_resumes_beyond_all_reason_are_never_told_and_never_believed() -> None:
-    end = EndRequest(PROFILE.request_id, Outcome.FAILED_MIDSTREAM, "", 1, resumes_used=Resumes(10**12, 10**12))
-    assert codec.read_ended(answer_frames.ended(end, RequestSummary()).ended).resumes_used == Resumes(
-        codec.RESUMES_MAX, codec.RESUMES_MAX
+    end = EndRequest(PROFILE.request_id, Outcome.FAILED_MIDSTREAM, "", 1, notes=noted((10**12, 10**12)))
+    assert codec.read_ended(answer_frames.ended(end, RequestSummary()).ended).notes == noted(
+        (codec.RESUMES_MAX, codec.RESUMES_MAX)
     )
     with pytest.raises(WireError, match="resumes"):
         codec.read_ended(pb.Ended(outcome="completed", resumes_used=pb.Resumes(first_step_deaths=2**31)))

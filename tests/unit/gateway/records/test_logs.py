@@ -96,8 +96,8 @@ def test_a_line_has_every_registered_field_and_no_other() -> None:
         output_tokens=9,
         content_events=2,
         asked_model="gpt",
-        resumes=1,
-        why_unresumed="no target is left",
+        segments=1,
+        notes={"unresumed": "no target is left"},
         trace=trace(),
     )
     assert fields_of(logged.line()) == registered_fields("request", GATEWAY)

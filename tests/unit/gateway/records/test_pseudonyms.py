@@ -102,13 +102,13 @@ class TestSteps:
     def test_what_is_left_of_a_broken_answer_is_told_like_an_arrival(self) -> None:
         """The continuation's prefix extends the request's, and has to be found under the same names."""
         asked_for, rest = asked(packed(1, 2)), asked(packed(1, 2, 3))
-        broke = LegEnded(asked_for.request_id, 1, 1, LegResult.FAILED, rest=rest)
+        broke = LegEnded(asked_for.request_id, 1, 1, LegResult.FAILED, remainder=rest)
         said = Pseudonyms(KEY).step(Step(0, broke, []), keeps_session=False).event
         assert isinstance(said, LegEnded)
-        assert said.rest is not None
-        assert said.rest.prefix.startswith(told(Step(0, RequestArrived(asked_for, SECOND), []))[0].prefix)
-        assert said.rest.session_key != rest.session_key
-        assert replace(said.rest, prefix=rest.prefix, session_key=rest.session_key) == rest
+        assert said.remainder is not None
+        assert said.remainder.prefix.startswith(told(Step(0, RequestArrived(asked_for, SECOND), []))[0].prefix)
+        assert said.remainder.session_key != rest.session_key
+        assert replace(said.remainder, prefix=rest.prefix, session_key=rest.session_key) == rest
 
     @pytest.mark.parametrize("outcome", [each for each in Outcome if each.startswith("rejected")])
     def test_who_is_turned_away_leaves_no_prefix(self, outcome: Outcome) -> None:

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
+from gateway.features.resume.continuation import keep_answer
 from gateway.request.answer import AnswerSettings, ClientAnswer
 from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_api import CHAT_PATH, EMBEDDINGS_PATH
+from gateway.request.kept_answer import Hold
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
-from gateway.request.transcript import Hold
 from tests.support.core import US, profile
 from tests.support.orders import end, start
 from tests.support.proxied import JSON, RecordingSink, Scene
@@ -37,6 +38,7 @@ def answer(
         summary=RequestSummary(),
         arrived_ns=port.now_ns(),
         hold=hold,
+        keep_answer=keep_answer,
     )
 
 
@@ -109,20 +111,20 @@ class TestKeeping:
         ("order", "path", "hold"),
         [
             (FIRST, CHAT_PATH, HOLD),
-            (replace(FIRST, may_break=True), CHAT_PATH, None),
-            (replace(FIRST, may_break=True), EMBEDDINGS_PATH, HOLD),
+            (replace(FIRST, keeps_answer=True), CHAT_PATH, None),
+            (replace(FIRST, keeps_answer=True), EMBEDDINGS_PATH, HOLD),
         ],
     )
     def test_an_answer_that_cannot_be_resumed_is_not_kept(
         self, order: StartLeg, path: str, hold: Callable[[int], bool] | None
     ) -> None:
-        assert answer(path=path, hold=hold).continuation_for(order) is None
+        assert answer(path=path, hold=hold).kept_for(order) is None
 
     def test_one_that_can_is_kept_in_one_transcript_for_all_legs(self) -> None:
         one = answer(hold=self.HOLD)
-        kept = one.continuation_for(replace(FIRST, may_break=True))
+        kept = one.kept_for(replace(FIRST, keeps_answer=True))
         assert kept is not None
-        assert one.continuation_for(SECOND) is kept
+        assert one.kept_for(SECOND) is kept
 
 
 class TestCounting:

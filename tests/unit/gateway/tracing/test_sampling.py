@@ -92,7 +92,7 @@ class TestTail:
             (Outcome.EXPIRED_IN_QUEUE, QUICK, KeptBecause.FAILED),
             (Outcome.REJECTED_UNKNOWN_MODEL, QUICK, None),
             (Outcome.CLIENT_ERROR, QUICK, None),
-            (Outcome.COMPLETED, replace(SLOW, resumes=1), KeptBecause.RESUMED),
+            (Outcome.COMPLETED, replace(SLOW, segments=1), KeptBecause.RESUMED),
         ],
     )
     def test_by_how_it_went(self, outcome: Outcome, summary: RequestSummary, why: KeptBecause | None) -> None:

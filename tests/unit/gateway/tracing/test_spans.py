@@ -178,13 +178,13 @@ def test_where_an_answer_went_on_the_pause_is_a_span() -> None:
     traced.desk.now_ns += 100 * MS
     traced.first_token("r-1")
     broken_ns = traced.desk.now_ns = traced.desk.now_ns + 100 * MS
-    rest = replace(traced.profiles["r-1"], goes_on=True)
-    traced.end("r-1", LegResult.FAILED, rest=rest)  # type: ignore[arg-type]
+    rest = replace(traced.profiles["r-1"], appends=True)
+    traced.end("r-1", LegResult.FAILED, remainder=rest)  # type: ignore[arg-type]
     traced.desk.now_ns += 50 * MS
     traced.first_token("r-1", attempt=2)
     traced.end("r-1", attempt=2)
-    traced.finish("r-1", trace=trace(), resumes=1)
-    resume = one(traced.spans(), "resume")
+    traced.finish("r-1", trace=trace(), segments=1)
+    resume = one(traced.spans(), "pause")
     assert (resume.start_ns, resume.end_ns - resume.start_ns) == (broken_ns, 50 * MS)
     assert resume.attributes["nightside.resume"] == 1
     assert traced.spans()[0].attributes["nightside.resumes"] == 1

@@ -143,12 +143,12 @@ class TestClients:
             replace(asked, model=ModelName("other")),
             replace(asked, tenant=TenantName("other")),
             replace(asked, process=rule(US)),
-            replace(asked, goes_on=True),
+            replace(asked, appends=True),
             replace(asked, service_class=ServiceClass.BATCH),
             replace(asked, connectors=frozenset()),
         ]
         classes = [admission.admittance_of(each, None).request_class for each in kinds]
-        told = [(each.model, each.rule, each.goes_on, each.service_class, each.connectors) for each in classes]
+        told = [(each.model, each.rule, each.appends, each.service_class, each.connectors) for each in classes]
         assert len(set(told)) == len(kinds) - 1, "a tenant without a rule of its own is of the same class"
 
     def test_judgements_are_bounded(self) -> None:

@@ -315,10 +315,10 @@ class TestRecord:
         record = ask(at, "q")
         at.now_ns += 10 * MS
         at.tell(FirstToken(ASKED, 1, 1))
-        at.tell(LegEnded(ASKED, 1, 1, LegResult.FAILED, rest=replace(profile("q"), goes_on=True)))
+        at.tell(LegEnded(ASKED, 1, 1, LegResult.FAILED, remainder=replace(profile("q"), appends=True)))
         at.now_ns += 10 * MS
         at.tell(FirstToken(ASKED, 2, 1))
-        assert [(leg.attempt, leg.resume, leg.first_token_ns) for leg in record.legs] == [
+        assert [(leg.attempt, leg.segment, leg.first_token_ns) for leg in record.legs] == [
             (1, 0, 10 * MS),
             (2, 1, 20 * MS),
         ]

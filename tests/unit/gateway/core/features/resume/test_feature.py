@@ -7,11 +7,12 @@ from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.features.resume.counts import NO_RESUMES, Resumes, resumes_in, with_resumes
 from gateway.core.features.resume.feature import broken_outcome
 from gateway.core.kernel import events
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
-from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId, Resumes
+from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Notes, Outcome, PoolSpec, RequestId
 from tests.support.core import (
     EU,
     SECOND,
@@ -29,13 +30,13 @@ from tests.support.core import (
 )
 from tests.support.core import started as legs_of
 
-REST = replace(profile("r1", prompt="hello and what was said"), goes_on=True)
+REST = replace(profile("r1", prompt="hello and what was said"), appends=True)
 
 
 def breaks(one: Desk, attempt: int = 1, result: LegResult = LegResult.FAILED, **more: object) -> list[str]:
     """Break the answer after its first token; return the orders that follow."""
     one.first_token("r1", attempt)
-    return told(one.finish("r1", result, attempt, detail="it broke off", rest=REST, **more))
+    return told(one.finish("r1", result, attempt, detail="it broke off", remainder=REST, **more))
 
 
 def told(effects: list[Effect]) -> list[str]:
@@ -54,7 +55,7 @@ def test_another_replica_goes_on_with_the_rest() -> None:
     breaks(one)
     (_, second) = of_kind(StartLeg, one.effects)
     assert second.target != first.target
-    assert (first.may_break, first.resume, second.attempt, second.resume) == (True, 0, 2, 1)
+    assert (first.keeps_answer, first.segment, second.attempt, second.segment) == (True, 0, 2, 1)
     assert one.core.requests[RequestId("r1")].profile is REST
     one.first_token("r1", 2)
     assert ended(one.finish("r1", attempt=2)) == [("r1", Outcome.COMPLETED)]
@@ -76,7 +77,7 @@ def test_so_often_and_no_more() -> None:
     breaks(one, 1)
     breaks(one, 2)
     assert breaks(one, 3) == [Outcome.FAILED_MIDSTREAM]
-    assert [leg.resume for leg in of_kind(StartLeg, one.effects)] == [0, 1, 2]
+    assert [leg.segment for leg in of_kind(StartLeg, one.effects)] == [0, 1, 2]
 
 
 def test_a_request_that_may_kill_engines_is_not_carried_from_one_to_the_next() -> None:
@@ -122,7 +123,7 @@ def test_it_waits_for_somebody_only_so_long() -> None:
     one = answering(replicas=1, wait_max_ns=2 * SECOND)
     one.first_token("r1")
     one.probe(healthy=False)
-    one.finish("r1", LegResult.FAILED, rest=REST)
+    one.finish("r1", LegResult.FAILED, remainder=REST)
     assert not of_kind(EndRequest, one.wait(SECOND))
     assert ended(one.wait(2 * SECOND)) == [("r1", Outcome.FAILED_MIDSTREAM)], "nothing that says that none had begun"
 
@@ -148,7 +149,7 @@ def test_all_that_a_target_held_go_on_once_whatever_that_budget_is() -> None:
         one.first_token(name)
     one.hear("gw-ap", EU, available=50)
     for name in names:
-        one.finish(name, LegResult.FAILED, rest=replace(REST, request_id=RequestId(name)))
+        one.finish(name, LegResult.FAILED, remainder=replace(REST, request_id=RequestId(name)))
     assert not of_kind(EndRequest, one.effects)
 
 
@@ -158,21 +159,21 @@ def test_what_went_on_there_already_takes_from_it(used: Resumes) -> None:
     for number in range(4):
         one.hear(f"gw-{number}", EU)
     one.ask("r1")
-    assert len(breaks(one, 1, resumes_used=used)) == 1
+    assert len(breaks(one, 1, notes=noted(used))) == 1
     assert (breaks(one, 2) == [Outcome.FAILED_MIDSTREAM]) is (used.count == 1)
 
 
 @pytest.mark.parametrize("by_pool", [False, True])
 def test_only_who_continues_a_text_goes_on_with_one(by_pool: bool) -> None:
-    specs = [replica_spec("r0"), replace(replica_spec("r1"), continues=by_pool)]
+    specs = [replica_spec("r0"), replace(replica_spec("r1"), appends=by_pool)]
     one = desk(replicas=specs)
     if by_pool:
         specs = [replica_spec("r0"), replace(replica_spec("r1"), pool=DEFAULT_POOL)]
-        one.tell(events.AssignmentApplied(2, tuple(specs), (), pools=(PoolSpec(DEFAULT_POOL, resumes=False),)))
+        one.tell(events.AssignmentApplied(2, tuple(specs), (), pools=(PoolSpec(DEFAULT_POOL, appends=False),)))
         one.probe()
     one.ask("r1")
     (first,) = of_kind(StartLeg, one.effects)
-    assert first.may_break is (not by_pool and first.target.id == "r0")
+    assert first.keeps_answer is (not by_pool and first.target.id == "r0")
     breaks(one)
     assert {leg.target.id for leg in of_kind(StartLeg, one.effects)[1:]} <= {"r0"}
 
@@ -185,7 +186,7 @@ def test_residency_is_judged_anew() -> None:
     assert len(of_kind(StartLeg, one.effects)) == 1
     one.first_token("r1")
     one.tell(events.PolicyApplied(replace(policy(US), process=rule(US))))
-    assert ended(one.finish("r1", LegResult.FAILED, rest=REST)) == [("r1", Outcome.FAILED_MIDSTREAM)]
+    assert ended(one.finish("r1", LegResult.FAILED, remainder=REST)) == [("r1", Outcome.FAILED_MIDSTREAM)]
 
 
 def test_how_it_ends_says_that_it_broke() -> None:
@@ -208,11 +209,15 @@ def test_engines_are_asked_for_token_ids_where_that_is_wanted_and_once() -> None
 # One bound per request over all gateways involved
 
 
+def noted(resumes: Resumes | None) -> Notes:
+    return {} if resumes is None else with_resumes({}, resumes)
+
+
 def of_another(replicas: int = 3, *, left: Resumes | None, goes_on: bool = False) -> Desk:
     """Core that a request, or the rest of one, was forwarded to."""
     one = desk(replicas=replicas, peers=[peer_spec("gw-eu", EU)])
     told = forward("r1")
-    told = replace(told, profile=replace(told.profile, goes_on=goes_on), resumes_left=left)
+    told = replace(told, profile=replace(told.profile, appends=goes_on), notes=noted(left))
     one.tell(told)
     return one
 
@@ -229,7 +234,7 @@ def forwarded(*, resumes_max: int = 3) -> Desk:
 
 
 def left_of(one: Desk) -> list[Resumes | None]:
-    return [leg.resumes_left for leg in of_kind(StartLeg, one.effects)]
+    return [resumes_in(leg.notes) for leg in of_kind(StartLeg, one.effects)]
 
 
 def test_a_forward_says_how_often_its_answer_may_still_go_on() -> None:
@@ -239,7 +244,7 @@ def test_a_forward_says_how_often_its_answer_may_still_go_on() -> None:
     one.finish("r1", LegResult.FAILED, 2)
     assert left_of(one)[2] == Resumes(2, first_step_deaths=1), "and who has died of it, perhaps"
     (replica,) = of_kind(StartLeg, answering().effects)
-    assert replica.resumes_left is None, "an engine goes on with nothing by itself"
+    assert resumes_in(replica.notes) is None, "an engine goes on with nothing by itself"
 
 
 def test_nothing_is_said_of_an_answer_that_cannot_go_on() -> None:
@@ -257,21 +262,21 @@ def test_who_was_forwarded_it_goes_on_no_more_often_than_it_may(left: Resumes | 
         assert breaks(one, attempt) not in ([], [Outcome.FAILED_MIDSTREAM])
     assert breaks(one, resumes + 1) == [Outcome.FAILED_MIDSTREAM]
     (end,) = of_kind(EndRequest, one.effects)
-    assert end.resumes_used == Resumes(resumes)
+    assert (resumes_in(end.notes) or NO_RESUMES) == Resumes(resumes)
 
 
 def test_what_was_used_there_is_used() -> None:
     one = forwarded(resumes_max=3)
-    breaks(one, resumes_used=Resumes(1))
-    assert [leg.resume for leg in of_kind(StartLeg, one.effects)] == [0, 2]
+    breaks(one, notes=noted(Resumes(1)))
+    assert [leg.segment for leg in of_kind(StartLeg, one.effects)] == [0, 2]
     assert left_of(one) == [Resumes(3), Resumes(1)]
-    assert breaks(one, 2, resumes_used=Resumes(1)) == [Outcome.FAILED_MIDSTREAM]
+    assert breaks(one, 2, notes=noted(Resumes(1))) == [Outcome.FAILED_MIDSTREAM]
     (end,) = of_kind(EndRequest, one.effects)
     assert "3 times already" in end.detail
 
 
 def test_whoever_claims_that_all_was_used_ends_it_and_whoever_says_nothing_used_none() -> None:
-    assert breaks(forwarded(), resumes_used=Resumes(1000)) == [Outcome.FAILED_MIDSTREAM]
+    assert breaks(forwarded(), notes=noted(Resumes(1000))) == [Outcome.FAILED_MIDSTREAM]
     one = forwarded(resumes_max=1)
     assert len(breaks(one)) == 1
     assert left_of(one) == [Resumes(1), Resumes(0)]
@@ -282,10 +287,10 @@ def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> No
     one = of_another(1, left=Resumes(3))
     one.first_token("r1")
     one.probe(healthy=False)
-    one.finish("r1", LegResult.FAILED, rest=REST)
+    one.finish("r1", LegResult.FAILED, remainder=REST)
     assert not of_kind(EndRequest, one.wait(2 * SECOND))
     (end,) = of_kind(EndRequest, one.wait(2 * SECOND))
-    assert (end.outcome, end.resumes_used) == (Outcome.FAILED_MIDSTREAM, Resumes(0))
+    assert (end.outcome, resumes_in(end.notes) or NO_RESUMES) == (Outcome.FAILED_MIDSTREAM, Resumes(0))
 
 
 def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
@@ -293,7 +298,7 @@ def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
     one = of_another(1, left=Resumes(3), goes_on=True)
     told = forward("r2")
     one.probe(healthy=False)
-    one.tell(replace(told, profile=replace(told.profile, goes_on=True)))
+    one.tell(replace(told, profile=replace(told.profile, appends=True)))
     one.tell(forward("r3"))
     assert ended(one.wait(4 * SECOND)) == [("r2", Outcome.EXPIRED_IN_QUEUE)]
 
@@ -303,7 +308,7 @@ def test_deaths_are_carried_to_who_is_forwarded_it() -> None:
     one = of_another(left=Resumes(2, first_step_deaths=1), goes_on=True)
     (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED))
     assert (end.outcome, end.is_final) == (Outcome.FAILED_BEFORE_FIRST_BYTE, True)
-    assert end.resumes_used == Resumes(0, first_step_deaths=2)
+    assert (resumes_in(end.notes) or NO_RESUMES) == Resumes(0, first_step_deaths=2)
     assert "2 in a row" in end.detail
 
 
@@ -318,7 +323,7 @@ def test_a_rest_that_was_forwarded_kills_no_more_than_two_either() -> None:
 def test_deaths_are_carried_back_to_who_forwarded_it() -> None:
     """One engine died there after the last output, and one dies here."""
     one = forwarded()
-    breaks(one, resumes_used=Resumes(1, first_step_deaths=1))
+    breaks(one, notes=noted(Resumes(1, first_step_deaths=1)))
     (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2))
     assert end.is_final
 
@@ -327,11 +332,11 @@ def test_a_peer_that_counts_has_died_of_nothing_itself() -> None:
     """The peer found no target, and reports that no engine died there."""
     one = forwarded(resumes_max=9)
     breaks(one)
-    assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2, resumes_used=Resumes(0)))
-    one.finish("r1", LegResult.FAILED, 3, resumes_used=Resumes(0))
-    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 4, resumes_used=Resumes(0, first_step_deaths=1)))
+    assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2, notes=noted(Resumes(0))))
+    one.finish("r1", LegResult.FAILED, 3, notes=noted(Resumes(0)))
+    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 4, notes=noted(Resumes(0, first_step_deaths=1))))
     assert not end.is_final, "it was tried as often as anything is"
-    assert end.resumes_used == Resumes(1, first_step_deaths=1)
+    assert (resumes_in(end.notes) or NO_RESUMES) == Resumes(1, first_step_deaths=1)
 
 
 def test_nobody_counts_a_rest_among_the_requests_that_it_may_try_again_for() -> None:
@@ -340,7 +345,7 @@ def test_nobody_counts_a_rest_among_the_requests_that_it_may_try_again_for() -> 
     one = desk(replicas=6, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(attempt=attempt))
     for name in ("r1", "r2"):
         told = forward(name)
-        one.tell(replace(told, profile=replace(told.profile, goes_on=True), resumes_left=Resumes(3)))
+        one.tell(replace(told, profile=replace(told.profile, appends=True), notes=noted(Resumes(3))))
     assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED))
     (end,) = of_kind(EndRequest, one.finish("r2", LegResult.FAILED))
     assert "retry budget" in end.detail
@@ -354,7 +359,7 @@ def test_late_words_of_whoever_broke_it_change_nothing() -> None:
     before = len(one.effects)
     one.first_token("r1", 1)
     one.finish("r1", LegResult.COMPLETED, 1)
-    one.finish("r1", LegResult.FAILED, 1, rest=REST)
+    one.finish("r1", LegResult.FAILED, 1, remainder=REST)
     assert len(one.effects) == before
     assert ended(one.finish("r1", attempt=2)) == [("r1", Outcome.COMPLETED)]
 
@@ -363,7 +368,7 @@ def test_a_client_that_leaves_in_the_pause_leaves_nothing_behind() -> None:
     one = answering(replicas=1)
     one.first_token("r1")
     one.probe(healthy=False)
-    one.finish("r1", LegResult.FAILED, rest=REST)
+    one.finish("r1", LegResult.FAILED, remainder=REST)
     one.tell(events.RequestAbandoned(RequestId("r1")))
     assert ended(one.effects) == [("r1", Outcome.ABANDONED)]
     one.probe()

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from gateway.core.vocabulary import LegResult
-from gateway.records.resume_metrics import ResumeMetrics
+from gateway.features.resume.metrics import ResumeMetrics
 from tests.support.core import desk
 from tests.support.followed import Followed
 
@@ -16,8 +16,8 @@ class Resumed(Followed):
         self.finished.hand_to(ResumeMetrics(self.registry).on_finished)
 
     def breaks(self, request_id: str, attempt: int = 1, *, continuable: bool = True) -> None:
-        rest = replace(self.profiles[request_id], goes_on=True) if continuable else None
-        self.end(request_id, LegResult.FAILED, attempt, rest=rest, output_tokens=7)  # type: ignore[arg-type]
+        rest = replace(self.profiles[request_id], appends=True) if continuable else None
+        self.end(request_id, LegResult.FAILED, attempt, remainder=rest, output_tokens=7)  # type: ignore[arg-type]
 
     def value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"nightside_{name}", labels) or 0.0
@@ -57,7 +57,7 @@ def test_a_failure_before_the_first_token_breaks_no_answer_and_a_lost_rest_canno
     resumed.end("a", LegResult.FAILED)
     resumed.first_token("a", attempt=2)
     resumed.breaks("a", 2, continuable=False)
-    resumed.finish("a", transcript_dropped=True)
+    resumed.finish("a", is_answer_dropped=True)
     assert resumed.value("answers_broken_total", target="replica", result="failed", continuable="no") == 1
     assert resumed.value("answers_broken_total", target="replica", result="failed", continuable="yes") == 0
     assert resumed.value("resumed_requests_total", outcome="failed_midstream") == 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.features.resume.resuming import ResumeRequest
+from gateway.features.resume.rewriting import rewriter_for
 from gateway.request.answer_events import Said, TokenUsage
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
-from gateway.request.resuming import ResumeRequest
-from gateway.request.rewriting import rewriter_for
 from gateway.request.sse import events, fields
 from tests.fakes.engine import DONE, ROLE, chat_chunk, event, token
 from tests.support.core import profile
@@ -38,7 +38,7 @@ def rewritten(
     told = Said(text="Hello", tokens=3, answer_id="first", created=7, model="llama", index=1, **said)
     rest = ResumeRequest(OutboundRequest(profile("r1"), path, (), b"{}"), told, wants_usage, is_full)
     rewriter = rewriter_for(path, rest, remark=REMARK)
-    whole = b"".join([rewriter.rewrite(block) for block in blocks] + [rewriter.close()])
+    whole = b"".join([rewriter.adapt(block) for block in blocks] + [rewriter.close()])
     assert whole.count(REMARK) == 1
     named = [fields(each) for each in events(whole)]
     return [

@@ -5,54 +5,13 @@ and the rewriting of that rest. It opens no connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from gateway.core.kernel.effects import StartLeg
-from gateway.request.answer_events import TokenUsage
+from gateway.features.resume.resuming import ResumeRequest, rest_of
+from gateway.features.resume.rewriting import Rewriter, rewriter_for
+from gateway.features.resume.transcript import PATHS, Transcript
+from gateway.request.kept_answer import Hold, NoRemainder
 from gateway.request.legs import LegHead, OutboundRequest
-from gateway.request.resuming import ResumeRequest, rest_of
-from gateway.request.rewriting import Rewriter, rewriter_for
-from gateway.request.transcript import Hold, Transcript, Unsound
-
-
-class Rewrites(Protocol):
-    """Rewriter of a leg that resumes another leg's answer (see `Rewriter`)."""
-
-    def rewrite(self, block: bytes) -> bytes: ...
-
-    def close(self) -> bytes: ...
-
-    def usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None: ...
-
-
-class Continues(Protocol):
-    """Transcript of one request's answer, and its rest once it has broken. The simulator has its own, since its answers
-    have no text."""
-
-    @property
-    def voice(self) -> Callable[[bytes], bool]: ...
-
-    @property
-    def keep(self) -> Callable[[bytes], None]: ...
-
-    def break_off(self) -> OutboundRequest: ...
-
-    @property
-    def is_dropped(self) -> bool: ...
-
-    @property
-    def said_tokens(self) -> int | None: ...
-
-    @property
-    def outbound(self) -> OutboundRequest: ...
-
-    def rewriter(self, order: StartLeg, head: LegHead) -> Rewrites: ...
-
-
-class BeginContinuation(Protocol):
-    def __call__(
-        self, outbound: OutboundRequest, hold: Hold, put: Callable[[bytes], bool], *, prefix_blocks_max: int
-    ) -> Continues: ...
 
 
 class Continuation:
@@ -78,18 +37,18 @@ class Continuation:
         """Keeps events only, where the engine tells more than the client gets."""
 
     def break_off(self) -> OutboundRequest:
-        """Return the request for the rest of an answer that has just broken. Raises Unsound where there is none."""
+        """Return the request for the rest of an answer that has just broken. Raises NoRemainder where there is none."""
         rest = rest_of(self._outbound, self._transcript.said(), prefix_blocks_max=self._prefix_blocks_max)
         self._make_room_for(rest)
         self._rest = rest
         return rest.outbound
 
     def _make_room_for(self, rest: ResumeRequest) -> None:
-        """Reserve room for the rest's own body beside the client's. Raises Unsound."""
+        """Reserve room for the rest's own body beside the client's. Raises NoRemainder."""
         before = 0 if self._rest is None else len(self._rest.outbound.body)
         if not self._hold(len(rest.outbound.body) - before):
             self._has_no_room = True
-            raise Unsound("there is no room for what is left to ask for")
+            raise NoRemainder("there is no room for what is left to ask for")
 
     @property
     def is_dropped(self) -> bool:
@@ -107,9 +66,16 @@ class Continuation:
         assert self._rest is not None, "the core has been told what is left"
         return self._rest.outbound
 
-    def rewriter(self, order: StartLeg, head: LegHead) -> Rewriter:
+    def adapter(self, order: StartLeg, head: LegHead) -> Rewriter:
         """Rewriter for a leg that resumes another leg's answer."""
         assert self._rest is not None, "the core has been told what is left"
         remark = b": nightside: went on elsewhere, resume %d, in %b\n\n"
         region = head.ran_at.place.region.encode()
-        return rewriter_for(self._outbound.path, self._rest, remark=remark % (order.resume, region))
+        return rewriter_for(self._outbound.path, self._rest, remark=remark % (order.segment, region))
+
+
+def keep_answer(
+    outbound: OutboundRequest, hold: Hold, put: Callable[[bytes], bool], *, prefix_blocks_max: int
+) -> Continuation | None:
+    """Begin the transcript of an answer; None for a call whose answers cannot be continued."""
+    return Continuation(outbound, hold, put, prefix_blocks_max=prefix_blocks_max) if outbound.path in PATHS else None

@@ -48,24 +48,26 @@ class ResumeMetrics:
         self, _profile: RequestProfile, _end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Count a finished request's broken and resumed legs, and a dropped transcript."""
-        if summary.transcript_dropped:
+        if summary.is_answer_dropped:
             self._dropped.add()
         if record is None:
             return
         for leg in record.legs:
             ended = leg.ended
             if leg.first_token_ns is not None and ended is not None and ended.result in _BREAKS:
-                self._broken.add(leg.target.kind, ended.result, "no" if ended.rest is None else "yes")
-            if leg.resume and leg.number == 1:
+                self._broken.add(leg.target.kind, ended.result, "no" if ended.remainder is None else "yes")
+            if leg.segment and leg.number == 1:
                 self._count_resume(record, leg)
-        if record.legs and record.legs[-1].resume and record.end is not None and not record.is_control:
+        if record.legs and record.legs[-1].segment and record.end is not None and not record.is_control:
             self._ended.add(record.end.outcome)
 
     def _count_resume(self, record: RequestRecord, leg: LegState) -> None:
         """Count a resume, unless the leg is another try with the same rest of the answer."""
         before = [each for each in record.legs if each.attempt < leg.attempt]
-        if not before or before[-1].resume == leg.resume:
+        if not before or before[-1].segment == leg.segment:
             return
         self._resumes.add(leg.target.kind)
-        said = (each.ended.output_tokens for each in reversed(before) if each.ended is not None and each.ended.rest)
+        said = (
+            each.ended.output_tokens for each in reversed(before) if each.ended is not None and each.ended.remainder
+        )
         self._tokens.add(amount=next(said, None) or 0)

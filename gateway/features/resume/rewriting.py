@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from gateway.features.resume.resuming import ResumeRequest
 from gateway.request import engine_api
 from gateway.request.answer_events import TokenUsage
 from gateway.request.engine_errors import decode
-from gateway.request.resuming import ResumeRequest
 from gateway.request.sse import events, fields
 
 _DONE = b"data: [DONE]\n\n"
@@ -44,7 +44,7 @@ class Rewriter:
         """Choice with the finish reason."""
         self._is_over = False
 
-    def rewrite(self, block: bytes) -> bytes:
+    def adapt(self, block: bytes) -> bytes:
         """Return the bytes for the client in place of whole events from the engine, often none."""
         return b"".join(self._rewritten(block))
 

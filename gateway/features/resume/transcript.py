@@ -27,6 +27,7 @@ from gateway.request.answer_events import (
     Said,
 )
 from gateway.request.bodies import is_set
+from gateway.request.kept_answer import Hold, NoRemainder
 
 FOLD_BYTES = 64 * 1024
 """Bytes of events that are kept before they are parsed."""
@@ -41,14 +42,6 @@ _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """Text between the quotes of a JSON string."""
 _OPENINGS_MAX = 4
 """Largest number of events at the beginning of a stream that differ from those that follow."""
-
-Hold = Callable[[int], bool]
-"""Takes so many more bytes (fewer, if negative) of the budget in which the request's body is counted. False: the budget
-is exhausted and nothing was taken."""
-
-
-class Unsound(Exception):
-    """Error for an answer that cannot be resumed, with the reason. It quotes nothing of the answer."""
 
 
 class _Reader:
@@ -71,12 +64,12 @@ class _Reader:
         return self._size + _NUMBER_BYTES * (len(said.token_ids or ()) + len(said.prompt_token_ids or ()))
 
     def take(self, documents: bytes) -> None:
-        """Parse a JSON array of documents. Raises Unsound."""
+        """Parse a JSON array of documents. Raises NoRemainder."""
         raise NotImplementedError
 
     def take_alike(self, texts: list[bytes]) -> None:
         """Take the texts, as between their quotes, of events that equal a parsed one except for the text. Raises
-        Unsound."""
+        NoRemainder."""
         silent = next((number for number, text in enumerate(reversed(texts)) if text), len(texts))
         if silent < len(texts):
             self._count(len(texts) - silent, is_said=True)
@@ -88,7 +81,7 @@ class _Reader:
         said.text = "".join(self._texts)
         self._texts = [said.text]
         if not said.text:
-            raise Unsound("nothing of its text was sent")
+            raise NoRemainder("nothing of its text was sent")
         return said
 
     def _count(self, tokens: int, *, is_said: bool) -> None:
@@ -139,15 +132,15 @@ class _ChoicesReader(_Reader):
     def _take_choice(self, choice: AnswerChoice) -> None:
         delta = choice.delta or NO_DELTA
         if choice.index:
-            raise Unsound("n: one of several answers")
+            raise NoRemainder("n: one of several answers")
         if choice.finish_reason is not None:
-            raise Unsound("it had said why it ends")
+            raise NoRemainder("it had said why it ends")
         if is_set(choice.logprobs):
-            raise Unsound("logprobs: a rest has none of what was said before")
+            raise NoRemainder("logprobs: a rest has none of what was said before")
         if is_set(delta.tool_calls) or is_set(delta.function_call) or is_set(delta.audio) or delta.refusal:
-            raise Unsound("tools: a call that was begun")
+            raise NoRemainder("tools: a call that was begun")
         if delta.reasoning or delta.reasoning_content:
-            raise Unsound("reasoning: a text that is continued has none")
+            raise NoRemainder("reasoning: a text that is continued has none")
         if choice.prompt_token_ids:
             self.said.prompt_token_ids = choice.prompt_token_ids
         text = delta.content if choice.delta is not None else choice.text
@@ -198,14 +191,14 @@ class _MessagesReader(_Reader):
             case "ping":
                 pass
             case "content_block_stop" | "message_delta" | "message_stop":
-                raise Unsound("it had said that it ends")
+                raise NoRemainder("it had said that it ends")
             case _:
-                raise Unsound("a block that is no text")
+                raise NoRemainder("a block that is no text")
 
     def _begin(self, block: ContentBlock, index: int) -> None:
         self._blocks += 1
         if block.type != "text" or self._blocks > 1:
-            raise Unsound("a block that is no text, or not the only one")
+            raise NoRemainder("a block that is no text, or not the only one")
         self.said.index = index
         self._add(block.text or "")
 
@@ -230,21 +223,21 @@ class _ResponsesReader(_Reader):
                 pass
             case "response.output_item.added" if event.item is not None:
                 if said.item or event.item.get("type") != "message":
-                    raise Unsound("an item that is no message, or not the only one")
+                    raise NoRemainder("an item that is no message, or not the only one")
                 said.item, said.output_index = event.item, event.output_index
             case "response.content_part.added" if event.part is not None:
                 if said.part or event.part.get("type") != "output_text":
-                    raise Unsound("a part that is no text, or not the only one")
+                    raise NoRemainder("a part that is no text, or not the only one")
                 said.part, said.content_index = event.part, event.content_index
             case "response.output_text.delta" if event.delta is not None and not event.logprobs:
                 self._count(1, is_said=bool(event.delta))
                 self._add(event.delta)
             case _:
-                raise Unsound("it had said that it ends, or something that is no text")
+                raise NoRemainder("it had said that it ends, or something that is no text")
 
     def finish(self) -> Said:
         if not (self.said.response and self.said.item and self.said.part):
-            raise Unsound("it was not announced in full")
+            raise NoRemainder("it was not announced in full")
         return super().finish()
 
 
@@ -293,9 +286,9 @@ class Transcript:
             self._look()
 
     def said(self) -> Said:
-        """Return the parsed transcript. Raises Unsound."""
+        """Return the parsed transcript. Raises NoRemainder."""
         if self.why_not:
-            raise Unsound(self.why_not)
+            raise NoRemainder(self.why_not)
         self._fold()
         said = self._reader.finish()
         return msgspec.structs.replace(said, token_ids=None if said.token_ids is None else list(said.token_ids))
@@ -309,7 +302,7 @@ class Transcript:
         if self._size >= self._fold_at:
             try:
                 self._fold()
-            except Unsound as why:
+            except NoRemainder as why:
                 self._lose(str(why))
                 return
         missing = self._size - self._held
@@ -329,7 +322,7 @@ class Transcript:
         self._held = self._size = self._limit = 0
 
     def _fold(self) -> None:
-        """Parse the kept events and drop them. Raises Unsound."""
+        """Parse the kept events and drop them. Raises NoRemainder."""
         blocks, self._blocks = self._blocks, []
         told, alike = _alike(b"".join(blocks), self._reader.mark)
         lines = told.split(b"\n")
@@ -339,7 +332,7 @@ class Transcript:
             if alike:
                 self._reader.take_alike(alike)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unsound("its events are none that are known") from error
+            raise NoRemainder("its events are none that are known") from error
         self._size = self._reader.held_bytes
         self._fold_at = self._size + FOLD_BYTES
 

@@ -9,12 +9,12 @@ import pytest
 
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.vocabulary import RequestProfile
+from gateway.features.resume.resuming import REFUSED, ResumeRequest, rest_of
 from gateway.request.answer_events import Said
 from gateway.request.bodies import read_body
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, MESSAGES_PATH, RESPONSES_PATH
+from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import OutboundRequest
-from gateway.request.resuming import REFUSED, ResumeRequest, rest_of
-from gateway.request.transcript import Unsound
 from tests.support.core import profile
 
 ASKED = {"role": "user", "content": "Grüß dich"}
@@ -39,7 +39,7 @@ def body_of(path: str, body: dict[str, Any], said: Said = SAID) -> dict[str, Any
 
 
 def why_not(path: str, body: dict[str, Any], said: Said = SAID) -> str:
-    with pytest.raises(Unsound) as raised:
+    with pytest.raises(NoRemainder) as raised:
         rest(path, body, said)
     return str(raised.value)
 
@@ -240,5 +240,5 @@ def test_its_chain_of_hashes_is_that_of_prompt_and_answer(path: str) -> None:
     told = rest_of(outbound, said, prefix_blocks_max=100).outbound.profile
     assert told.prefix == next_turn.prefix
     assert told.prefix[: len(asked.prefix) - 8] == asked.prefix[:-8]
-    assert told.goes_on
+    assert told.appends
     assert told.prompt_bytes >= told.prefix_blocks * 16

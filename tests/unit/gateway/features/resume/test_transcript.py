@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from gateway.features.resume.transcript import FOLD_BYTES, PATHS, Transcript
 from gateway.request.answer_events import Said
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
-from gateway.request.transcript import FOLD_BYTES, PATHS, Transcript, Unsound
+from gateway.request.kept_answer import NoRemainder
 from tests.fakes.engine import DONE, MESSAGE_START, ROLE, chat_chunk, event, named_event, token
 
 BLOCK_START = named_event("content_block_start", index=2, content_block={"type": "text", "text": ""})
@@ -129,7 +130,7 @@ def test_usage_that_is_told_all_the_while_counts_better_than_events() -> None:
     ],
 )
 def test_what_nobody_could_go_on_with(blocks: tuple[bytes, ...], path: str, why: str) -> None:
-    with pytest.raises(Unsound, match=why):
+    with pytest.raises(NoRemainder, match=why):
         said(*blocks, path=path)
 
 
@@ -162,7 +163,7 @@ def test_without_room_it_keeps_nothing_and_says_so() -> None:
     transcript = kept(ROLE, *(token("ü" * 100) for _ in range(400)), DONE, room=room)
     assert transcript.is_dropped
     assert room.held == 0
-    with pytest.raises(Unsound, match="room"):
+    with pytest.raises(NoRemainder, match="room"):
         transcript.said()
 
 
@@ -190,7 +191,7 @@ def test_an_answer_that_turns_out_unsound_gives_its_room_back() -> None:
     tools = chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "x" * 60}}]})
     transcript = kept(ROLE, *[tools] * 800, room=room)
     assert (room.held, transcript.is_dropped) == (0, False)
-    with pytest.raises(Unsound, match="tools"):
+    with pytest.raises(NoRemainder, match="tools"):
         transcript.said()
 
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.events import AssignmentApplied, LegEnded
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
-from gateway.request.continuation import Continuation
+from gateway.features.resume.continuation import Continuation
 from gateway.request.engine_api import CHAT_PATH
+from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import LegHead, OutboundRequest, RanAt
-from gateway.request.transcript import Unsound
 from tests.fakes.engine import DONE, ROLE, STOP, USAGE, error_event, token
 from tests.support.core import US, profile, replica_spec
 from tests.support.orders import start
@@ -59,7 +59,7 @@ class TestRests:
         kept = continuation(room)
         kept.keep(ROLE + token("a"))
         if room_bytes == 16 * 1024:
-            with pytest.raises(Unsound, match="room"):
+            with pytest.raises(NoRemainder, match="room"):
                 kept.break_off()
             assert kept.is_dropped
             return
@@ -76,8 +76,8 @@ class TestRests:
         kept.keep(ROLE + token("a"))
         kept.break_off()
         head = LegHead(200, EVENT_STREAM, RanAt(ReplicaId("b"), US))
-        rewriter = kept.rewriter(replace(start(), resume=2), head)
-        told = rewriter.rewrite(b"".join(piece for piece in REST.pieces if isinstance(piece, bytes)))
+        rewriter = kept.adapter(replace(start(), segment=2), head)
+        told = rewriter.adapt(b"".join(piece for piece in REST.pieces if isinstance(piece, bytes)))
         assert b": nightside: went on elsewhere, resume 2, in us-east-1\n\n" in told
 
 
@@ -88,9 +88,9 @@ class TestResuming:
         assert text_of(scene.sink.body) == "ab"
         assert scene.sink.body.startswith(ROLE + token("a"))
         assert scene.sink.body.count(DONE) == 1
-        assert (scene.summary.resumes, scene.summary.why_unresumed) == (1, "")
+        assert (scene.summary.segments, scene.summary.notes) == (1, {})
         first, second = scene.legs_ended
-        assert (first.rest is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
+        assert (first.remainder is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
 
     def test_it_is_asked_for_the_rest_alone(self) -> None:
         scene = Scene()
@@ -106,7 +106,7 @@ class TestResuming:
         again = Reply((ROLE, token("b"), FAILED))
         assert play(scene, BROKEN, again, Reply((ROLE, token("c"), STOP, DONE))) is Outcome.COMPLETED
         assert text_of(scene.sink.body) == "abc"
-        assert scene.summary.resumes == 2
+        assert scene.summary.segments == 2
 
     def test_an_answer_that_breaks_after_a_silence_is_resumed_too(self) -> None:
         scene = Scene()
@@ -129,19 +129,19 @@ class TestResuming:
     def test_an_answer_that_was_not_kept_is_not_resumed(self) -> None:
         scene = Scene()
         assert scene.play(BROKEN, REST, body=BODY) is Outcome.FAILED_MIDSTREAM
-        assert scene.summary.why_unresumed == "nothing was kept of it"
+        assert scene.summary.notes == {"unresumed": "nothing was kept of it"}
         assert scene.opener.opened == 1
 
     def test_without_room_it_is_dropped_and_says_so(self) -> None:
         scene = Scene()
         outcome = scene.play(BROKEN, REST, body=BODY, hold=Room(16 * 1024).hold)
         assert outcome is Outcome.FAILED_MIDSTREAM
-        assert scene.summary.transcript_dropped
-        assert "room" in scene.summary.why_unresumed
+        assert scene.summary.is_answer_dropped
+        assert "room" in scene.summary.notes["unresumed"]
 
     def test_an_answer_that_broke_by_the_requests_own_fault_is_not_resumed(self) -> None:
         scene = Scene()
         assert play(scene, Reply((ROLE + token("a"), error_event(400), DONE)), REST) is Outcome.FAILED_MIDSTREAM
         (ended,) = scene.legs_ended
         assert isinstance(ended, LegEnded)
-        assert ended.rest is None
+        assert ended.remainder is None

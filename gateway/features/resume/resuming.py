@@ -17,8 +17,8 @@ from gateway.core.vocabulary import RequestProfile
 from gateway.request import engine_api
 from gateway.request.answer_events import Said
 from gateway.request.bodies import Body, BodyFault, is_set, read_body
+from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import OutboundRequest
-from gateway.request.transcript import Unsound
 
 Members = dict[str, msgspec.Raw]
 
@@ -100,7 +100,7 @@ class ResumeRequest(Struct, frozen=True):
 
 
 def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> ResumeRequest:
-    """Return the rest of `request`, which is as the client sent it. Raises Unsound."""
+    """Return the rest of `request`, which is as the client sent it. Raises NoRemainder."""
     try:
         members: Members = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
         body = read_body(request.path, request.body, passes_priority=True)
@@ -120,9 +120,9 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
             case engine_api.RESPONSES_PATH:
                 path, rest = engine_api.CHAT_PATH, _rest_of_response(members, said)
             case _:
-                raise Unsound("no call whose answer goes on")
+                raise NoRemainder("no call whose answer goes on")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BodyFault) as error:
-        raise Unsound("its body has a shape that is not known here") from error
+        raise NoRemainder("its body has a shape that is not known here") from error
     profile = _profile_of_rest(request.profile, body, said, prefix_blocks_max=prefix_blocks_max)
     outbound = replace(request, profile=profile, path=path, body=msgspec.json.encode(rest), stores_response=False)
     most = request.profile.output_tokens_max
@@ -145,7 +145,7 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
         prefix=prefix,
         prompt_bytes=profile.prompt_bytes + len(tail),
         output_tokens_max=None if most is None else _left(most, said),
-        goes_on=True,
+        appends=True,
     )
 
 
@@ -155,14 +155,14 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
 def _check(members: Members) -> None:
     for name, why in REFUSED.items():
         if name in members and is_set(members[name]) and bytes(members[name]) not in _HARMLESS.get(name, _NONE):
-            raise Unsound(f"{name}: {why}")
+            raise NoRemainder(f"{name}: {why}")
     if bytes(members.get("n", _ONE[1])) not in _ONE:
-        raise Unsound(f"n: {_SEVERAL}")
+        raise NoRemainder(f"n: {_SEVERAL}")
     if bytes(members.get("tool_choice", _CHOICES_LEFT_OPEN[0])) not in _CHOICES_LEFT_OPEN and "tools" in members:
-        raise Unsound("tool_choice: a call that has to be made")
+        raise NoRemainder("tool_choice: a call that has to be made")
     form = members.get("response_format")
     if form is not None and is_set(form) and msgspec.json.decode(form, type=_Format).type != "text":
-        raise Unsound(f"response_format: {_FORMED}")
+        raise NoRemainder(f"response_format: {_FORMED}")
 
 
 def _wants_usage(members: Members) -> bool:
@@ -203,14 +203,14 @@ def _rest_of_chat(members: Members, said: Said) -> Members:
     raw = bytes(members["messages"]).strip()
     turns = msgspec.json.decode(raw, type=list[msgspec.Raw])
     if not turns:
-        raise Unsound("messages: there are none")
+        raise NoRemainder("messages: there are none")
     last = msgspec.json.decode(turns[-1], type=_RawTurn)
     if is_set(members.get("continue_final_message", _FALSE)):
         messages = _continued(turns, said)
     elif last.role == "assistant":
-        raise Unsound("messages: the last one is an assistant's already")
+        raise NoRemainder("messages: the last one is an assistant's already")
     elif bytes(members.get("add_generation_prompt", _TRUE)) not in (b"true", b"null"):
-        raise Unsound("add_generation_prompt: false, so that no turn was begun")
+        raise NoRemainder("add_generation_prompt: false, so that no turn was begun")
     else:
         messages = b'%b,{"role":"assistant","content":"%b"}]' % (raw[:-1], _escaped(said.text))
     rest = members | {"messages": msgspec.Raw(messages)}
@@ -258,7 +258,7 @@ def _continued(turns: list[msgspec.Raw], said: Said) -> bytes:
     last: Members = msgspec.json.decode(turns[-1], type=dict[str, msgspec.Raw])
     content = bytes(last.get("content", b"null"))
     if not content.startswith(_QUOTE):
-        raise Unsound("messages: what is continued is not one text")
+        raise NoRemainder("messages: what is continued is not one text")
     last["content"] = msgspec.Raw(content[:-1] + _escaped(said.text) + _QUOTE)
     return msgspec.json.encode([*turns[:-1], last])
 
@@ -268,7 +268,7 @@ def _continued(turns: list[msgspec.Raw], said: Said) -> bytes:
 
 def _rest_of_completion(members: Members, said: Said) -> Members:
     if "max_tokens" not in members and said.tokens < _COMPLETION_TOKENS_DEFAULT:
-        raise Unsound("max_tokens: engines differ in what they take for none")
+        raise NoRemainder("max_tokens: engines differ in what they take for none")
     rest = members | {"prompt": msgspec.Raw(_grown(bytes(members["prompt"]).strip(), said))}
     _limit(rest, said, "max_tokens")
     return rest
@@ -283,9 +283,9 @@ def _grown(prompt: bytes, said: Said) -> bytes:
     if len(items) == 1 and bytes(items[0])[:1] in (_QUOTE, _BRACKET):
         return _grown(bytes(items[0]), said)
     if not items or bytes(items[0])[:1] in (_QUOTE, _BRACKET):
-        raise Unsound(f"prompt: {_SEVERAL}")
+        raise NoRemainder(f"prompt: {_SEVERAL}")
     if not said.token_ids:
-        raise Unsound("prompt: it is token ids, and the engine told none of its answer")
+        raise NoRemainder("prompt: it is token ids, and the engine told none of its answer")
     return prompt[:-1] + b"," + msgspec.json.encode(said.token_ids)[1:]
 
 
@@ -298,13 +298,13 @@ _ATTRIBUTION = "x-anthropic-billing-header"
 
 def _rest_of_messages(members: Members, said: Said) -> Members:
     if bytes(members.get("tools", b"null")) not in _EMPTY:
-        raise Unsound("tools: more than text")
+        raise NoRemainder("tools: more than text")
     thinking = members.get("thinking")
     if thinking is not None and is_set(thinking) and msgspec.json.decode(thinking, type=_Format).type != "disabled":
-        raise Unsound("thinking: more than text")
+        raise NoRemainder("thinking: more than text")
     turns = msgspec.json.decode(members["messages"], type=list[_Turn])
     if not turns or turns[-1].role == "assistant":
-        raise Unsound("messages: the last one is an assistant's already")
+        raise NoRemainder("messages: the last one is an assistant's already")
     chat = [_chat_turn(each.role, each.content, "text") for each in turns]
     system = members.get("system")
     if system is not None and is_set(system):
@@ -320,7 +320,7 @@ def _counts(part: _Part) -> bool:
 
 def _chat_turn(role: str, content: str | list[_Part] | None, *kinds: str) -> dict[str, object]:
     if content is None:
-        raise Unsound("a turn without a text")
+        raise NoRemainder("a turn without a text")
     if isinstance(content, str):
         return {"role": role, "content": content}
     texts = [_text_of(part, *kinds) for part in content]
@@ -331,7 +331,7 @@ def _chat_turn(role: str, content: str | list[_Part] | None, *kinds: str) -> dic
 
 def _text_of(part: _Part, *kinds: str) -> str:
     if part.type not in kinds or part.text is None:
-        raise Unsound("a part of a turn that is no text")
+        raise NoRemainder("a part of a turn that is no text")
     return part.text
 
 
@@ -383,20 +383,20 @@ _OF_RESPONSES = frozenset(
 
 def _rest_of_response(members: Members, said: Said) -> Members:
     if bytes(members.get("store", b"null")) != b"false":
-        raise Unsound("store: a stored response stays with the engine that made it")
+        raise NoRemainder("store: a stored response stays with the engine that made it")
     for name in ("previous_response_id", "prompt", "reasoning", "tools", "include"):
         if bytes(members.get(name, b"null")) not in _EMPTY:
-            raise Unsound(f"{name}: more than text")
+            raise NoRemainder(f"{name}: more than text")
     if bytes(members.get("truncation", b"null")) not in (b"null", b'"disabled"'):
-        raise Unsound(f"truncation: {REFUSED['truncate_prompt_tokens']}")
+        raise NoRemainder(f"truncation: {REFUSED['truncate_prompt_tokens']}")
     text = members.get("text")
     form = None if text is None or not is_set(text) else msgspec.json.decode(text, type=_Text).format
     if form is not None and form.type != "text":
-        raise Unsound(f"text: {_FORMED}")
+        raise NoRemainder(f"text: {_FORMED}")
     told = msgspec.json.decode(members["input"], type=str | list[_Turn])
     turns = [_Turn("user", told)] if isinstance(told, str) else told
     if not turns or turns[-1].role == "assistant" or any(turn.type != "message" for turn in turns):
-        raise Unsound("input: an item that is no message, or an assistant's at its end")
+        raise NoRemainder("input: an item that is no message, or an assistant's at its end")
     chat = [_chat_turn(each.role, each.content, "input_text", "output_text", "text") for each in turns]
     instructions = members.get("instructions")
     if instructions is not None and is_set(instructions):
