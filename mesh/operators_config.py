@@ -25,7 +25,7 @@ class Role(StrEnum):
     LOOK = "look"
     """Permission to see state, metrics, explanations and usage."""
     DRAIN = "drain"
-    """Permission for commands that a command or a restart easily undoes: drains, the lockdown, a freeze."""
+    """Permission for commands that a command or a restart undoes: drains, the lockdown, a freeze."""
     CHANGE = "change"
     """Permission for everything else: keys, assignments, policies."""
 

@@ -93,7 +93,7 @@ def check(file: Path, as_json: bool) -> None:
     if complaints := list(dict.fromkeys(_against_what_it_names(file, region.as_config()))):
         raise click.ClickException("\n".join(complaints))
     if region.policy is None:
-        click.echo(f"{file.name}: policy: none is named, so nothing leaves the region or is taken in", err=True)
+        click.echo(f"{file.name}: policy: none is named, so no request crosses the border of its region", err=True)
     for path, mode in (*open_secrets(region.as_config()), *open_records(region.as_config())):
         click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
     for note in _not_lent(region.as_config()):
