@@ -1,4 +1,4 @@
-"""Finds the project's files on which a module depends: its own, those of all modules that it imports, and the data files
+"""Finds the project's files on which a module depends: its own, those of all modules that it imports, and data files
 beside them. It reads them and runs none."""
 
 from __future__ import annotations
