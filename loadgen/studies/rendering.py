@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.pages.markdown import NOTHING, bullets, listed, table
+from loadgen.studies import numbers
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,7 +44,7 @@ def _environment() -> Environment:
         "bullets": bullets,
         "capital": _capital,
     }
-    made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule}
+    made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule, "of": numbers}
     return made
 
 
