@@ -30,6 +30,11 @@ class Constant:
     def __post_init__(self) -> None:
         assert self.default in self.values, f"{self.key}: {self.default} is none of its values"
 
+    @property
+    def machines(self) -> list[str]:
+        """Values on the GPUs that have one of their own."""
+        return [f"{name}: {value}" for name, value in (("H100", self.on_h100), ("L4", self.on_l4)) if value]
+
     def given(self, value: str) -> object:
         """Value as in a scenario."""
         return scalar(value)
