@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from loadgen.pages.markdown import NOTHING, bullets, listed, table
@@ -43,6 +44,7 @@ def _environment() -> Environment:
         "listed": listed,
         "bullets": bullets,
         "capital": _capital,
+        "geometric": _geometric,
     }
     made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule, "of": numbers}
     return made
@@ -75,6 +77,10 @@ def _row(cells: Iterable[object]) -> str:
 def _rule(columns: int) -> str:
     """Rule beneath the head of a table, whose first column is aligned left."""
     return _row([":--", *["--:"] * (columns - 1)])
+
+
+def _geometric(ratios: Iterable[float]) -> float:
+    return geometric_mean(list(ratios))
 
 
 def _capital(words: str) -> str:
