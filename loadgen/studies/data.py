@@ -16,4 +16,4 @@ _Data = TypeVar("_Data")
 def read_data(name: str, shape: type[_Data]) -> _Data:
     """Content of a file beneath this folder, such as `eldr/paper.yaml`. Raises FileError, and msgspec.ValidationError
     for content of another shape."""
-    return msgspec.convert(read_yaml(_FOLDER / name).content, shape)
+    return msgspec.convert(read_yaml(_FOLDER / name).content, shape, str_keys=True)

@@ -12,7 +12,7 @@ from loadgen.pages.markdown import listed, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies.balanceroute import aside, plan, tables
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS, TABLES
-from loadgen.studies.balanceroute.paper import HEAVY, published, running_at_most
+from loadgen.studies.balanceroute.paper import PAPER, published, running_at_most
 from loadgen.studies.balanceroute.plan import BR_0, FEW, JSQ, ORACLE, Comparison, Run
 from loadgen.studies.balanceroute.tables import ResultReader
 from loadgen.studies.numbers import measured
@@ -36,8 +36,8 @@ def page_of(
         aims=rows, met=met, scaled=list(_scaled(reader, several, plots)),
         pictured=list(_pictured(reader, several, plots)), t=tables,
         lacking=f" Not found, and left out: {listed(missing)}." if missing else "", plan=plan, aside=aside,
-        most=[f"{running_at_most(HEAVY[g], JSQ.title, g):.1f} at {g}" for g in HEAVY], loads=LOADS,
-        little=[running_at_most(HEAVY[8], run.title, 8) for run in (JSQ, ORACLE)], stages=_STAGES,
+        most=[f"{running_at_most(PAPER.heavy[g], JSQ.title, g):.1f} at {g}" for g in (4, 8, 16)], loads=LOADS,
+        little=[running_at_most(PAPER.heavy[8], run.title, 8) for run in (JSQ, ORACLE)], stages=_STAGES,
         choosing=[LOADS[load].title for load in CHOOSING], growth=_growth, choosing_loads=CHOOSING,
         sent_loads=[load for load in plan.SENT if load in present],
         held_out=[each for each in plan.aside(reader.quick) if look and each.load in present],

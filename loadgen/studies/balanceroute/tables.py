@@ -11,7 +11,7 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.balanceroute import plan
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS
-from loadgen.studies.balanceroute.paper import AIMS, published
+from loadgen.studies.balanceroute.paper import PAPER, published
 from loadgen.studies.balanceroute.plan import BASELINES, BR_0, EXACT, JSQ, ORACLE, Comparison, Run
 from loadgen.studies.balanceroute.world import BalanceCell
 from loadgen.studies.numbers import Measure, Middle, measured, ratio
@@ -82,7 +82,7 @@ def aims(reader: ResultReader, several: Sequence[Comparison]) -> tuple[list[tupl
     met = [0, 0]
     for each in several:
         for run in (ORACLE, EXACT, BR_0) if each.workers == 8 else ():
-            divided, faster = AIMS[run.title]
+            divided, faster = PAPER.aims[run.title]
             strongest = reader.strongest(each)
             ours, gain = reader.divided(each, run), reader.faster(each, run, strongest)
             assert ours is not None
