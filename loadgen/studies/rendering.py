@@ -23,6 +23,11 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def render_text(text: str, **values: object) -> str:
+    """Text of a template that is given itself."""
+    return _environment().from_string(text).render(**values)
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - with the first page
