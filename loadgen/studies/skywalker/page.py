@@ -18,7 +18,6 @@ from loadgen.studies.skywalker.plan import (
     AXES,
     PAPER_FLEETS,
     SKYWALKER,
-    VARIANT_WORDS,
     SkyWalkerEvaluation,
     worth_trials,
 )
@@ -66,7 +65,7 @@ def page_of(
         fleets=fleets, plot_names={slot: name for slot, (name, _, _) in _PLOTS.items()},
         axes=AXES, choice=sensitivity.choice, workloads=sensitivity.tried_workloads,
         same=SAME, may_lose=MAY_LOSE, defaults=sensitivity.defaults, judgement=judgement,
-        explore_rule=CoreConfig().placement.explore_rule, skywalker=SKYWALKER, variant_words=VARIANT_WORDS,
+        explore_rule=CoreConfig().placement.explore_rule, skywalker=SKYWALKER,
     )  # fmt: skip
     return {"skywalker.md": text, **plots}
 
