@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,16 @@ from mesh.yaml_file import read_yaml
 
 _FOLDER = Path(__file__).parent
 _Data = TypeVar("_Data")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Texts on workloads that are held out while a rule is developed, and played once."""
+
+    expected: str
+    """Expectation, written before they are played; empty until then."""
+    found: str
+    """Findings of that one look."""
 
 
 def read_data(name: str, shape: type[_Data]) -> _Data:

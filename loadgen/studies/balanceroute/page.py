@@ -10,15 +10,18 @@ from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, Scene, lines, over_time
 from loadgen.pages.markdown import listed, table
 from loadgen.pages.templates import picture_file
-from loadgen.studies.balanceroute import aside, plan, tables
+from loadgen.studies.balanceroute import plan, tables
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS, TABLES
 from loadgen.studies.balanceroute.paper import PAPER, published, running_at_most
 from loadgen.studies.balanceroute.plan import BR_0, FEW, JSQ, ORACLE, Comparison, Run
 from loadgen.studies.balanceroute.tables import ResultReader
+from loadgen.studies.data import Look, read_data
 from loadgen.studies.numbers import measured
 from loadgen.studies.rendering import render
 
 NAME = "balanceroute.md"
+ASIDE = read_data("balanceroute/aside.yaml", Look)
+"""Texts on the two loads that are held out."""
 _STAGES = (("p50_ms", "p50"), ("p99_ms", "p99"), ("prepare_p50_ms", "prepare"), ("aged_p50_ms", "aged"),
            ("greedy_p50_ms", "stage 1"), ("refined_p50_ms", "stage 2"))  # fmt: skip
 
@@ -35,7 +38,7 @@ def page_of(
         "balanceroute/page.j2", reader=reader, look=look, table_3=table_3, ticks=ticks, several=several,
         aims=rows, met=met, scaled=list(_scaled(reader, several, plots)),
         pictured=list(_pictured(reader, several, plots)), t=tables,
-        lacking=f" Not found, and left out: {listed(missing)}." if missing else "", plan=plan, aside=aside,
+        lacking=f" Not found, and left out: {listed(missing)}." if missing else "", plan=plan, aside=ASIDE,
         most=[f"{running_at_most(PAPER.heavy[g], JSQ.title, g):.1f} at {g}" for g in (4, 8, 16)], loads=LOADS,
         little=[running_at_most(PAPER.heavy[8], run.title, 8) for run in (JSQ, ORACLE)], stages=_STAGES,
         choosing=[LOADS[load].title for load in CHOOSING], growth=_growth, choosing_loads=CHOOSING,

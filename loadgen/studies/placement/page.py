@@ -12,8 +12,9 @@ from loadgen.studies.cells import Results
 from loadgen.studies.experiments import Experiment
 from loadgen.studies.experiments import runs_of as runs_in
 from loadgen.studies.numbers import THROUGHPUT, TTFT_MEAN, ratio
-from loadgen.studies.placement import curves, held_out, judgement
+from loadgen.studies.placement import curves, judgement
 from loadgen.studies.placement.constants import Constant
+from loadgen.studies.placement.held_out import LOOK
 from loadgen.studies.placement.judgement import verdicts
 from loadgen.studies.placement.plan import SEEDS_FULL, PlacementEvaluation, Series
 from loadgen.studies.placement.reasons import reason_of
@@ -73,6 +74,6 @@ def page_of(plan: PlacementEvaluation, results: Results, played: Collection[str]
         worse=[title for title, (one, wait) in beside.items() if one and wait and one.median < 1 - judgement.ALIKE],
         worth=[f"{title} (× {gain.median:.3f})" for title, gain in exact.items()
                if gain and gain.median > 1 + EXACT_GAIN_MIN],
-        held=held_out, held_out=[(each, verdicts(each.experiment, runs_of)) for each in plan.held_out],
+        look=LOOK, held_out=[(each, verdicts(each.experiment, runs_of)) for each in plan.held_out],
     )  # fmt: skip
     return {"placement.md": text, **curves.sweep_plots(sweeps, runs_of)}
