@@ -14,7 +14,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import GatewayId, Notes, Outcome, RefusalReason, RequestId
-from loadgen.simulator.asks import TRY_MARK, ClientRequest, SimRanAt
+from loadgen.simulator.client_requests import TRY_MARK, ClientRequest, SimRanAt
 from loadgen.simulator.clients import LEFT, ClientWorld, finish
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.naming import DnsAnswer, Names
@@ -80,13 +80,13 @@ class SimCaller:
         town: ClientWorld,
         names: Names,
         gateways: Mapping[GatewayId, SimGateway],
-        ask: ClientRequest,
+        request: ClientRequest,
         on_end: Callable[[ClientRequest], None],
     ) -> None:
         self._town = town
         self._names = names
         self._gateways = gateways
-        self._ask = ask
+        self._request = request
         self._on_end = on_end
         self.connect_timeout_ns = names.section.connect_timeout
         self._try: _Try | None = None
@@ -102,10 +102,10 @@ class SimCaller:
             self._end(None, LEFT, FailedBy.CLIENT)
 
     def first_token(self, ran_at: SimRanAt) -> None:
-        ask, now_ns = self._ask, self._town.agenda.now_ns
-        self._town.watch.client_heard(ask, now_ns)
-        ask.first_token_ns = now_ns
-        ask.ran_at = ran_at
+        request, now_ns = self._request, self._town.agenda.now_ns
+        self._town.watch.client_heard(request, now_ns)
+        request.first_token_ns = now_ns
+        request.ran_at = ran_at
 
     def answered(self, outcome: Outcome, detail: str) -> None:
         """Handle the outcome that a gateway reported."""
@@ -119,14 +119,14 @@ class SimCaller:
         """Handle a broken connection. `was_there`: the request had reached the gateway's process."""
         if was_there:
             self._failed(None, detail, FailedBy.IN_FLIGHT)
-        elif self._names.says_now(self._ask.region, gateway_id):
+        elif self._names.says_now(self._request.region, gateway_id):
             self._failed(None, detail, FailedBy.OLD_ANSWER)
         else:
             self._failed(None, detail, FailedBy.CACHED_ANSWER)
 
     def _look_up(self) -> None:
         if not self._is_over:
-            self._names.look_up(self._ask.region, self._looked_up)
+            self._names.look_up(self._request.region, self._looked_up)
 
     def _looked_up(self, answer: DnsAnswer | None) -> None:
         if self._is_over:
@@ -147,53 +147,58 @@ class SimCaller:
 
     def _connect(self, addresses: list[GatewayId]) -> None:
         gateway_id, *others = addresses
-        ask = self._ask
-        ask.gateway_id = gateway_id
-        sent = ask if self._sent == 0 else self._again(ask)
+        request = self._request
+        request.gateway_id = gateway_id
+        sent = request if self._sent == 0 else self._again(request)
         self._sent += 1
         self._try = _Try(self, self._town, self._gateways[gateway_id], sent, others)
 
-    def _again(self, ask: ClientRequest) -> ClientRequest:
-        request_id = RequestId(f"{ask.request_id}{TRY_MARK}{self._sent}")
-        return dataclasses.replace(ask, profile=replace(ask.profile, request_id=request_id))
+    def _again(self, request: ClientRequest) -> ClientRequest:
+        request_id = RequestId(f"{request.request_id}{TRY_MARK}{self._sent}")
+        return dataclasses.replace(request, profile=replace(request.profile, request_id=request_id))
 
     def _failed(self, outcome: Outcome | None, detail: str, failed_by: FailedBy, *, may_try_again: bool = True) -> None:
-        ask, section = self._ask, self._names.section
+        request, section = self._request, self._names.section
         self._try = None
-        if not may_try_again or ask.first_token_ns is not None or self._retries >= section.retries:
+        if not may_try_again or request.first_token_ns is not None or self._retries >= section.retries:
             self._end(outcome, detail, failed_by)
             return
         wait_ns = min(section.back_off << self._retries, section.back_off_max)
         wait_ns -= int(wait_ns * _JITTER_SHARE * self._names.rng.random())
         self._retries += 1
-        ask.tries += 1
+        request.tries += 1
         self._town.agenda.after(wait_ns, self._look_up)
 
     def _end(self, outcome: Outcome | None, detail: str, failed_by: FailedBy | None) -> None:
-        ask, town = self._ask, self._town
+        request, town = self._request, self._town
         self._is_over = True
-        ask.outcome, ask.detail = outcome, detail
-        ask.failed_by = "" if failed_by is None else str(failed_by)
-        town.watch.client_ended(ask, outcome, town.agenda.now_ns)
-        ask.ended_ns = town.agenda.now_ns
-        finish(town, ask)
-        self._on_end(ask)
+        request.outcome, request.detail = outcome, detail
+        request.failed_by = "" if failed_by is None else str(failed_by)
+        town.watch.client_ended(request, outcome, town.agenda.now_ns)
+        request.ended_ns = town.agenda.now_ns
+        finish(town, request)
+        self._on_end(request)
 
 
 class _Try:
     """One connection to one gateway: the near end of a line."""
 
     def __init__(
-        self, caller: SimCaller, town: ClientWorld, gateway: SimGateway, ask: ClientRequest, others: list[GatewayId]
+        self,
+        caller: SimCaller,
+        town: ClientWorld,
+        gateway: SimGateway,
+        request: ClientRequest,
+        others: list[GatewayId],
     ) -> None:
         self._caller = caller
         self._gateway = gateway
-        self._ask = ask
+        self._request = request
         self._others = others
         self._is_open = True
         self._was_there = False
         """True once the request has reached a running process."""
-        self._line: NetworkLine = town.network.connect(ask.region, gateway.region, self.broke, self._left)
+        self._line: NetworkLine = town.network.connect(request.region, gateway.region, self.broke, self._left)
         self._line.to_far(self._arrive)
         town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)
 
@@ -230,10 +235,10 @@ class _Try:
     def _arrive(self) -> None:
         if self._is_open:
             self._was_there = self._gateway.is_up
-            self._gateway.request_arrives(self._ask, self._line, self)
+            self._gateway.request_arrives(self._request, self._line, self)
 
     def _left(self, _: str) -> None:
-        self._gateway.upstream_left(self._line, self._ask.request_id)
+        self._gateway.upstream_left(self._line, self._request.request_id)
 
     def _look_whether_connected(self) -> None:
         if self._is_open and not self._was_there:

@@ -56,7 +56,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from loadgen.engine.tokens import TOKEN_BYTES
-from loadgen.simulator.asks import ClientRequest
+from loadgen.simulator.client_requests import ClientRequest
 from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
 
@@ -302,21 +302,36 @@ class InvariantWatch:
 
     # Answers to clients
 
-    def client_heard(self, ask: ClientRequest, now_ns: int) -> None:
+    def client_heard(self, request: ClientRequest, now_ns: int) -> None:
         self._now_ns = now_ns
-        self._expect("nothing is answered twice", ask.first_token_ns is None, f"{ask.request_id} began twice")
-        self._expect("nothing is answered after its end", ask.ended_ns is None, ask.request_id)
+        self._expect(
+            "nothing is answered twice",
+            request.first_token_ns is None,
+            f"{request.request_id} began twice",
+        )
+        self._expect("nothing is answered after its end", request.ended_ns is None, request.request_id)
 
-    def client_ended(self, ask: ClientRequest, outcome: Outcome | None, now_ns: int) -> None:
+    def client_ended(self, request: ClientRequest, outcome: Outcome | None, now_ns: int) -> None:
         self._now_ns = now_ns
-        self._expect("every request ends exactly once", ask.ended_ns is None, f"{ask.request_id} ended twice")
-        is_whole = outcome is not Outcome.COMPLETED or ask.first_token_ns is not None
-        self._expect("what is completed was answered", is_whole, ask.request_id)
-        if outcome is Outcome.COMPLETED and ask.told.now:
-            told = f"{ask.request_id} was told {ask.told.now} of {ask.output_tokens}, after {ask.told.breaks} breaks"
-            self._expect("no token is told twice, and none is lost", ask.told.now == ask.output_tokens, told)
-        if ask.is_last_check:
-            self._check_answer_after_healing(ask, outcome)
+        self._expect(
+            "every request ends exactly once",
+            request.ended_ns is None,
+            f"{request.request_id} ended twice",
+        )
+        is_whole = outcome is not Outcome.COMPLETED or request.first_token_ns is not None
+        self._expect("what is completed was answered", is_whole, request.request_id)
+        if outcome is Outcome.COMPLETED and request.told.now:
+            told = (
+                f"{request.request_id} was told {request.told.now} of {request.output_tokens},"
+                f" after {request.told.breaks} breaks"
+            )
+            self._expect(
+                "no token is told twice, and none is lost",
+                request.told.now == request.output_tokens,
+                told,
+            )
+        if request.is_last_check:
+            self._check_answer_after_healing(request, outcome)
 
     # Periodic checks, and those at the end
 
@@ -366,7 +381,7 @@ class InvariantWatch:
     ) -> None:
         """Check that nothing is left anywhere, after everything has healed and clients send nothing. Raises Broken."""
         self._now_ns = now_ns
-        left = [ask.request_id for ask in open_asks]
+        left = [request.request_id for request in open_asks]
         self._expect("nothing is lost", not left, f"no end for {left[:5]} and {len(left)} in all")
         self._expect("queues drain after healing", owned == 0, f"{owned} requests are still owned")
         for engine in engines:
@@ -390,14 +405,14 @@ class InvariantWatch:
                 counts = figures.pooled, figures.dispatched, figures.running, pool.in_prefill
                 self._expect("counts come back to zero", not any(counts), f"{pool.spec.name}: {counts}")
 
-    def _check_answer_after_healing(self, ask: ClientRequest, outcome: Outcome | None) -> None:
-        self._expect("somebody is served after healing", ask.gateway_id is not None, "no gateway is up")
-        assert ask.gateway_id is not None
-        view = self._views[ask.gateway_id]
-        may_enter = names_place(view.rule_of(ask.profile.tenant), view.spec.place)
+    def _check_answer_after_healing(self, request: ClientRequest, outcome: Outcome | None) -> None:
+        self._expect("somebody is served after healing", request.gateway_id is not None, "no gateway is up")
+        assert request.gateway_id is not None
+        view = self._views[request.gateway_id]
+        may_enter = names_place(view.rule_of(request.profile.tenant), view.spec.place)
         wanted = Outcome.COMPLETED if may_enter else Outcome.REJECTED_RESIDENCY_INGRESS
-        detail = f"{ask.request_id} at {ask.gateway_id}: {outcome} {ask.detail}, not {wanted}"
-        is_foreign = not ask.profile.connectors and not self._is_whole_at_home(view.spec.place)
+        detail = f"{request.request_id} at {request.gateway_id}: {outcome} {request.detail}, not {wanted}"
+        is_foreign = not request.profile.connectors and not self._is_whole_at_home(view.spec.place)
         is_well = outcome is wanted or (is_foreign and outcome in _TURNED_AWAY)
         self._expect("somebody is served after healing", is_well, detail)
 

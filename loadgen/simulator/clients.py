@@ -29,9 +29,9 @@ from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
 from loadgen.figures import tokens_by
 from loadgen.report import RequestReport
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import ClientRequest, SimRanAt
 from loadgen.simulator.checkers import InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.client_requests import ClientRequest, SimRanAt
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.prompts import Prompt, empty_prompt, passage_prompt, reply_text
@@ -149,7 +149,7 @@ class _Errand:
             self.session_key,
             self._prompt(step),
             step.output_tokens,
-            on_end=lambda ask: self._answered(number, ask),
+            on_end=lambda request: self._answered(number, request),
             follows=follows,
         )
 
@@ -173,10 +173,10 @@ class _Errand:
         del self.to_go_on[number]
         return self.said.pop(number)
 
-    def _answered(self, number: int, ask: ClientRequest) -> None:
-        is_whole = ask.outcome is Outcome.COMPLETED
+    def _answered(self, number: int, request: ClientRequest) -> None:
+        is_whole = request.outcome is Outcome.COMPLETED
         self.failed |= not is_whole
-        self._step_done(number, ask.whole if is_whole else None)
+        self._step_done(number, request.whole if is_whole else None)
 
     def _step_done(self, number: int, said: Prompt | None) -> None:
         """Finish a step and plan those that follow it; those after a failed step are never sent."""
@@ -198,20 +198,24 @@ class _Errand:
 class _Call:
     """One request as its client holds it: the near end of a line to a gateway."""
 
-    __slots__ = ("_ask", "_line", "_on_end", "_town")
+    __slots__ = ("_line", "_on_end", "_request", "_town")
 
     def __init__(
-        self, town: ClientWorld, ask: ClientRequest, gateway: SimGateway, on_end: Callable[[ClientRequest], None]
+        self,
+        town: ClientWorld,
+        request: ClientRequest,
+        gateway: SimGateway,
+        on_end: Callable[[ClientRequest], None],
     ) -> None:
         self._town = town
-        self._ask = ask
+        self._request = request
         self._on_end = on_end
-        request_id = ask.request_id
+        request_id = request.request_id
         line: NetworkLine = town.network.connect(
-            ask.region, gateway.region, self.broke, lambda _: gateway.upstream_left(line, request_id)
+            request.region, gateway.region, self.broke, lambda _: gateway.upstream_left(line, request_id)
         )
         self._line = line
-        line.to_far(gateway.request_arrives, ask, line, self)
+        line.to_far(gateway.request_arrives, request, line, self)
 
     def forward_accepted(self) -> None:
         raise AssertionError("a client forwards nothing")
@@ -220,10 +224,10 @@ class _Call:
         raise AssertionError(f"a client forwards nothing: {reason}, {detail}")
 
     def first_token(self, ran_at: SimRanAt) -> None:
-        ask, now_ns = self._ask, self._town.agenda.now_ns
-        self._town.watch.client_heard(ask, now_ns)
-        ask.first_token_ns = now_ns
-        ask.ran_at = ran_at
+        request, now_ns = self._request, self._town.agenda.now_ns
+        self._town.watch.client_heard(request, now_ns)
+        request.first_token_ns = now_ns
+        request.ran_at = ran_at
 
     def ended(self, outcome: Outcome, detail: str, notes: Notes) -> None:  # noqa: ARG002 - clients do not count
         self._line.finish()
@@ -233,51 +237,53 @@ class _Call:
         self._end(None, detail)
 
     def leave(self) -> None:
-        if self._ask.ended_ns is None:
+        if self._request.ended_ns is None:
             self._line.close_near(LEFT)
             self._end(None, LEFT)
 
     def _end(self, outcome: Outcome | None, detail: str) -> None:
-        ask, town = self._ask, self._town
-        ask.outcome, ask.detail = outcome, detail
-        town.watch.client_ended(ask, outcome, town.agenda.now_ns)
-        ask.ended_ns = town.agenda.now_ns
-        finish(town, ask)
-        self._on_end(ask)
+        request, town = self._request, self._town
+        request.outcome, request.detail = outcome, detail
+        town.watch.client_ended(request, outcome, town.agenda.now_ns)
+        request.ended_ns = town.agenda.now_ns
+        finish(town, request)
+        self._on_end(request)
 
 
-def finish(town: ClientWorld, ask: ClientRequest) -> None:
+def finish(town: ClientWorld, request: ClientRequest) -> None:
     """Record how a request ended."""
-    del town.open_asks[ask.request_id]
-    how = str(ask.outcome or ask.detail)
+    del town.open_asks[request.request_id]
+    how = str(request.outcome or request.detail)
     town.outcomes[how] = town.outcomes.get(how, 0) + 1
-    town.chronicle.note(town.agenda.now_ns, f"client {ask.request_id} {how}")
-    if not ask.is_last_check:
-        town.records.append(record_of(ask, town))
+    town.chronicle.note(town.agenda.now_ns, f"client {request.request_id} {how}")
+    if not request.is_last_check:
+        town.records.append(record_of(request, town))
 
 
-def record_of(ask: ClientRequest, town: ClientWorld) -> RequestReport:
-    end = RequestEnd.COMPLETED if ask.outcome is Outcome.COMPLETED else RequestEnd.FAILED
-    if ask.ended_ns is None:
+def record_of(request: ClientRequest, town: ClientWorld) -> RequestReport:
+    end = RequestEnd.COMPLETED if request.outcome is Outcome.COMPLETED else RequestEnd.FAILED
+    if request.ended_ns is None:
         end = RequestEnd.UNFINISHED
-    ended_ns = town.agenda.now_ns if ask.ended_ns is None else ask.ended_ns
-    tokens = ask.output_tokens if end is RequestEnd.COMPLETED else 0
+    ended_ns = town.agenda.now_ns if request.ended_ns is None else request.ended_ns
+    tokens = request.output_tokens if end is RequestEnd.COMPLETED else 0
     return RequestReport(
-        client_region=ask.region,
+        client_region=request.region,
         end=end,
-        sent_ns=ask.sent_ns,
+        sent_ns=request.sent_ns,
         ended_ns=ended_ns,
-        first_token_ns=ask.first_token_ns,
-        served_by=ask.ran_at.region if ask.ran_at else None,
+        first_token_ns=request.first_token_ns,
+        served_by=request.ran_at.region if request.ran_at else None,
         output_tokens=tokens,
-        tokens_in_time=tokens_by(town.load_end_ns, first_token_ns=ask.first_token_ns, ended_ns=ended_ns, tokens=tokens),
-        prompt_tokens=ask.prompt_tokens,
-        cached_tokens=ask.ran_at.cached_tokens if ask.ran_at else None,
-        detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
-        tries=ask.tries,
-        failed_by=ask.failed_by,
-        tenant=ask.profile.tenant,
-        service_class=ask.profile.service_class,
+        tokens_in_time=tokens_by(
+            town.load_end_ns, first_token_ns=request.first_token_ns, ended_ns=ended_ns, tokens=tokens
+        ),
+        prompt_tokens=request.prompt_tokens,
+        cached_tokens=request.ran_at.cached_tokens if request.ran_at else None,
+        detail="" if end is not RequestEnd.FAILED else str(request.outcome or request.detail),
+        tries=request.tries,
+        failed_by=request.failed_by,
+        tenant=request.profile.tenant,
+        service_class=request.profile.service_class,
     )
 
 
@@ -330,17 +336,17 @@ class ClientGroup:
     ) -> None:
         """Send a request, of the group's own tenant if no other is named."""
         tenant = TenantName(tenant_name) if tenant_name else self._tenant
-        ask, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
-        self._dispatch(ask, gateway, on_end)
+        request, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
+        self._dispatch(request, gateway, on_end)
 
     def check_service(self, on_end: Callable[[ClientRequest], None]) -> None:
         """Send one small interactive request, which must be answered: others may be refused where nothing is idle."""
         request_id = RequestId(f"{self.number}:last-check")
         prompt = self.empty("").followed_by(b"are you there?")
-        ask, gateway = self._ask(request_id, self._tenant, "last-check", prompt, 4)
-        ask.is_last_check = True
-        ask.profile = replace(ask.profile, service_class=ServiceClass.INTERACTIVE)
-        self._dispatch(ask, gateway, on_end)
+        request, gateway = self._ask(request_id, self._tenant, "last-check", prompt, 4)
+        request.is_last_check = True
+        request.profile = replace(request.profile, service_class=ServiceClass.INTERACTIVE)
+        self._dispatch(request, gateway, on_end)
 
     def _next_program(self, programs: Iterator[Program], has_failed: bool) -> None:
         """Start a user's next program; after a failure only after a pause."""
@@ -401,7 +407,7 @@ class ClientGroup:
         )
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None
-        ask = ClientRequest(
+        request = ClientRequest(
             profile,
             prompt.tokens,
             whole,
@@ -412,26 +418,26 @@ class ClientGroup:
             self.number,
             is_stored=self.stores_responses,
         )
-        return ask, gateway
+        return request, gateway
 
     def _dispatch(
-        self, ask: ClientRequest, gateway: SimGateway | None, on_end: Callable[[ClientRequest], None]
+        self, request: ClientRequest, gateway: SimGateway | None, on_end: Callable[[ClientRequest], None]
     ) -> None:
         town = self.town
-        assert ask.request_id not in town.open_asks, "request ids are used once"
-        town.open_asks[ask.request_id] = ask
-        town.chronicle.note(town.agenda.now_ns, f"client {ask.request_id} asks {ask.gateway_id}")
+        assert request.request_id not in town.open_asks, "request ids are used once"
+        town.open_asks[request.request_id] = request
+        town.chronicle.note(town.agenda.now_ns, f"client {request.request_id} asks {request.gateway_id}")
         call: Call
         if town.call_by_name is not None:
-            call = town.call_by_name(ask, on_end)
+            call = town.call_by_name(request, on_end)
         elif gateway is None:
-            ask.detail = _NO_GATEWAY
-            ask.ended_ns = town.agenda.now_ns
-            finish(town, ask)
-            town.agenda.after(0, on_end, ask)
+            request.detail = _NO_GATEWAY
+            request.ended_ns = town.agenda.now_ns
+            finish(town, request)
+            town.agenda.after(0, on_end, request)
             return
         else:
-            call = _Call(town, ask, gateway, on_end)
+            call = _Call(town, request, gateway, on_end)
         patience_ns = self._section.patience
-        if patience_ns is not None and not ask.is_last_check and self._rng.random() < self._section.impatient_share:
+        if patience_ns is not None and not request.is_last_check and self._rng.random() < self._section.impatient_share:
             town.agenda.after(patience_ns, call.leave)

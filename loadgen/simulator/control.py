@@ -13,10 +13,10 @@ from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolName, RegionName, ReplicaId, ReplicaRole
 from loadgen.figures import Figures
-from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.attachments import ASK_TIMEOUT_NS, AttachmentEnvironment, ControlTimes, SimAttachment
 from loadgen.simulator.callers import SimCaller
 from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.client_requests import ClientRequest
 from loadgen.simulator.clients import Call, ClientWorld
 from loadgen.simulator.control_checkers import ControlWatch
 from loadgen.simulator.controller import SimController
@@ -198,8 +198,8 @@ class Control:
             controller.start()
 
     def give_clients_the_name(self, town: ClientWorld) -> None:
-        def call_by_name(ask: ClientRequest, on_end: Callable[[ClientRequest], None]) -> Call:
-            return SimCaller(town, self.names, self._around.gateways, ask, on_end)
+        def call_by_name(request: ClientRequest, on_end: Callable[[ClientRequest], None]) -> Call:
+            return SimCaller(town, self.names, self._around.gateways, request, on_end)
 
         town.call_by_name = call_by_name
 

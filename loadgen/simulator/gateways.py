@@ -54,7 +54,7 @@ from gateway.request.proxied import ProxiedRequest, RequestContext
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
+from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
 from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
 from loadgen.simulator.network import Network, NetworkLine
@@ -385,7 +385,7 @@ class SimGateway:
 
     def _exact_match(self, profile: RequestProfile, mask: int) -> Match:
         assert self.core is not None, "only a core that lives asks"
-        whole = self._sinks[profile.request_id].ask.whole
+        whole = self._sinks[profile.request_id].client_request.whole
         engine_blocks = profile.prefix_block_bytes // whole.block_bytes
         chain = whole.names[: profile.prefix_blocks * engine_blocks * NAME_BYTES]
         best, best_mask = 0, 0
@@ -485,15 +485,17 @@ class SimGateway:
 
     # Requests
 
-    def request_arrives(self, ask: ClientRequest, line: NetworkLine, upstream: Upstream) -> None:
+    def request_arrives(self, client_request: ClientRequest, line: NetworkLine, upstream: Upstream) -> None:
         if self.core is None:
             self._refuse(line)
             return
         deadline_ns = self._agenda.now_ns + self._around.request_deadline_ns
-        self._begin(events.RequestArrived(ask.profile, deadline_ns), SimSink(self, ask, line, upstream))
+        self._begin(
+            events.RequestArrived(client_request.profile, deadline_ns), SimSink(self, client_request, line, upstream)
+        )
 
     def _begin(self, arrival: events.RequestArrived | events.ForwardArrived, sink: SimSink) -> None:
-        outbound = OutboundRequest(sink.ask.profile, CHAT_PATH, (), b"")
+        outbound = OutboundRequest(sink.client_request.profile, CHAT_PATH, (), b"")
         hold = _always if self.follows_answers else None
         sink.request = request = ProxiedRequest(self._context, arrival, outbound, sink, hold=hold)
         self._sinks.setdefault(arrival.profile.request_id, sink)
@@ -525,19 +527,19 @@ class SimGateway:
             line.close_far("connection refused")
 
     def forward_arrives(
-        self, leg: SimPeerLeg, ask: ClientRequest, hops: Hops, stamp: ResidencyStamp, left_ns: int
+        self, leg: SimPeerLeg, client_request: ClientRequest, hops: Hops, stamp: ResidencyStamp, left_ns: int
     ) -> None:
         line = leg.line
         assert line is not None
         if self.core is None:
             self._refuse(line)
             return
-        origin, profile = leg.home_id, ask.rest(leg.said) if leg.said else ask.profile
+        origin, profile = leg.home_id, client_request.rest(leg.said) if leg.said else client_request.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
         deadline_ns, notes = self._agenda.now_ns + left_ns, leg.order.notes
         arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, notes)
-        self._begin(arrival, SimSink(self, ask, line, leg, leg.said))
+        self._begin(arrival, SimSink(self, client_request, line, leg, leg.said))
 
     def upstream_left(self, line: NetworkLine, request_id: RequestId) -> None:
         """Abandon a request whose client, or forwarding gateway, has left."""
@@ -548,10 +550,10 @@ class SimGateway:
 
     def settle(self, sink: SimSink, *, is_whole: bool) -> None:
         """Report the tokens that a request has used, as the core asked at its end."""
-        ask = sink.ask
-        output_tokens = ask.output_tokens if is_whole else sink.said
-        used = ask.prompt_tokens + output_tokens if is_whole or sink.has_begun else 0
-        self.tell(events.TokensSettled(ask.request_id, used))
+        client_request = sink.client_request
+        output_tokens = client_request.output_tokens if is_whole else sink.said
+        used = client_request.prompt_tokens + output_tokens if is_whole or sink.has_begun else 0
+        self.tell(events.TokensSettled(client_request.request_id, used))
 
     def _repeat_late(self, ended: events.LegEnded) -> None:
         """Fault: report an ended attempt once more, with another result."""
@@ -622,12 +624,14 @@ class SimGateway:
         return leg
 
     def _engine_request(self, leg: SimEngineLeg) -> EngineRequest:
-        ask = leg.sink.ask
+        client_request = leg.sink.client_request
         if leg.order.role is not LegRole.PREFILL:
-            tokens = ask.prompt_tokens + leg.said, ask.output_tokens - leg.said
-            return EngineRequest(leg.run_id, *tokens, ask.whole.names)
+            tokens = client_request.prompt_tokens + leg.said, client_request.output_tokens - leg.said
+            return EngineRequest(leg.run_id, *tokens, client_request.whole.names)
         pool = self._around.pools[leg.engine.spec.pool]
-        return EngineRequest(leg.run_id, ask.prompt_tokens + leg.said, 1, ask.whole.names, lease_ns=pool.lease_ns)
+        return EngineRequest(
+            leg.run_id, client_request.prompt_tokens + leg.said, 1, client_request.whole.names, lease_ns=pool.lease_ns
+        )
 
     def _hand_over(self, leg: SimEngineLeg, run: EngineRun) -> None:
         """Tell a decode run where its prompt was computed: engines meet by the prefill's answer, or by what both were
@@ -659,7 +663,7 @@ class SimGateway:
         )
         leg.line = line
         left_ns = order.deadline_ns - self._agenda.now_ns
-        line.to_far(peer.forward_arrives, leg, sink.ask, order.hops, order.stamp, left_ns)
+        line.to_far(peer.forward_arrives, leg, sink.client_request, order.hops, order.stamp, left_ns)
         self._agenda.after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
         return leg
 

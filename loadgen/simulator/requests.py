@@ -37,7 +37,7 @@ from gateway.request.progress import Count, ProgressBoard
 from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
 from loadgen.engine.vocabulary import Rejection
-from loadgen.simulator.asks import ClientRequest, SimRanAt, Upstream
+from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.engines import EngineRun, SimReplica
 from loadgen.simulator.network import NetworkLine
 
@@ -77,7 +77,7 @@ class SimSink:
     __slots__ = (
         "_error",
         "_head",
-        "ask",
+        "client_request",
         "has_begun",
         "home",
         "legs",
@@ -89,9 +89,11 @@ class SimSink:
         "upstream",
     )
 
-    def __init__(self, home: Home, ask: ClientRequest, line: NetworkLine, upstream: Upstream, said: int = 0) -> None:
+    def __init__(
+        self, home: Home, client_request: ClientRequest, line: NetworkLine, upstream: Upstream, said: int = 0
+    ) -> None:
         self.home = home
-        self.ask = ask
+        self.client_request = client_request
         self.line = line
         self.upstream = upstream
         self.said = said
@@ -113,7 +115,7 @@ class SimSink:
         """True while reports still reach a client."""
         if isinstance(self.upstream, SimPeerLeg):
             return not self.upstream.is_over and self.upstream.sink.is_heard
-        return self.ask.ended_ns is None
+        return self.client_request.ended_ns is None
 
     def accepted(self) -> None:
         self.line.to_near(self.upstream.forward_accepted)
@@ -217,9 +219,9 @@ class SimLeg:
     def _begin(self, ran_at: SimRanAt, place: Place) -> None:
         """Report the first token."""
         self.has_begun = True
-        order, ask = self.order, self.sink.ask
-        if ask.is_stored:
-            self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, ask.response_id))
+        order, client_request = self.order, self.sink.client_request
+        if client_request.is_stored:
+            self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, client_request.response_id))
         self.sink.ran_at = ran_at
         self.listener.on_head(self._head(200, _EVENT_STREAM, legs.RanAt(ran_at.replica_id, place)))
         self.listener.on_data(_FIRST)
@@ -246,12 +248,12 @@ class SimLeg:
     def _end_of_stream(self) -> bytes:
         """Bytes behind the last token. An engine's counts are told only where they are of use: for pools chosen by
         length, for decode workers, or where answers cost money."""
-        ask, role = self.sink.ask, self.order.role
+        client_request, role = self.sink.client_request, self.order.role
         if role is LegRole.DECODE:
-            return _counted(None, ask.output_tokens)
+            return _counted(None, client_request.output_tokens)
         if self.order.decision.pool is None and not self.home.counts_money:
             return _END
-        return _counted(ask.prompt_tokens, ask.output_tokens)
+        return _counted(client_request.prompt_tokens, client_request.output_tokens)
 
 
 def _counted(prompt_tokens: int | None, output_tokens: int) -> bytes:
@@ -289,7 +291,7 @@ class SimEngineLeg(SimLeg):
         if self.order.role is LegRole.DECODE:
             self.home.progress.decodes(self)
         if self.run is not None and self.home.follows_answers and self.sink.is_heard:
-            self.sink.ask.told.begins(self.said, self.run, self.engine)
+            self.sink.client_request.told.begins(self.said, self.run, self.engine)
         self._begin(ran_at, self.engine.spec.place)
 
     def _break_within_an_event(self) -> None:
@@ -308,7 +310,7 @@ class SimEngineLeg(SimLeg):
             self._complete(self._end_of_stream())
             return
         self.listener.on_head(self._head(200, _JSON, legs.RanAt(self.engine.replica_id, self.engine.spec.place)))
-        usage = msgspec.json.encode({"prompt_tokens": self.sink.ask.prompt_tokens})
+        usage = msgspec.json.encode({"prompt_tokens": self.sink.client_request.prompt_tokens})
         self._complete(b'{"choices":[],"kv_transfer_params":{},"usage":%b}' % usage)
 
     def rejected(self, rejection: Rejection, limit_tokens: int) -> None:
@@ -319,8 +321,8 @@ class SimEngineLeg(SimLeg):
         if rejection is Rejection.QUEUE_FULL:
             self._fail(LegFailure(LegResult.BUSY, rejection))
             return
-        ask = self.sink.ask
-        asked = ask.prompt_tokens + ask.output_tokens
+        client_request = self.sink.client_request
+        asked = client_request.prompt_tokens + client_request.output_tokens
         message = f"This model's maximum context length is {limit_tokens} tokens. However, you requested {asked} tokens"
         error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
         ran_at = legs.RanAt(self.engine.replica_id, self.engine.spec.place)
@@ -394,7 +396,7 @@ class SimPeerLeg(SimLeg):
         """Reset the answer's progress if a forward ended before its first token: tokens that the peer still sends are
         not heard."""
         if not self.is_over and not self.has_begun and self.home.follows_answers and self.sink.is_heard:
-            self.sink.ask.told.comes_no_further(self.said)
+            self.sink.client_request.told.comes_no_further(self.said)
 
 
 class _AsItIs:
@@ -428,14 +430,14 @@ class SimContinuation:
 
     def break_off(self) -> OutboundRequest:
         sink = self._sink
-        ask = sink.ask
+        client_request = sink.client_request
         if not sink.is_heard:
             raise NoRemainder("nobody hears the answer")
-        said = ask.told.breaks_off()
-        if ask.is_stored or not 0 < said < ask.output_tokens:
+        said = client_request.told.breaks_off()
+        if client_request.is_stored or not 0 < said < client_request.output_tokens:
             raise NoRemainder("nothing of it is left, or nothing was said")
         sink.said = said
-        self.outbound = replace(self.outbound, profile=ask.rest(said))
+        self.outbound = replace(self.outbound, profile=client_request.rest(said))
         return self.outbound
 
     @property

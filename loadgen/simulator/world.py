@@ -30,9 +30,9 @@ from loadgen.engine.model import EngineConfig
 from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestReport
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.checkers import CheckCounts, InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
+from loadgen.simulator.client_requests import ClientRequest
 from loadgen.simulator.clients import ClientGroup, ClientWorld, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
 from loadgen.simulator.decision_digest import DecisionDigest
@@ -510,7 +510,7 @@ class World:
     def _story(self) -> Story:
         before = self._prefix_tokens_before
         prefix_tokens = {region: after - before[region] for region, after in self._prefix_tokens().items()}
-        unfinished = [record_of(ask, self._town) for ask in self._town.open_asks.values()]
+        unfinished = [record_of(request, self._town) for request in self._town.open_asks.values()]
         return Story(
             self._run,
             (*self._town.records, *unfinished),

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from loadgen.pages.markdown import NOTHING, bullets, listed, table
+from loadgen.studies import numbers
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,6 +21,11 @@ _FOLDER = Path(__file__).parent
 def render(template: str, **values: object) -> str:
     """Text of a template beneath this folder, such as `resume/page.j2`."""
     return _environment().get_template(template).render(**values)
+
+
+def render_text(text: str, **values: object) -> str:
+    """Text of a template that is given itself."""
+    return _environment().from_string(text).render(**values)
 
 
 @cache
@@ -42,8 +49,9 @@ def _environment() -> Environment:
         "listed": listed,
         "bullets": bullets,
         "capital": _capital,
+        "geometric": _geometric,
     }
-    made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule}
+    made.globals |= {"NOTHING": NOTHING, "table": table, "rule": _rule, "of": numbers}
     return made
 
 
@@ -74,6 +82,10 @@ def _row(cells: Iterable[object]) -> str:
 def _rule(columns: int) -> str:
     """Rule beneath the head of a table, whose first column is aligned left."""
     return _row([":--", *["--:"] * (columns - 1)])
+
+
+def _geometric(ratios: Iterable[float]) -> float:
+    return geometric_mean(list(ratios))
 
 
 def _capital(words: str) -> str:

@@ -1,5 +1,5 @@
-"""Finds the project's files on which a module depends: its own, and those of all modules that it imports. It reads them
-and runs none."""
+"""Finds the project's files on which a module depends: its own, those of all modules that it imports, and data files
+beside them. It reads them and runs none."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def version_of(module: str, root: Path = _ROOT) -> str:
 
 
 def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
-    """Files beneath `root` that make up the module, in the order of their names. Imports inside functions, and imports
-    for types only, count as well: a superset is safe."""
+    """Files beneath `root` that make up the module, in the order of their names. Imports inside functions, imports for
+    types only, and all YAML files in a module's folder count as well: a superset is safe."""
     found: dict[str, Path | None] = {}
     waiting = [module]
     while waiting:
@@ -33,7 +33,9 @@ def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
         if file is not None:
             waiting += _imported_by(file)
             waiting += name.rpartition(".")[:1] if "." in name else ()
-    return sorted({file for file in found.values() if file is not None})
+    modules = {file for file in found.values() if file is not None}
+    data = {file for folder in {module.parent for module in modules} for file in folder.glob("*.yaml")}
+    return sorted(modules | data)
 
 
 def _file_of(name: str, root: Path) -> Path | None:

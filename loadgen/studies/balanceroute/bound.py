@@ -21,9 +21,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-
-Values = npt.NDArray[np.float64]
 
 
 class Ran(NamedTuple):

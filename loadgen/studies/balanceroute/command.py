@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from loadgen.studies.balanceroute.aside import EXPECTED
 from loadgen.studies.balanceroute.loads import LOADS, present
-from loadgen.studies.balanceroute.page import page_of, rows_of
+from loadgen.studies.balanceroute.page import ASIDE, page_of, rows_of
 from loadgen.studies.balanceroute.plan import settings
 from loadgen.studies.balanceroute.tables import ResultReader
 from loadgen.studies.balanceroute.world import cell_of
@@ -44,8 +43,8 @@ def balanceroute(
     """
     if quick:
         refuse_over_the_whole("--quick", out)
-    if look and not EXPECTED:
-        raise click.UsageError("--look: write down first what is expected of them, in aside.py")
+    if look and not ASIDE.expected:
+        raise click.UsageError("--look: write down first what is expected of them, in aside.yaml")
     ticks = read_json((out or FOLDER) / "decode.json")
     names = present(traces)
     try:

@@ -10,15 +10,18 @@ from loadgen.figures import Figures
 from loadgen.pages.drawing import Line, Scene, lines, over_time
 from loadgen.pages.markdown import listed, table
 from loadgen.pages.templates import picture_file
-from loadgen.studies.balanceroute import aside, plan, tables
+from loadgen.studies.balanceroute import plan, tables
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS, TABLES
-from loadgen.studies.balanceroute.paper import HEAVY, published, running_at_most
+from loadgen.studies.balanceroute.paper import PAPER, published, running_at_most
 from loadgen.studies.balanceroute.plan import BR_0, FEW, JSQ, ORACLE, Comparison, Run
-from loadgen.studies.balanceroute.tables import ResultReader, brief
+from loadgen.studies.balanceroute.tables import ResultReader
+from loadgen.studies.data import Look, read_data
 from loadgen.studies.numbers import measured
 from loadgen.studies.rendering import render
 
 NAME = "balanceroute.md"
+ASIDE = read_data("balanceroute/aside.yaml", Look)
+"""Texts on the two loads that are held out."""
 _STAGES = (("p50_ms", "p50"), ("p99_ms", "p99"), ("prepare_p50_ms", "prepare"), ("aged_p50_ms", "aged"),
            ("greedy_p50_ms", "stage 1"), ("refined_p50_ms", "stage 2"))  # fmt: skip
 
@@ -34,13 +37,12 @@ def page_of(
     text = render(
         "balanceroute/page.j2", reader=reader, look=look, table_3=table_3, ticks=ticks, several=several,
         aims=rows, met=met, scaled=list(_scaled(reader, several, plots)),
-        pictured=list(_pictured(reader, several, plots)), swept=tables.swept(reader),
-        bounds=tables.bounds(reader, [each for each in several if each.workers <= 16]),
-        lacking=f" Not found, and left out: {listed(missing)}." if missing else "", plan=plan, aside=aside,
-        most=[f"{running_at_most(HEAVY[g], JSQ.title, g):.1f} at {g}" for g in HEAVY], loads=LOADS,
-        little=[running_at_most(HEAVY[8], run.title, 8) for run in (JSQ, ORACLE)], stages=_STAGES,
-        choosing=[LOADS[load].title for load in CHOOSING], growth=_growth, sent=tables.sent, mattered=tables.mattered,
-        sent_loads=[load for load in plan.SENT if load in present], comparison_table=tables.comparison_table,
+        pictured=list(_pictured(reader, several, plots)), t=tables,
+        lacking=f" Not found, and left out: {listed(missing)}." if missing else "", plan=plan, aside=ASIDE,
+        most=[f"{running_at_most(PAPER.heavy[g], JSQ.title, g):.1f} at {g}" for g in (4, 8, 16)], loads=LOADS,
+        little=[running_at_most(PAPER.heavy[8], run.title, 8) for run in (JSQ, ORACLE)], stages=_STAGES,
+        choosing=[LOADS[load].title for load in CHOOSING], growth=_growth, choosing_loads=CHOOSING,
+        sent_loads=[load for load in plan.SENT if load in present],
         held_out=[each for each in plan.aside(reader.quick) if look and each.load in present],
         shown=_shown, perfect=_perfect,
     )  # fmt: skip
@@ -61,18 +63,18 @@ def _growth(found: Mapping[str, float]) -> str:
 
 def _scaled(
     reader: ResultReader, several: Sequence[Comparison], plots: dict[str, str]
-) -> Iterator[tuple[str, str, str]]:
-    """Title, plot and table of each load and regime of Table 2; plots are added."""
+) -> Iterator[tuple[str, str, list[Comparison]]]:
+    """Title, plot and comparisons of each load and regime of Table 2; plots are added."""
     for load in dict.fromkeys(each.load for each in several):
         for regime in (plan.NEAR, plan.STANDING):
             found = sorted((e for e in several if e.load == load and e.regime == regime), key=lambda e: e.workers)
             name = f"balanceroute-scaling-{load}-{plan.REGIMES.index(regime)}.svg"
-            title = f"{LOADS[load].title}; {brief(regime)}"
+            title = f"{LOADS[load].title}; {regime.brief}"
             curves = [Line(run.title, _points(reader, found, run)) for run in FEW[1:]]
             curves += [Line("paper, BR-0", _published(load, BR_0)), Line("paper, oracle", _published(load, ORACLE))]
             drawn = [curve for curve in curves if curve.points]
             plots[name] = picture_file(lines(title, drawn, "workers", "JSQ's max − min over it"))
-            yield title, name, tables.by_workers(reader, found)
+            yield title, name, found
 
 
 def _points(reader: ResultReader, found: Sequence[Comparison], run: Run) -> list[tuple[float, float]]:

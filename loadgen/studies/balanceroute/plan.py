@@ -55,6 +55,11 @@ class Regime(NamedTuple):
     """Margin of the pool's bound; None leaves the gateway's default."""
     batch: int = BATCH
 
+    @property
+    def brief(self) -> str:
+        """The first of the title's words."""
+        return self.title.split(":")[0].split(",")[0]
+
 
 NEAR = Regime("near saturation: 0.9 of what perfectly balanced workers carry", 0.9)
 STANDING = Regime("standing backlog, the pool bounded as the gateway bounds it", BACKLOG)
@@ -137,6 +142,10 @@ class Axis:
     name: str
     values: tuple[str, ...]
     balances: tuple[BalanceConfig, ...]
+
+    @property
+    def places(self) -> list[tuple[str, BalanceConfig]]:
+        return list(zip(self.values, self.balances, strict=True))
 
 
 DEFAULT = BalanceConfig()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.figures import Figures
-from loadgen.studies.eldr import paper, spreads
+from loadgen.studies.eldr import spreads
+from loadgen.studies.eldr.paper import PAPER, intercept_in_experts
 from loadgen.studies.eldr.plan import BALANCERS, EldrResults
 from loadgen.studies.eldr.requests import Requests
 from loadgen.studies.eldr.unions import BATCHES, mean_union
@@ -31,13 +32,13 @@ def page_of(results: EldrResults, *, quick: bool) -> str:
     within = [
         f"{workers} {core}"
         for (workers, core), each in results.costs.items()
-        if each["all"]["p50_ms"] <= paper.ROUTE_MS
+        if each["all"]["p50_ms"] <= PAPER["route_ms"]
     ]
     return render(
-        "eldr/page.j2", results=results, sizes=results.sizes, quick=quick, paper=paper, spreads=spreads,
+        "eldr/page.j2", results=results, sizes=results.sizes, quick=quick, paper=PAPER, spreads=spreads,
         has_recording=any(each.name == "recorded" for each in results.workloads), balancers=BALANCERS,
         policies=_POLICIES, batches=BATCHES, change=_change, union=_union, rates=_rates, rows=rows,
-        within=", ".join(within) or "none",
+        within=", ".join(within) or "none", intercept_in_experts=intercept_in_experts(),
         drifted_share=sum(DRIFTED[name] for name in DRIFTED if name not in spreads.TASKS) / sum(DRIFTED.values()),
     )  # fmt: skip
 

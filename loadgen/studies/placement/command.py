@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from loadgen.studies.commands import options, play_chosen, write
-from loadgen.studies.placement.held_out import EXPECTED
+from loadgen.studies.placement.held_out import LOOK
 from loadgen.studies.placement.page import page_of
 from loadgen.studies.placement.plan import evaluation
 
@@ -25,8 +25,8 @@ def placement(
     Exit codes: 0 every cell was played, 1 some could not be (the page names them) or a file cannot be read, 2 the
     command was used wrongly.
     """
-    if look and not EXPECTED:
-        raise click.UsageError("--look: write down first what is expected of them, in held_out.py")
+    if look and not LOOK.expected:
+        raise click.UsageError("--look: write down first what is expected of them, in held_out.yaml")
     plan = evaluation(traces, full=full, look=look)
     chosen, found = play_chosen(plan.experiments, only, out, cache_folder, jobs)
     write(out, page_of(plan, found, set(chosen) if only else None), failures=found.failures)

@@ -1,32 +1,20 @@
 """Two workloads held out while a rule is developed: recorded by others, and used for no other purpose here.
 
-They are played once, after the expected result was written down in `EXPECTED`; once the rule is changed after that, no
-held-out workload is left. They are played with `--look` only.
+They are played once, after the expected result was written down in `held_out.yaml`; once the rule is changed after
+that, no held-out workload is left. They are played with `--look` only.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from loadgen.studies.data import Look, read_data
 from loadgen.studies.experiments import Changes, Point
 from loadgen.studies.placement.workloads import H100, REGIONS, PlacementWorkload
 from loadgen.studies.recordings import AZURE_CHATS, first_file
 from loadgen.studies.skywalker.plan import spread_out
 
-EXPECTED = """On Azure's conversations nothing is shared, so that a rule can only choose whom to make wait: all systems
-carry what comes, within 1 % of each other; ours has the lowest mean TTFT, since it leaves a region only where that is
-shorter than the wait, and a router for all regions pays a round trip for two requests of three. On MT-Bench's questions
-the second turn finds the first one's cache: ours carries at least 0.99 of the best baseline's throughput, with a mean
-TTFT below all others'. The guard of full caches is not expected to act on either."""
-"""Expected results of the default on them, with reasons; written before they are played."""
-
-FOUND = """Throughput came as expected, 1.000 and 0.991 of the best. That ours has the shortest mean TTFT was wrong on
-both: it is far below that of every router that stands before all regions, but rules that leave a region only when it is
-full are quicker still, by a sixth and a quarter. Ours sent 23 % abroad on either, for less than the way there takes: a
-client's time, the way among it, counts as half of what reading costs an engine, and less the more requests run. After
-the look the rule was given a bound of what it learns (first tokens that read next to nothing are left out), and nothing
-else."""
-"""Findings of that one look."""
+LOOK = read_data("placement/held_out.yaml", Look)
 
 _TURNS = {
     "applications": 2,

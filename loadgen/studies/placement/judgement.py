@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadgen.figures import Figures
+from loadgen.pages.markdown import NOTHING
 from loadgen.studies import numbers as of
 from loadgen.studies.experiments import Experiment
 from loadgen.studies.numbers import Measure, Middle, median_of, ratio
@@ -66,6 +67,12 @@ class PointVerdict:
             found.append(f"mean TTFT {self.wait.median - 1:+.0%} of {self.quickest}")
         return found
 
+    @property
+    def said(self) -> str:
+        if not self.is_judged:
+            return NOTHING
+        return "; ".join(self.misses) or ("met, far better" if self.is_far_better else "met")
+
 
 def verdict(experiment: Experiment, point: str, runs_of: RunsOf) -> PointVerdict:
     ours = runs_of(experiment, point, OURS)
@@ -116,3 +123,10 @@ def goodput(experiment: Experiment, run: str, bound_s: float, runs_of: RunsOf) -
 
 def all_goodputs(experiment: Experiment, bound_s: float, runs_of: RunsOf) -> Mapping[str, float | None]:
     return {name: goodput(experiment, name, bound_s, runs_of) for name in experiment.run_names}
+
+
+def of_the_best(found: Mapping[str, float | None]) -> float | None:
+    """Goodput of the default as a share of the best baseline's; None without either."""
+    best = max((each or 0.0 for name, each in found.items() if name in BASELINES), default=0.0)
+    ours = found.get(OURS)
+    return ours / best if best and ours is not None else None

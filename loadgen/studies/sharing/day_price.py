@@ -15,6 +15,7 @@ from loadgen.report import RequestReport
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import World
+from loadgen.studies.data import read_data
 from loadgen.studies.rendering import render
 from loadgen.studies.sharing.worlds import StudySize
 
@@ -42,28 +43,7 @@ _ROUND_TRIPS: Final = (
     ("us-east-1", "ap-northeast-1", "149ms"),
     ("eu-west-1", "ap-northeast-1", "201ms"),
 )
-_POWER: Final = {"requests_per_replica": 16, "kilowatts": 0.9, "kilowatts_idle": 0.25}
-PRICES: Final[dict[str, Any]] = {
-    "version": 1,
-    "currency": "EUR",
-    "regions": {
-        "us-east-1": {"replica_hour": 4.0, "carbon_g_per_kwh": 380.0, **_POWER},
-        "eu-west-1": {"replica_hour": 4.4, "carbon_g_per_kwh": 290.0, **_POWER},
-        "ap-northeast-1": {
-            "replica_hour": 5.2,
-            "billing": "per_use",
-            "carbon_g_per_kwh": 450.0,
-            "hours": [{"days": "weekday", "from": "00:00", "until": "12:00", "replica_hour": 6.8}],
-            **_POWER,
-        },
-    },
-    "egress": {
-        "us-east-1": {"default": 0.09, "eu-west-1": 0.02},
-        "eu-west-1": {"default": 0.09, "us-east-1": 0.02},
-        "ap-northeast-1": {"default": 0.11},
-    },
-}
-"""Example prices, invented; no market has them."""
+PRICES: Final = read_data("sharing/prices.yaml", dict[str, Any])
 WORKLOADS: Final[dict[str, dict[str, Any]]] = {
     "chat": {"conversations": {"turns": {"median": 1.7, "sigma": 0.6, "minimum": 1, "maximum": 8}}},
     "trees": {"mixture": [{"workload": "thoughts", "weight": 1}, {"workload": "talk", "weight": 3}]},

@@ -1,47 +1,25 @@
-"""Section of Fig. 8: every system on every workload, and where SkyWalker is behind. Every sentence is derived from
-figures."""
+"""Plots of Fig. 8, and where SkyWalker is behind. Every sentence is derived from figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from loadgen.pages.drawing import Boxes, rows
-from loadgen.pages.markdown import bullets, listed, table
+from loadgen.pages.markdown import bullets, listed
 from loadgen.pages.templates import picture_file
-from loadgen.studies import numbers as of
-from loadgen.studies.numbers import Measure, measured, middle_box, number, percent, seconds_of, times
+from loadgen.studies.numbers import Measure, middle_box
 from loadgen.studies.skywalker.plan import SKYWALKER
 from loadgen.studies.skywalker.reader import SectionReader
 
 _SAME = 0.01
-_HEAD = ("system", "requests/s", "", "TTFT p50, s", "", "mean", "", "p90", "", "whole p50, s", "", "hits", "away",
-         "outstanding", "busiest / mean")  # fmt: skip
 
 
-def compared(reader: SectionReader, plots: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Title, plot and table of each workload; plots are added."""
+def compared(reader: SectionReader, plots: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Title and plot of each workload; plots are added."""
     for place, workload in enumerate(reader.workloads()):
         name = f"skywalker-fig8-{place}.svg"
         plots[name] = _plot(reader, workload)
-        yield workload, name, _table(reader, workload)
-
-
-def _table(reader: SectionReader, workload: str) -> str:
-    return table(_HEAD, [_row(reader, workload, system) for system in reader.plan.fig8.run_names])
-
-
-def _row(reader: SectionReader, workload: str, system: str) -> tuple[str, ...]:
-    runs = reader.system(workload, system)
-
-    def against(measure: Measure) -> str:
-        return "" if system == SKYWALKER else times(reader.compared(workload, system, SKYWALKER, measure))
-
-    cells = [number(measured(runs, of.THROUGHPUT)), against(of.THROUGHPUT)]
-    for measure in (of.TTFT_P50, of.TTFT_MEAN, of.TTFT_P90, of.ANSWER_P50):
-        cells += [seconds_of(measured(runs, measure)), against(measure)]
-    cells += [percent(measured(runs, of.HITS)), percent(measured(runs, of.FORWARDED))]
-    cells += [number(measured(runs, of.OUTSTANDING), 1), number(measured(runs, of.BUSIEST))]
-    return system, *cells
+        yield workload, name
 
 
 def _plot(reader: SectionReader, workload: str) -> str:

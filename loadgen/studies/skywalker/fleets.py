@@ -12,7 +12,7 @@ from loadgen.pages.drawing import Line, lines
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.pages.templates import picture_file
 from loadgen.studies import numbers as of
-from loadgen.studies.numbers import Middle, measured, median_of, number, percent, ratio, seconds_of, spread_times
+from loadgen.studies.numbers import Middle, median_of, ratio
 from loadgen.studies.skywalker.plan import (
     DAY_ALONE_FLEETS,
     DAY_FLEETS,
@@ -25,8 +25,6 @@ from loadgen.studies.skywalker.plan import (
 )
 from loadgen.studies.skywalker.reader import SectionReader
 
-_SKEWED_HEAD = ("replicas", SKYWALKER, REGION_LOCAL, "mesh over region-local", f"`{WORTH}` over region-local",
-                "TTFT p90, s", f"`{WORTH}`'s", "region-local's", "away")  # fmt: skip
 PAPER_OF_DAY = 0.405
 _P90_HEAD = tuple(f"P90 of TTFT, {region}, s" for region in REGIONS)
 
@@ -40,27 +38,8 @@ def skewed_plot(reader: SectionReader) -> str:
     return picture_file(lines("Throughput by replicas, skewed load", curves, "replicas", "requests a second"))
 
 
-def skewed_table(reader: SectionReader) -> str:
-    return table(_SKEWED_HEAD, [_skewed_row(reader, count) for count in SKEWED_FLEETS])
-
-
 def smallest(reader: SectionReader) -> list[str]:
     return [_smallest(reader, goal, run) for goal in (9, 12) for run in (SKYWALKER, WORTH)]
-
-
-def _skewed_row(reader: SectionReader, count: int) -> tuple[str, ...]:
-    mesh, worth, alone = (reader.skewed(count, run) for run in (SKYWALKER, WORTH, REGION_LOCAL))
-    return (
-        str(count),
-        number(measured(mesh, of.THROUGHPUT)),
-        number(measured(alone, of.THROUGHPUT)),
-        spread_times(skewed_gain(reader, count)),
-        spread_times(skewed_gain(reader, count, WORTH)),
-        seconds_of(measured(mesh, of.TTFT_P90)),
-        seconds_of(measured(worth, of.TTFT_P90)),
-        seconds_of(measured(alone, of.TTFT_P90)),
-        percent(measured(mesh, of.FORWARDED)),
-    )
 
 
 def _smallest(reader: SectionReader, goal: int, run: str) -> str:

@@ -45,6 +45,11 @@ class Judgement:
         return mean_ratio(self.gains)
 
     @property
+    def wait(self) -> float | None:
+        """Mean ratio of the waits; None where a workload has none because a system answered no request there."""
+        return mean_ratio(self.waits) if len(self.waits) == len(self.gains) else None
+
+    @property
     def better(self) -> int:
         return sum(each > 1 + SAME for each in self.gains)
 

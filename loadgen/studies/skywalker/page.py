@@ -8,18 +8,16 @@ from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementPolicy
 from loadgen.figures import Figures
 from loadgen.pages.markdown import listed
-from loadgen.studies import numbers as of
 from loadgen.studies.cells import Results
 from loadgen.studies.claims import CLOSE
 from loadgen.studies.rendering import render
-from loadgen.studies.skywalker import beyond, comparison, fleets, pushing, sensitivity
-from loadgen.studies.skywalker.judgement import MAY_LOSE, SAME
+from loadgen.studies.skywalker import comparison, fleets, pushing, sensitivity
+from loadgen.studies.skywalker.judgement import MAY_LOSE, SAME, judgement
 from loadgen.studies.skywalker.paper_claims import FLEETS_OF_CLAIM, claims
 from loadgen.studies.skywalker.plan import (
     AXES,
     PAPER_FLEETS,
     SKYWALKER,
-    VARIANT_WORDS,
     SkyWalkerEvaluation,
     worth_trials,
 )
@@ -55,7 +53,7 @@ def page_of(
     short = [claim for claim in made if claim.is_short]
     judged, reached = sum(not claim.is_input for claim in made), sum(claim.is_reached for claim in made)
     text = render(
-        "skywalker/page.j2", plan=plan, reader=reader, shown=shown, others=others, of=of, size=_size(plan),
+        "skywalker/page.j2", plan=plan, reader=reader, shown=shown, others=others, size=_size(plan),
         recorded=_recorded(plan), left_out=left_out, default_policy=PlacementPolicy.COST, worth_trials=worth_trials,
         played=[each.name for each in plan.experiments if each.name not in left_out],
         combinations=sum(len(each.points) * len(each.runs) for each in plan.experiments if each.name not in left_out),
@@ -63,12 +61,11 @@ def page_of(
         claims=made, rows_of_claims=[claim.cells() for claim in made], judged=judged,
         untold=judged - reached - len(short), short=short, close=CLOSE,
         paper_fleets=PAPER_FLEETS, skewed_fleets=FLEETS_OF_CLAIM, where_behind=comparison.where_behind,
-        compared=list(comparison.compared(reader, plots)) if shown("fig8") else [], pushing=pushing.pushing,
-        credit=pushing.credit, fleets=fleets, plot_names={slot: name for slot, (name, _, _) in _PLOTS.items()},
-        axes=AXES, axis_table=sensitivity.axis_table, choice=sensitivity.choice, workloads=sensitivity.tried_workloads,
-        same=SAME, may_lose=MAY_LOSE, defaults=sensitivity.defaults, rule_gain=sensitivity.rule_gain,
-        explore_rule=CoreConfig().placement.explore_rule, skywalker=SKYWALKER, variant_words=VARIANT_WORDS,
-        variants=beyond.variants, judged_rule=beyond.judged_rule, together=beyond.together,
+        compared=list(comparison.compared(reader, plots)) if shown("fig8") else [], pushing=pushing,
+        fleets=fleets, plot_names={slot: name for slot, (name, _, _) in _PLOTS.items()},
+        axes=AXES, choice=sensitivity.choice, workloads=sensitivity.tried_workloads,
+        same=SAME, may_lose=MAY_LOSE, defaults=sensitivity.defaults, judgement=judgement,
+        explore_rule=CoreConfig().placement.explore_rule, skywalker=SKYWALKER,
     )  # fmt: skip
     return {"skywalker.md": text, **plots}
 

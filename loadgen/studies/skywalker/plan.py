@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.studies.data import read_data
 from loadgen.studies.experiments import Changes, Experiment, Point
 from loadgen.studies.recordings import MOONCAKE, first_file
 
@@ -83,19 +84,6 @@ VARIANTS = (
     _skywalker(ALL_OF_THEM, {**WORTH_PLACEMENT, "remote_choice": "first_token"}),
 )
 """Nightside's own rules, each by itself, and two of them together; `first token` knows no minimum share."""
-
-VARIANT_WORDS = {
-    WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
-    " request that it has more weighs as much as the prefill of `explore_load`, 128 bytes of prompt. The paper follows"
-    " a match from half of the prompt on.",
-    CREDIT_ALONE: "(`in_band_credit: 4`) of the requests that were pushed since the last probe and have no first token,"
-    " those beyond the credit count as pending. So a fifth still goes to an engine, and a sixth waits.",
-    WORTH_AND_CREDIT: "what a region file has if it says `policy: prefix` and nothing else: `worth` and `credit`.",
-    FIRST_TOKEN: "(`remote_choice: first_token`) the region where round trip, queue, and prefill of what it was not"
-    " sent add up to least, at the rate that the first tokens of our own replicas tell.",
-    MIN_SHARE: "(`remote_prefix_min_share: 0.5`) below half a match the nearest region, not the one with the match.",
-    ALL_OF_THEM: f"`{WORTH}` and `{FIRST_TOKEN}` together.",
-}
 
 
 def worth_trials(workloads: str) -> str:
@@ -234,106 +222,7 @@ class SettingAxis:
     """Key of the default in a region file."""
 
 
-_ROUND_TRIPS = (
-    ("us-east-1", "eu-west-1", 70_000),
-    ("us-east-1", "ap-northeast-1", 149_000),
-    ("eu-west-1", "ap-northeast-1", 201_000),
-)
-"""Round trips in microseconds."""
-_NEXT_DOOR = 1_000
-"""Minimum round trip in microseconds: at less, another region would be nearer to clients than their own."""
-
-
-def _round_trips(factor: float) -> Changes:
-    return {
-        "round_trips": [[one, other, f"{max(_NEXT_DOOR, round(us * factor))}us"] for one, other, us in _ROUND_TRIPS]
-    }
-
-
-def _of_run(section: str, values: Sequence[tuple[str, Changes]]) -> tuple[tuple[str, Changes, Sections], ...]:
-    return tuple((value, {}, {section: changes}) for value, changes in values)
-
-
-AXES = (
-    SettingAxis(
-        "probe interval",
-        "100 ms",
-        tuple((f"{ms} ms", {"probe_interval": f"{ms}ms"}, {}) for ms in (25, 50, 100, 250, 1000)),
-        base="100 ms",
-        default="100 ms",
-        key="probes.interval",
-        chosen="Each halving doubles what probes cost engines and gateways.",
-    ),
-    SettingAxis(
-        "queue buffer τ",
-        "small",
-        _of_run("placement", [(str(tau), {"peer_queue_length_max": tau}) for tau in (0, 2, 10, 50)]),
-        base="10",
-        default="10",
-        key="placement.peer_queue_length_max",
-        chosen="It is what the paper's public branch has.",
-    ),
-    SettingAxis(
-        "explore below",
-        "50 %",
-        _of_run(
-            "placement",
-            [(f"{round(100 * share)} %", {"explore_below_share": share}) for share in (0.0, 0.1, 0.25, 0.5, 0.75)],
-        ),
-        base="50 %",
-        default="50 %",
-        key="placement.explore_below_share",
-        chosen="It counts where `explore_rule` is `share`, the paper's rule; under `worth`, the default beside this"
-        " policy, it decides only whether a sibling gateway in the region is followed, and there is none here. What"
-        " replaces it follows.",
-    ),
-    SettingAxis(
-        "load that a match is worth",
-        "–",
-        _of_run(
-            "placement",
-            [(f"{size} B", {**WORTH_PLACEMENT, "explore_load": f"{size}B"}) for size in (32, 64, 128, 256, 512)],
-        ),
-        base="128 B",
-        default="128 B",
-        key="placement.explore_load",
-        chosen="It counts only where `explore_rule` is `worth`, as in all of these runs, and comes from"
-        f" {worth_trials('the workloads of [Beyond the paper](#beyond-the-paper)')}.",
-    ),
-    SettingAxis(
-        "in-band credit",
-        "off",
-        _of_run(
-            "pushing",
-            [
-                ("off" if credit is None else str(credit), {"in_band_credit": credit})
-                for credit in (None, 1, 2, 4, 8, 16)
-            ],
-        ),
-        base="off",
-        default="4",
-        key="pushing.in_band_credit",
-    ),
-    SettingAxis(
-        "round trips",
-        "× 1",
-        tuple((f"× {factor:g}", _round_trips(factor), {}) for factor in (0, 0.5, 1, 2, 4)),
-        base="× 1",
-        default=None,
-        chosen="× 0 stands for 1 ms, the least.",
-    ),
-    SettingAxis(
-        "index bound",
-        "2²⁴ characters",
-        _of_run(
-            "placement", [(size, {"prefix_index_max": size}) for size in ("16KiB", "64KiB", "256KiB", "1MiB", "64MiB")]
-        ),
-        base="64MiB",
-        default="64MiB",
-        key="placement.prefix_index_max",
-        chosen="A smaller one would do for fleets and minutes as few as these.",
-    ),
-)
+AXES = read_data("skywalker/axes.yaml", tuple[SettingAxis, ...])
 UNSEEN = (
     Point("conversations as by default, skewed, 4/4/4", "skewed_day.yaml"),
     Point("all with one prompt of 2,000 words, skewed, 4/4/4", "skewed_day.yaml",

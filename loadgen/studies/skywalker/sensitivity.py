@@ -6,17 +6,9 @@ from collections.abc import Mapping
 
 from loadgen.pages.markdown import NOTHING, table
 from loadgen.studies import numbers as of
-from loadgen.studies.numbers import Measure, mean_ratio, quotient, ratio, times
-from loadgen.studies.skywalker.judgement import SAME, judgement
-from loadgen.studies.skywalker.plan import (
-    AXES,
-    CREDIT_ALONE,
-    SKYWALKER,
-    WORTH,
-    WORTH_AND_CREDIT,
-    SettingAxis,
-    worth_trials,
-)
+from loadgen.studies.numbers import Measure, mean_ratio, quotient, ratio
+from loadgen.studies.skywalker.judgement import SAME
+from loadgen.studies.skywalker.plan import AXES, SKYWALKER, SettingAxis
 from loadgen.studies.skywalker.reader import SectionReader
 
 
@@ -47,40 +39,8 @@ def _times(share: float | None, digits: int) -> str:
     return NOTHING if share is None else f"× {share:.{digits}f}"
 
 
-def rule_gain(reader: SectionReader) -> str:
-    """Sentence on the gain of Nightside's rule on all workloads, beside the other defaults, for which a default is
-    chosen."""
-    found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
-    if not (found.throughputs and alone.throughputs):
-        return "What that gives was not played."
-    return (
-        f"Beside the other defaults of this policy, which differ from the paper's in the credit alone, it gives"
-        f" × {found.gain:.3f} of the throughput that the paper's rule gives there, on {len(found.gains)} workloads"
-        f" (medians of the seeds from"
-        f" × {min(found.gains):.3f} to × {max(found.gains):.3f}), more than {SAME:.0%} better on {found.better} and"
-        f" worse on {found.worse}: these runs are {found.verdict('for it', 'not for it')}. Without the credit it gives"
-        f" × {alone.gain:.3f}, better on {alone.better} and worse on {alone.worse}:"
-        f" {alone.verdict('for it', 'not for it')}. Its one constant, `explore_load`, comes from"
-        f" {worth_trials('these workloads')}, which prove nothing by themselves; the others were not used for it."
-    )
-
-
 def tried_workloads(reader: SectionReader, axis: SettingAxis) -> list[str]:
     return [point.name for point in reader.plan.sensitivity[axis.name, axis.base].points]
-
-
-def axis_table(reader: SectionReader, axis: SettingAxis) -> str:
-    workloads = tried_workloads(reader, axis)
-    rows = []
-    for value, _, _ in axis.values:
-        cells = []
-        for workload in workloads:
-            runs = reader.axis(axis, value, workload, SKYWALKER)
-            base = reader.axis(axis, axis.base, workload, SKYWALKER)
-            cells += [times(ratio(runs, base, of.THROUGHPUT), 3), times(ratio(runs, base, of.TTFT_MEAN))]
-        rows.append((f"{value} (base)" if value == axis.base else value, *cells))
-    head = [cell for workload in workloads for cell in (f"{workload}: throughput", "mean TTFT")]
-    return table((axis.name, *head), rows)
 
 
 def choice(reader: SectionReader, axis: SettingAxis) -> str:

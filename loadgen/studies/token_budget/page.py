@@ -50,7 +50,8 @@ def page_of(reader: FigureReader, elsewhere: Mapping[str, str]) -> dict[str, str
         lacking=f" Not found, and left out: {listed(missing)}." if missing else "", workloads=WORKLOADS,
         plot=_PLOT, grid=[in_k(math.log2(each)) for each in paper.GRID], table_5=_table_5(),
         split_of=_split_of, parts=_parts, limits=_limits, throughputs=_throughputs, musd=_musd,
-        earlier_share=EARLIER_SHARE, tuned=_tuned(reader), whole_days=_whole_days(reader),
+        earlier_share=EARLIER_SHARE, tuned=_tuned(reader), forwarded=_forwarded,
+        seat_countings=[str(each) for each in SeatCounting],
     )  # fmt: skip
     return {NAME: text, _PLOT: _figure_6(reader)}
 
@@ -142,22 +143,8 @@ def _good(reader: FigureReader, load: str, condition: str, threshold: int) -> li
     ]
 
 
-def _whole_days(reader: FigureReader) -> str:
-    rows = []
-    for seats in SeatCounting:
-        found = {
-            (design, routing): reader.of("day", str(seats), design, routing)
-            for design in days.DESIGNS
-            for routing in days.ROUTINGS
-        }
-        base = next(iter(found.values()))["instances"]
-        rows += [_day(f"{seats}: {design}, {routing}", each, base) for (design, routing), each in found.items()]
-    return table(("", "instances", "by region", "saved", "forwarded"), rows)
-
-
-def _day(title: str, found: Figures, base: int) -> tuple[str, ...]:
+def _forwarded(found: Figures) -> float:
+    """Share of the requests of a day, of all pools together."""
     pools: dict[str, Any] = found["pools"]
-    regions = "; ".join(f"{name} {' + '.join(map(str, each['by_region']))}" for name, each in pools.items())
     requests = sum(each["requests"] for each in pools.values())
-    forwarded = sum(each["forwarded_share"] * each["requests"] for each in pools.values()) / requests
-    return title, f"{found['instances']}", regions, f"{1 - found['instances'] / base:.1%}", f"{forwarded:.1%}"
+    return float(sum(each["forwarded_share"] * each["requests"] for each in pools.values()) / requests)

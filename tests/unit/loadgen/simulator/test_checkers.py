@@ -46,9 +46,9 @@ from gateway.core.vocabulary import (
     replica_target,
 )
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.asks import ClientRequest
 from loadgen.simulator.chaos import chaos_scenario
 from loadgen.simulator.checkers import Broken, InvariantWatch
+from loadgen.simulator.client_requests import ClientRequest
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.prompts import empty_prompt
 from loadgen.simulator.world import World

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from loadgen.studies.data import Look
 from loadgen.studies.main import STUDIES, results
 
 
@@ -38,8 +39,8 @@ def test_wrong_use_ends_with_2_and_writes_nothing(
     arguments: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for study in ("placement", "balanceroute"):
-        monkeypatch.setattr(f"loadgen.studies.{study}.command.EXPECTED", "")
+    for looked_at in ("placement.command.LOOK", "balanceroute.command.ASIDE"):
+        monkeypatch.setattr(f"loadgen.studies.{looked_at}", Look("", ""))
     done = CliRunner().invoke(results, arguments.split())
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert complaint in " ".join(done.output.split())

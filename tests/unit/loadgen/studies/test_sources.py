@@ -23,12 +23,14 @@ def test_the_code_of_a_cell_is_whatever_playing_it_imports() -> None:
 
 
 def test_the_version_follows_what_is_imported_however_far_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    files = {"a.py": "from b import c", "b/__init__.py": "", "b/c.py": "def f():\n    import d", "d.py": "", "e.py": ""}
+    for folder in ("b", "f"):
+        (tmp_path / folder).mkdir()
+    files = {"a.py": "from b import c", "b/__init__.py": "", "b/c.py": "def f():\n    import d", "d.py": "", "e.py": "",
+             "b/data.yaml": "", "f/data.yaml": ""}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     before = version_of("a", tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n# changed\n")
-        assert (version_of("a", tmp_path) == before) == (name == "e.py"), name
+        assert (version_of("a", tmp_path) == before) == (name in ("e.py", "f/data.yaml")), name
         (tmp_path / name).write_text(text)
