@@ -49,6 +49,7 @@ _STANDINGS: dict[str, str] = {
     Standing.KV_FULL: "had a KV cache fuller than a prefill worker's may be",
     Standing.DECODE_FULL: "had no decode slot in its pool for what it would read",
     Standing.TOO_SHORT: "had no pool that takes so long a request",
+    Standing.OTHER_IDENTITY: "served another model under the same name",
     Standing.QUEUE: "had a queue that was too long",
     Standing.BUSY: "had no free replica",
 }

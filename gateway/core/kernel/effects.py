@@ -12,6 +12,7 @@ from gateway.core.vocabulary import (
     Hops,
     LegRole,
     LoadReport,
+    NeededIdentity,
     Outcome,
     PoolName,
     RefusalReason,
@@ -60,6 +61,8 @@ class StartLeg(Struct):
     answer."""
     resumes_left: Resumes | None = None
     """Resumptions that a peer may still make, where the answer may break there."""
+    identity: NeededIdentity | None = None
+    """Identity of the model that the request is bound to, for a peer; None: to none."""
     yields: bool = True
     """False for a peer if the request has waited so long that it is served as interactive, there too."""
 

@@ -156,6 +156,8 @@ class LegEnded(Struct, frozen=True):
     """False: the target never saw the request, since no connection to it was made."""
     resumes_used: Resumes | None = None
     """Resumptions made at the peer. None: the peer does not say."""
+    identity: str = ""
+    """Identity of the model that began a broken answer at a peer, as the peer tells it; empty: not known."""
 
 
 class TimePassed(Struct, frozen=True):
