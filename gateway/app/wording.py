@@ -89,6 +89,8 @@ def sentence(request: ExplainedRequest) -> str:
     words = [_attempt_before(each) for each in before]
     words.append(f"{_where(request, last)} because {because(last)}.")
     words += filter(None, (each.sentence(last) for each in WORDS))
+    if request.identity_mismatch:
+        words.append(f"After a failure it was kept from other models of the same name: {request.identity_mismatch}.")
     if request.shadow is not None:
         words.append(f"Had overflow been on, it would have gone to {_region(request.shadow)}.")
     return " ".join(words)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gateway.config.names import PROMPT_BLOCKS_MAX, is_model_identity
@@ -581,6 +581,7 @@ def _bounded(explained: ExplainedRequest) -> ExplainedRequest:
         ),
         refusals=tuple(replace(each, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals),
         detail=explained.detail[:TEXT_LENGTH_MAX],
+        identity_mismatch=(explained.identity_mismatch or "")[:TEXT_LENGTH_MAX] or UNSET,
     )
 
 
@@ -602,6 +603,7 @@ def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
     for what in ("origin", "outcome", "replica", "ran_in"):
         _label(getattr(explained, what), what)
     read_text(explained.detail, "detail")
+    read_text(explained.identity_mismatch or "", "identity_mismatch")
     for refusal in explained.refusals:
         _label(refusal.reason, "reason")
         read_text(refusal.detail, "detail")
