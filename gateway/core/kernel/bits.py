@@ -78,6 +78,10 @@ class LoadLevels:
         """Sum of the loads of the slots in the mask."""
         return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items()])
 
+    def total_above_zero(self, mask: int) -> int:
+        """Sum of those loads of the slots in the mask that are positive."""
+        return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items() if load > 0])
+
     def at_zero(self, mask: int) -> int:
         return self._mask_at.get(0, 0) & mask
 

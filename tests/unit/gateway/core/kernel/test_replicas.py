@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PushingConfig, PushingMode
-from gateway.core.kernel.replicas import Replicas
+from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.timers import Timers
 from gateway.core.vocabulary import LegResult, ModelName, ReplicaId, ReplicaObservation, RequestId, Standing
 from tests.support.core import ANYWHERE, AP, EU, MODEL, SECOND, US, replica_spec, rule
@@ -186,6 +186,58 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
 def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
     """State that a refresh of the first replica may change."""
     return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)
+
+
+FLEET = ("r0", "r1", "r2")
+CHANGES = st.tuples(
+    st.sampled_from(["probe", "start", "first_token", "assign", *LegResult]),
+    st.sampled_from(FLEET),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.sampled_from([0, 4]),
+    st.integers(1, 7),
+)
+
+
+ANSWERED = [("probe", "r0", 1, 0, 4, 7), ("start", "r0", 0, 0, 0, 7), ("first_token", "r0", 0, 0, 0, 7)]
+
+
+@given(st.lists(CHANGES, max_size=40))
+@example([*ANSWERED, (LegResult.COMPLETED, "r0", 0, 0, 0, 7)])
+@example([*ANSWERED, ("assign", "r0", 0, 0, 0, 7), (LegResult.COMPLETED, "r0", 0, 0, 0, 7)])
+def test_sums_of_room_and_of_releases_are_those_of_the_replicas_themselves(
+    steps: list[tuple[str, str, int, int, int, int]],
+) -> None:
+    some = replicas(count=3)
+    ours: dict[str, list[tuple[ReplicaState, tuple[RequestId, int, int]]]] = {name: [] for name in FLEET}
+    for number, (what, name, running, waiting, slots, mask) in enumerate(steps):
+        now_ns = (number + 1) * SECOND
+        state = some.get(name)
+        if what == "assign":
+            kept = FLEET if state is None else [each for each in FLEET if each != name]
+            some.assign([replica_spec(each) for each in kept], now_ns)
+        elif what == "probe":
+            some.observe(ReplicaObservation(ReplicaId(name), now_ns, True, running, waiting, slots=slots), now_ns)
+        elif what == "start" and state is not None:
+            ours[name].append((state, (RequestId(f"{number}"), 1, 1)))
+            some.started(*ours[name][-1], now_ns)
+        elif ours[name] and what == "first_token":
+            some.first_token(*ours[name][-1], now_ns)
+        elif ours[name] and isinstance(what, LegResult):
+            some.ended(*ours[name].pop(), LegResult(what), now_ns, (waiting + 1) * SECOND)
+        assert some.room_of(mask) == room_by_hand(some, mask)
+        assert some.release_ns_of(mask) == release_ns_by_hand(some, mask)
+
+
+def room_by_hand(some: Replicas, mask: int) -> int:
+    rooms = [state.room for state in some if 1 << state.slot & mask]
+    return sum(room for room in rooms if room > 0) or sum(rooms)
+
+
+def release_ns_by_hand(some: Replicas, mask: int) -> int:
+    taking = [state for state in some if 1 << state.slot & mask & some.pushable]
+    per_ns = sum(1 / each for state in sorted(taking, key=lambda each: each.slot) if (each := state.slots.release_ns()))
+    return round(1 / per_ns) if per_ns else 0
 
 
 def test_a_replica_stays_who_it_is_when_only_the_source_of_its_place_changes() -> None:
