@@ -100,6 +100,7 @@ COMPILED = (
     "gateway/core/kernel/request_class.py",
     "gateway/core/kernel/requests.py",
     "gateway/core/kernel/retries.py",
+    "gateway/core/kernel/rooms.py",
     "gateway/core/kernel/slots.py",
     "gateway/core/kernel/spare_capacity.py",
     "gateway/core/kernel/state.py",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
 from gateway.core.kernel.config import KernelConfig, PushingMode
 from gateway.core.kernel.replica_groups import ReplicaGroups
+from gateway.core.kernel.rooms import ReplicaRooms
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState
 from gateway.core.kernel.timers import TimerKind, Timers
@@ -133,12 +134,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Changes with every change of a load."""
         self.changed = 0
         """Mask of the replicas with any change since a reader last reset this to 0."""
-        self._rooms = LoadLevels()
-        """Replicas by their room, apart from those of `_uncounted`."""
-        self._releases: dict[int, float] = {}
-        """Requests that leave each replica per nanosecond while its slots are taken, by slot; 0: not known."""
-        self._uncounted = 0
-        """Mask of the replicas with any change since their room and releases were last counted."""
+        self.rooms = ReplicaRooms(self._by_slot)
 
     @property
     def available(self) -> int:
@@ -175,7 +171,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         joined, left = self._own(wanted)
         for state in joined:
             self._levels.put(state.slot, 0)
-            self._uncounted |= 1 << state.slot
+            self.rooms.changed |= 1 << state.slot
             state.assigned_ns = now_ns
             if not is_first_assignment:
                 state.ramp.start(now_ns)
@@ -198,7 +194,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             state.answered_ns = observation.sampled_ns
         state.detail = observation.detail
         self.changed |= 1 << state.slot
-        self._uncounted |= 1 << state.slot
+        self.rooms.changed |= 1 << state.slot
         waiting = observation.waiting
         if state.spec.role is ReplicaRole.PREFILL:
             waiting -= observation.deferred
@@ -243,7 +239,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         has_failed_elsewhere: bool = False,
     ) -> None:
         self.changed |= 1 << state.slot
-        self._uncounted |= 1 << state.slot
+        self.rooms.changed |= 1 << state.slot
         if result is LegResult.COMPLETED:
             state.slots.ended(took_ns)
         self.loads_version += 1
@@ -400,39 +396,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             load=sum(state.load for state in states),
             backlog_bytes=min(state.backlog_bytes for state in states),
             free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
-            room=self.room_of(members & taking),
-            release_ns=self.release_ns_of(members),
+            room=self.rooms.total(members & taking),
+            release_ns=self.rooms.release_ns(members & self.pushable),
         )
 
-    def room_of(self, mask: int) -> int:
-        """Requests that replicas of the mask could begin at once; negative: none can begin one, and this many requests
-        wait in their engines for a slot."""
-        if self._uncounted:
-            self._count()
-        return self._rooms.total_above_zero(mask) or self._rooms.total(mask)
-
-    def release_ns_of(self, mask: int) -> int:
-        """Mean time between two requests leaving the pushable replicas of the mask while all of their slots are taken;
-        0: not known."""
-        if self._uncounted:
-            self._count()
-        releases = self._releases
-        per_ns = sum([releases[slot] for slot in slots_of(mask & self.pushable)])
-        return round(1 / per_ns) if per_ns else 0
-
     # Internals
-
-    def _count(self) -> None:
-        """Count room and releases of the replicas that changed since the last count. A count after each change would
-        cost every request; few ask for the sums."""
-        for slot in slots_of(self._uncounted):
-            state = self._by_slot.get(slot)
-            if state is None:
-                continue  # the last change was the end of a leg, after the replica had left
-            self._rooms.put(slot, state.room)
-            release_ns = state.slots.release_ns()
-            self._releases[slot] = 1 / release_ns if release_ns else 0.0
-        self._uncounted = 0
 
     def _make(self, spec: ReplicaSpec, slot: int) -> ReplicaState:
         state = ReplicaState(self, spec, slot, self._config)
@@ -442,16 +410,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _drop(self, state: ReplicaState) -> None:
         super()._drop(state)
         self._levels.remove(state.slot)
-        self._rooms.remove(state.slot)
-        self._releases.pop(state.slot, None)
-        self._uncounted &= ~(1 << state.slot)
+        self.rooms.remove(state.slot)
         self.reachable &= ~(1 << state.slot)
         self.open &= ~(1 << state.slot)
         self.pushable &= ~(1 << state.slot)
 
     def _note_change(self, state: ReplicaState) -> None:
         self.changed |= 1 << state.slot
-        self._uncounted |= 1 << state.slot
+        self.rooms.changed |= 1 << state.slot
         self.loads_version += 1
 
     def _note_standing(self, state: ReplicaState) -> None:

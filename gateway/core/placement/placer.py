@@ -248,8 +248,10 @@ class Placer:
         """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it),
         and the largest place that its origin may count on (`Peers.ahead_max`)."""
         eligible = self._eligibility.eligible_replicas(request_class)
-        position = queue_length + 1 - self._replicas.room_of(eligible & self.taking)
-        return position, self._peers.ahead_max(origin, self._replicas.release_ns_of(eligible))
+        position = queue_length + 1 - self._replicas.rooms.total(eligible & self.taking)
+        return position, self._peers.ahead_max(
+            origin, self._replicas.rooms.release_ns(eligible & self._replicas.pushable)
+        )
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
         """Return true if the pinned target is still known and the residency rule allows it."""

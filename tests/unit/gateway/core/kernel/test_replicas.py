@@ -225,8 +225,8 @@ def test_sums_of_room_and_of_releases_are_those_of_the_replicas_themselves(
             some.first_token(*ours[name][-1], now_ns)
         elif ours[name] and isinstance(what, LegResult):
             some.ended(*ours[name].pop(), LegResult(what), now_ns, (waiting + 1) * SECOND)
-        assert some.room_of(mask) == room_by_hand(some, mask)
-        assert some.release_ns_of(mask) == release_ns_by_hand(some, mask)
+        assert some.rooms.total(mask) == room_by_hand(some, mask)
+        assert some.rooms.release_ns(mask & some.pushable) == release_ns_by_hand(some, mask)
 
 
 def room_by_hand(some: Replicas, mask: int) -> int:

@@ -1,0 +1,65 @@
+"""Sums of the room of replicas: how many requests a set of them could begin at once, and how soon one of their slots
+becomes free.
+
+A replica is counted again when a sum is asked for after a change, not at each change: every request changes one
+replica, and few ask for a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.core.kernel.bits import LoadLevels, slots_of
+from gateway.core.kernel.slots import EngineSlots
+
+
+class _Replica(Protocol):
+    slots: EngineSlots
+
+    @property
+    def room(self) -> int: ...
+
+
+class ReplicaRooms:
+    """Room of each replica as last counted."""
+
+    def __init__(self, replicas: Mapping[int, _Replica]) -> None:
+        self._replicas = replicas
+        """Replicas by slot."""
+        self._rooms = LoadLevels()
+        self._releases: dict[int, float] = {}
+        """Requests that leave each replica per nanosecond while its slots are taken, by slot; 0: not known."""
+        self.changed = 0
+        """Mask of the replicas with any change since they were last counted."""
+
+    def remove(self, slot: int) -> None:
+        self._rooms.remove(slot)
+        self._releases.pop(slot, None)
+        self.changed &= ~(1 << slot)
+
+    def total(self, mask: int) -> int:
+        """Requests that replicas of the mask could begin at once; negative: none can begin one, and this many requests
+        wait in their engines for a slot."""
+        if self.changed:
+            self._count()
+        return self._rooms.total_above_zero(mask) or self._rooms.total(mask)
+
+    def release_ns(self, mask: int) -> int:
+        """Mean time between two requests leaving the replicas of the mask while all of their slots are taken; 0: not
+        known."""
+        if self.changed:
+            self._count()
+        releases = self._releases
+        per_ns = sum([releases[slot] for slot in slots_of(mask)])
+        return round(1 / per_ns) if per_ns else 0
+
+    def _count(self) -> None:
+        for slot in slots_of(self.changed):
+            replica = self._replicas.get(slot)
+            if replica is None:
+                continue  # the last change was the end of a leg, after the replica had left
+            self._rooms.put(slot, replica.room)
+            release_ns = replica.slots.release_ns()
+            self._releases[slot] = 1 / release_ns if release_ns else 0.0
+        self.changed = 0
