@@ -174,8 +174,8 @@ class EngineLeg:
         "_extras",
         "_has_head",
         "_is_over",
+        "_identity",
         "_listener",
-        "_model",
         "_order",
         "_timer",
         "exchange",
@@ -195,7 +195,7 @@ class EngineLeg:
         self._client = client
         self._endpoint = endpoint
         self._order = order
-        self._model = model
+        self._identity = endpoint.identities.get(model, "")
         self._extras = extras
         """Members of the answer that this gateway asks the engine for."""
         self._listener = listener
@@ -233,14 +233,7 @@ class EngineLeg:
         exchange.take = self._listener.on_data
         self._listener.on_head(
             LegHead(
-                status,
-                headers,
-                endpoint.ran_at,
-                order.attempt,
-                order.leg,
-                self._extras,
-                side_channel,
-                endpoint.identities.get(self._model, ""),
+                status, headers, endpoint.ran_at, order.attempt, order.leg, self._extras, side_channel, self._identity
             )
         )
 
