@@ -253,6 +253,13 @@ GATEWAY = (
         "Update the older of the two gateways if their versions differ; otherwise report it as a defect.",
     ),
     LogEvent(
+        "model_identity_mismatch",
+        ("warning",),
+        ("request_id", "model", "reason"),
+        "A request that went on after a failure was kept from targets that serve another model under the same name.",
+        "Give all engines of the name one revision, quantization and chat template, or two names.",
+    ),
+    LogEvent(
         "model_list_query_failed",
         ("warning",),
         ("engine", "reason"),

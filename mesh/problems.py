@@ -25,6 +25,7 @@ class Runbook(StrEnum):
     REPLICA_FAILS = "NightsideReplicaFails"
     PEER_UNUSABLE = "NightsidePeerUnusable"
     POLICY_CLOSED = "NightsidePolicyClosed"
+    MODEL_IDENTITY_MISMATCH = "NightsideModelIdentityMismatch"
     CERTIFICATE_EXPIRES = "NightsideCertificateExpires"
     CERTIFICATE_EXPIRES_SOON = "NightsideCertificateExpiresSoon"
     JOURNAL_STOPPED = "NightsideJournalStopped"

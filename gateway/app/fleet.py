@@ -77,7 +77,13 @@ class ReplicaFleet:
             self.endpoints, clock, config.probes, submit, on_restart, on_adopted=self._adoptions.looked_at
         )
         self._models = ModelWatcher(
-            self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
+            self.endpoints,
+            clock,
+            config.probes,
+            self._assignments.listed,
+            self._assignments.identified,
+            log=log,
+            on_restart=on_restart,
         )
         self._bootstraps = BootstrapWatcher(self.endpoints, clock, config.probes, log=log, on_restart=on_restart)
         self._discovery = Discovery(map(self._source, _found_by(config)), self._take_in)

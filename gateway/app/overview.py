@@ -173,6 +173,7 @@ class GatewayOverview:
             "pool": state.spec.pool,
             "role": state.spec.role,
             "models": list(state.spec.models[:8]),
+            "identities": list(dict.fromkeys(filter(None, map(state.spec.identity_of, state.spec.models[:8])))),
             "health": _REPLICAS[condition_of(state)],
             "standing": state.standing,
             "detail": state.detail,

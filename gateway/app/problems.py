@@ -42,6 +42,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     in_flight: int
     probe_age_ms: float | None
     held: int = 0
+    identities: dict[str, str] = {}
+    """Known identity of each model."""
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ def problems(seen: Status) -> Iterator[Problem]:
         runbook = "" if seen.draining else Runbook.NOT_READY
         yield Problem(f"not ready: {seen.not_ready_reason}", "not_ready", runbook=runbook)
     yield from _of_replicas(seen.replicas)
+    yield from _of_identities(seen.replicas)
     for view in seen.views:
         yield from view.grave_problems()
     if seen.policy.closed_reason and seen.peers:
@@ -154,6 +157,19 @@ def _of_replicas(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
             runbook = Runbook.REPLICA_DOWN if each.standing in _DOWN else Runbook.REPLICA_FAILS
             text = f"replica {each.id} is {each.standing}{because(each.detail)}"
             yield Problem(text, "replica_unusable", each.id, runbook)
+
+
+def _of_identities(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
+    """Models that engines serve with different identities: none of them takes over a broken answer of another."""
+    found: dict[str, dict[str, str]] = {}
+    for each in replicas:
+        for model, identity in each.identities.items():
+            found.setdefault(model, {}).setdefault(identity, each.id)
+    for model, told in found.items():
+        if len(told) > 1:
+            named = ", ".join(f"{identity} ({replica_id})" for identity, replica_id in told.items())
+            text = f"{model} is not the same model everywhere: {named}"
+            yield Problem(text, "model_identities_differ", model, Runbook.MODEL_IDENTITY_MISMATCH)
 
 
 def _of_control(control: ControlView) -> Iterator[Problem]:

@@ -49,6 +49,7 @@ _STANDINGS: dict[str, str] = {
     Standing.KV_FULL: "had a KV cache fuller than a prefill worker's may be",
     Standing.DECODE_FULL: "had no decode slot in its pool for what it would read",
     Standing.TOO_SHORT: "had no pool that takes so long a request",
+    Standing.OTHER_IDENTITY: "served another model under the same name",
     Standing.QUEUE: "had a queue that was too long",
     Standing.BUSY: "had no free replica",
 }
@@ -88,6 +89,8 @@ def sentence(request: ExplainedRequest) -> str:
     words = [_attempt_before(each) for each in before]
     words.append(f"{_where(request, last)} because {because(last)}.")
     words += filter(None, (each.sentence(last) for each in WORDS))
+    if request.identity_mismatch:
+        words.append(f"After a failure it was kept from other models of the same name: {request.identity_mismatch}.")
     if request.shadow is not None:
         words.append(f"Had overflow been on, it would have gone to {_region(request.shadow)}.")
     return " ".join(words)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainSerializer, Strict, ValidatorFunctionWrapHandler, WrapValidator
 
-from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX
+from gateway.core.vocabulary import IDENTITY_BYTES_MAX, MODEL_NAME_LENGTH_MAX
 
 PROMPT_BLOCKS_MAX = 2**20
 AUTO_MODELS: tuple[str, ...] = ()
@@ -19,6 +19,17 @@ _DNS_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 def is_model_name(text: str) -> bool:
     return text.isprintable() and " " not in text and 0 < len(text) <= MODEL_NAME_LENGTH_MAX
+
+
+def is_model_identity(text: str) -> bool:
+    """Return whether the text may be an identity of a model; empty: the identity is not known."""
+    return text.isprintable() and len(text.encode(errors="surrogatepass")) <= IDENTITY_BYTES_MAX
+
+
+def _check_model_identity(text: str) -> str:
+    if not text or not is_model_identity(text):
+        raise ValueError(f"an identity is 1 to {IDENTITY_BYTES_MAX} bytes of printable text")
+    return text
 
 
 def _check_model_name(text: str) -> str:
@@ -59,6 +70,7 @@ def _check_side_channel_host(text: str) -> str:
         return _check_dns_name(text)
 
 
+ModelIdentity = Annotated[str, Strict(), AfterValidator(_check_model_identity)]
 Model = Annotated[str, Strict(), AfterValidator(_check_model_name)]
 Url = Annotated[str, Strict(), AfterValidator(_check_engine_url)]
 SideChannelHost = Annotated[str, Strict(), AfterValidator(_check_side_channel_host)]

@@ -8,6 +8,7 @@ from typing import ClassVar, Generic, Self
 from msgspec import Struct
 from pydantic import StrictBool, model_validator
 
+from gateway.config.names import ModelIdentity
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
 from gateway.features.sections import POOL_CHECKS, PoolSections
@@ -49,6 +50,8 @@ class PoolFile(_PoolKeys[PoolSections]):
     """Time for which a prefill worker keeps a KV cache that no decode worker has fetched."""
     resumes: StrictBool = True
     """Resume broken answers of this pool elsewhere, and those of other pools here."""
+    identity: ModelIdentity | None = None
+    """Identity of the models of each replica in the pool that declares none. None: the engines' own word."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -107,6 +110,7 @@ class PoolMember(Struct, frozen=True):
     dialect: Dialect
     region: str
     models: frozenset[str]
+    identity: str | None = None
 
 
 def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember]) -> Iterator[FileFault]:
@@ -114,6 +118,7 @@ def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember
     places: dict[PoolName, str] = {}
     models: dict[PoolName, frozenset[str]] = {}
     roles: dict[PoolName, set[ReplicaRole]] = {}
+    identities: dict[PoolName, str | None] = {}
     for member in members:
         spec = pools.get(member.pool, PoolSpec(member.pool))
         yield from _member_faults(member, spec)
@@ -125,6 +130,10 @@ def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember
         if models.setdefault(member.pool, member.models) != member.models:
             yield FileFault(
                 f"{member.path}.models", f"all of the disaggregated pool {member.pool} serve the same models"
+            )
+        if identities.setdefault(member.pool, member.identity) != member.identity:
+            yield FileFault(
+                f"{member.path}.identity", f"all of the disaggregated pool {member.pool} have the same identity"
             )
     for index, (name, spec) in enumerate(pools.items()):
         missing = {ReplicaRole.PREFILL, ReplicaRole.DECODE} - roles.get(name, set())

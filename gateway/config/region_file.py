@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
 from gateway.config.kubernetes import Namespace, Network, PortName, Selector, as_network, cluster_around
-from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, SideChannelHost, Url
+from gateway.config.names import AUTO_MODELS, DnsName, Model, ModelIdentity, Models, SideChannelHost, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import PoolFile, PoolMember
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
@@ -109,6 +109,9 @@ class _EngineFile(FileModel):
     jurisdiction: Id | None = None
     """Jurisdiction of the region in which the engine runs; written together with `region`. None: the gateway's
     jurisdiction."""
+    identity: ModelIdentity | None = None
+    """Identity of the models: text that is equal for engines with the same revision, quantization and chat template,
+    and different for all others. None: that of the pool, else `root` of each model in the engine's /v1/models."""
     slots: Annotated[int, Strict(), Field(ge=1, le=_SLOTS_MAX)] | None = None
     """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
     reports, or learnt from the load at which requests first wait in it."""
@@ -167,7 +170,9 @@ class _EngineFile(FileModel):
 
     def as_member(self, path: str, home: str) -> PoolMember:
         models = frozenset((*self.models, *self.adapters))
-        return PoolMember(path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models)
+        return PoolMember(
+            path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models, self.identity
+        )
 
     def files(self) -> Iterator[Path]:
         """Files of its secrets and certificates."""
@@ -194,6 +199,7 @@ class _EngineFile(FileModel):
             group=(self.group or self.id) if self.role is ReplicaRole.DECODE else "",
             appends=self.dialect in APPENDING_DIALECTS,
             slots=self.slots or 0,
+            identity=self.identity or ("" if isinstance(self.pool, str) else self.pool.identity or ""),
         )
         return ReplicaConfig(
             spec,
@@ -488,11 +494,17 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             policy_file=self.policy,
             pools=tuple(self.pool_specs().values()),
             replicas=tuple(
-                replica for each in self.replicas for replica in each.as_configs(home, sections.probes, connectors)
+                _identified(replica, pools)
+                for each in self.replicas
+                for replica in each.as_configs(home, sections.probes, connectors)
             ),
-            dns_replicas=tuple(each.as_config(home, sections.probes, connectors) for each in self.dns_replicas),
+            dns_replicas=tuple(
+                replace(found, template=_identified(found.template, pools))
+                for found in (each.as_config(home, sections.probes, connectors) for each in self.dns_replicas)
+            ),
             kubernetes_replicas=tuple(
-                each.as_config(home, sections.probes, connectors) for each in self.kubernetes_replicas
+                replace(found, template=_identified(found.template, pools))
+                for found in (each.as_config(home, sections.probes, connectors) for each in self.kubernetes_replicas)
             ),
             peers=tuple(each.as_config() for each in self.peers),
             models={ModelName(name): tuple(map(ModelName, meant)) for name, meant in self.models.items()},
@@ -566,3 +578,11 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
 def _fault(key: str, message: str) -> KeyFaults:
     return KeyFaults(FileFault(key, message))
+
+
+def _identified(config: ReplicaConfig, pools: Mapping[str, PoolFile]) -> ReplicaConfig:
+    """Config of a replica with the identity that its pool declares, where it declares none itself."""
+    pool = pools.get(config.spec.pool)
+    if config.spec.identity or pool is None or pool.identity is None:
+        return config
+    return replace(config, spec=replace(config.spec, identity=pool.identity))

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.config import OverflowMode
+from gateway.core.kernel.config import IdentityRule, OverflowMode
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
@@ -85,6 +85,14 @@ class _Story(Struct):
     """Legs of that attempt that gave a first token."""
     has_begun: bool = False
     """True once the client has a part of the answer."""
+    identities: dict[int, str] = field(default_factory=dict)
+    """Identity of the model at the target of each living leg when it started, by number; empty: not known."""
+    answered_by: str = ""
+    """Identity of the model that began the answer, as far as it was known; empty: it has not begun, or is unknown."""
+    must_match: bool = False
+    """True once an attempt failed under the rule that identities must be known and equal."""
+    failed_by: str = ""
+    """Identity of the model at the target that failed it then; empty: not known."""
     failed_at: set[Target] = field(default_factory=set)
     """Targets where a leg may have failed. The request need not go to these, however free they are."""
     hold: Hold | None = None
@@ -164,10 +172,24 @@ class Checker:
         if target is not None:
             for checker in self._of_features:
                 checker.leg_ended(event)
+        if target is not None and event.remainder is not None:
+            told = event.identity if target.kind is TargetKind.PEER else ""
+            story.answered_by = story.answered_by or told or story.identities.get(1, "")
+        if target is not None and event.result is LegResult.FAILED and not story.has_begun:
+            self._follow_failure(story, event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
             story.is_read = True
         if target is not None and (event.result in _MAY_BE_FAILURES or event.refusal in _RESIDENCY_REFUSALS):
             story.failed_at.add(target)
+
+    def _follow_failure(self, story: _Story, event: LegEnded) -> None:
+        """Note the identity that a request which fails over must stay with."""
+        request = self._core.requests.get(event.request_id)
+        if request is None or request.request_class.pinned is not None:
+            return
+        if self._core.config.attempt.identity_rule_of(request.profile.model) is IdentityRule.SAME:
+            story.failed_by = story.failed_by if story.must_match else story.identities.get(1, "")
+            story.must_match = True
 
     def _rule_of(self, event: RequestArrived) -> PlaceRule:
         request = self._core.requests.get(event.profile.request_id)
@@ -202,16 +224,46 @@ class Checker:
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
             story.answering_legs.clear()
             story.reading_legs.clear()
+            story.identities.clear()
             story.is_read = False
         if leg.role is LegRole.PREFILL:
             story.reading_legs.add(leg.leg)
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
+        self._check_identity(story, leg, where)
         for checker in self._of_features:
             for broken in checker.wrong_start(leg, has_begun=story.has_begun):
                 self._fail(broken, where)
         self._check_target(leg)
+
+    def _check_identity(self, story: _Story, leg: StartLeg, where: str) -> None:
+        """Check that a request that goes on after a failure stays with one identity of the model. Decode workers have
+        that of their pool's prefill workers."""
+        request = self._core.requests[leg.request_id]
+        assert request.attempt is not None
+        spec, model = request.attempt.legs[leg.leg].state.spec, request.profile.model
+        if isinstance(spec, PeerSpec):
+            peer = self._core.peers.get(spec.gateway_id)
+            told = {each.identity for each in peer.served if each.model == model} if peer is not None else {""}
+        else:
+            told = {spec.identity_of(model)}
+        story.identities[leg.leg] = min(told) if len(told) == 1 else ""
+        if leg.role is LegRole.DECODE:
+            return
+        needed = leg.identity
+        if story.answered_by and story.has_begun:
+            fits = not told.isdisjoint({story.answered_by, ""})
+            self._expect("an answer goes on with the model that began it", fits, where)
+            if isinstance(spec, PeerSpec):
+                carried = needed is not None and needed.name == story.answered_by
+                self._expect("a forward carries the identity that its answer began with", carried, where)
+        if story.must_match and not story.has_begun:
+            fits = bool(story.failed_by) and story.failed_by in told
+            self._expect("a request fails over only to the same model, where that is asked", fits, where)
+            if isinstance(spec, PeerSpec):
+                carried = needed is not None and needed.name == story.failed_by and not needed.takes_unknown
+                self._expect("a forward carries the identity that it must have", carried, where)
 
     def _check_target(self, leg: StartLeg) -> None:
         request = self._core.requests[leg.request_id]
@@ -350,6 +402,7 @@ class Checker:
             fits = (
                 wanted.pinned in (None, state.target)
                 and (wanted.pinned is not None or wanted.model in state.spec.models)
+                and _has_identity(state, wanted)
                 and wanted.rule.allows(state.spec.place)
                 and self._takes_from(state.target.id, self._stories[head.request_id].origin)
             )
@@ -389,6 +442,7 @@ class Checker:
             and self._is_for(state, request)
             and self._has_room(state, request)
             and wanted.model in state.spec.models
+            and _has_identity(state, wanted)
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
@@ -437,6 +491,7 @@ class Checker:
             state.spec
             for state in self._core.replicas
             if wanted.model in state.spec.models
+            and _has_identity(state, wanted)
             and self._takes_part(state, wanted)
             and (wanted.fit is None or state.spec.pool in wanted.fit.pools)
         )
@@ -460,6 +515,7 @@ class Checker:
             and wanted.rule.allows(each.place)
             and (each.connector is None or each.connector in wanted.connectors)
             and (wanted.fit is None or wanted.fit.is_taken_by(each))
+            and (wanted.identity is None or wanted.identity.takes(each.identity))
             for each in capacities
         )
 
@@ -514,6 +570,10 @@ class Checker:
 
     def _fail(self, invariant: str, detail: str) -> None:
         self._violations.append(Violation(invariant, detail))
+
+
+def _has_identity(state: ReplicaState, wanted: RequestClass) -> bool:
+    return wanted.identity is None or wanted.identity.takes(state.spec.identity_of(wanted.model))
 
 
 def _living_legs(request: RequestState) -> list[LegState]:

@@ -23,6 +23,8 @@ TenantName = NewType("TenantName", str)
 RequestId = NewType("RequestId", str)
 
 MODEL_NAME_LENGTH_MAX = 256
+IDENTITY_BYTES_MAX = 256
+"""Longest identity of a model, in bytes of UTF-8."""
 
 DEFAULT_POOL = PoolName("default")
 PREFIX_HASH_BYTES = 8
@@ -171,6 +173,20 @@ class ServiceClass(Word):
 _SERVICE_RANKS: Final = {each: rank for rank, each in enumerate(ServiceClass)}
 
 
+class NeededIdentity(Struct, frozen=True):
+    """Identity of a model that a request is bound to: that of the target which answered it first, or failed it. An
+    identity tells apart models of one name: revision, quantization and chat template of the weights."""
+
+    name: str
+    """The identity; empty: not known, so that no target is known to have the same."""
+    takes_unknown: bool
+    """A target whose identity is not known counts as having this one."""
+
+    def takes(self, identity: str) -> bool:
+        """Return whether a target of this identity may have the request; empty: the target's is not known."""
+        return identity == self.name if identity else self.takes_unknown
+
+
 class RequestProfile(Struct, frozen=True):
     """Properties of a request that decisions may use. It holds no text, so neither does the journal."""
 
@@ -213,6 +229,8 @@ class RequestProfile(Struct, frozen=True):
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     sent_bytes: int = 0
     """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
+    identity: NeededIdentity | None = None
+    """Identity that the request is bound to since an attempt of it failed or broke; None: to none."""
 
     @property
     def bytes_to_send(self) -> int:
@@ -445,6 +463,8 @@ class Standing(Word):
     """A prefill worker whose pool has no free decode slot for another prompt."""
     TOO_SHORT = "too_short"
     """The target has no pool that is known to take so long a request."""
+    OTHER_IDENTITY = "other_identity"
+    """The target serves another model under the same name than the one that the request is bound to."""
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
@@ -566,6 +586,10 @@ REGION_FILE: Final = "region_file"
 """Source of a place that the operator's own region file states."""
 
 
+Roots = tuple[tuple[ModelName, str], ...]
+"""Known identities of an engine's models, as the engine tells them."""
+
+
 class ReplicaSpec(Struct, frozen=True):
     """One replica assigned to this gateway, as configuration or the controller describes it."""
 
@@ -590,6 +614,16 @@ class ReplicaSpec(Struct, frozen=True):
     """Requests that the engine runs at once, as declared by the operator; 0: not declared."""
     place_by: str = REGION_FILE
     """Source of the stated place: `region_file`, or `announced_by:GATEWAY`. No decision depends on it."""
+    identity: str = ""
+    """Identity of its models, as declared by the operator; empty: not declared."""
+    roots: Roots = ()
+    """Identity of each model as the engine tells it, where none is declared."""
+
+    def identity_of(self, model: ModelName) -> str:
+        """Identity of one model there; empty: not known."""
+        if self.identity or not self.roots:
+            return self.identity
+        return next((root for name, root in self.roots if name == model), "")
 
 
 class PeerSpec(Struct, frozen=True):
@@ -651,6 +685,8 @@ class ModelCapacity(Struct, frozen=True):
     """Requests that could begin at once on these replicas; negative: requests in their engines that wait for a slot."""
     release_ns: int = 0
     """Mean time between two requests leaving these replicas while all of their slots are taken; 0: not known."""
+    identity: str = ""
+    """Identity of the model on these replicas; empty: not known."""
 
 
 class ModelQueue(Struct, frozen=True):
@@ -732,7 +768,14 @@ class LoadReport(Struct, frozen=True):
         """Counted values by what they count."""
         numbers: dict[tuple[object, ...], int] = {}
         for capacity in self.capacities:
-            group = capacity.model, capacity.pool, capacity.place, capacity.accepts, capacity.context_tokens_max
+            group = (
+                capacity.model,
+                capacity.pool,
+                capacity.place,
+                capacity.accepts,
+                capacity.context_tokens_max,
+                capacity.identity,
+            )
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "room"] = capacity.room

@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from gateway.config.targets import ReplicaConfig
 from gateway.core.kernel.events import AssignmentApplied
-from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, PoolName, PoolSpec, ReplicaId, ReplicaSpec
+from gateway.core.vocabulary import (
+    ControlVersion,
+    ModelName,
+    PeerSpec,
+    PoolName,
+    PoolSpec,
+    ReplicaId,
+    ReplicaSpec,
+    Roots,
+)
 
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]
 """Callback that gets the replicas before the core does, so that the core orders no leg to a replica that cannot be
@@ -34,6 +43,7 @@ class Assignments:
         self._control = ControlVersion()
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
         self._models: dict[ReplicaId, tuple[ModelName, ...]] = {}
+        self._roots: dict[ReplicaId, Roots] = {}
         self._followed: tuple[ReplicaConfig, ...] = ()
         self._told: AssignmentApplied | None = None
         self._is_started = False
@@ -79,6 +89,11 @@ class Assignments:
         self._models.update(dict.fromkeys(replicas, models))
         self._tell()
 
+    def identified(self, replicas: Iterable[ReplicaId], roots: Roots) -> None:
+        """Take the identities of its models that an engine tells, for replicas without a declared one."""
+        self._roots.update(dict.fromkeys(replicas, roots))
+        self._tell()
+
     def _tell(self, *, always_follow: bool = False) -> None:
         """Pass on the replicas and the assignment, each where it has changed. Changes that the core does not see, such
         as a new API key, make no version."""
@@ -105,7 +120,7 @@ class Assignments:
         for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):
             if not self._is_closed(config):
                 by_id.setdefault(config.spec.replica_id, config)
-        return tuple(map(self._with_models, by_id.values()))
+        return tuple(map(self._with_roots, map(self._with_models, by_id.values())))
 
     def _described(self) -> Iterator[ReplicaConfig]:
         """Replicas that the region file or a source describes; the controller's are left out."""
@@ -131,7 +146,14 @@ class Assignments:
             return config
         return replace(config, spec=replace(config.spec, models=self._models.get(config.spec.replica_id, ())))
 
+    def _with_roots(self, config: ReplicaConfig) -> ReplicaConfig:
+        told = () if config.spec.identity else self._roots.get(config.spec.replica_id, ())
+        roots = tuple(each for each in told if each[0] in config.spec.models)
+        return replace(config, spec=replace(config.spec, roots=roots)) if roots else config
+
     def _forget_models_of_others(self) -> None:
+        asking = {config.spec.replica_id for config in self._followed if not config.spec.identity}
+        self._roots = {replica_id: roots for replica_id, roots in self._roots.items() if replica_id in asking}
         listing = {config.spec.replica_id for config in self._followed if config.lists_models}
         self._models = {replica_id: models for replica_id, models in self._models.items() if replica_id in listing}
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gateway.config.targets import Dialect
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.vocabulary import Extra, LegResult, LegRole, ReplicaId
+from gateway.core.vocabulary import Extra, LegResult, LegRole, ModelName, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.handoff.attempt_ids import attempt_ids, leg_headers
@@ -115,7 +115,7 @@ class EngineClient:
             (lead, body), extras = _body(endpoint, order, request)
         else:
             headers, (lead, body) = self._part(endpoint, order, request, request.part)
-        leg = EngineLeg(self, endpoint, order, extras, listener)
+        leg = EngineLeg(self, endpoint, order, extras, listener, model=request.profile.model)
         leg.exchange = self._pool.request(
             request.method, origin, prefix + request.path, headers, body, taker=leg, lead=lead
         )
@@ -173,6 +173,7 @@ class EngineLeg:
         "_error",
         "_extras",
         "_has_head",
+        "_identity",
         "_is_over",
         "_listener",
         "_order",
@@ -187,11 +188,14 @@ class EngineLeg:
         order: StartLeg,
         extras: tuple[Extra, ...],
         listener: LegListener,
+        *,
+        model: ModelName,
     ) -> None:
         self.exchange: ClientExchange | None = None
         self._client = client
         self._endpoint = endpoint
         self._order = order
+        self._identity = endpoint.identities.get(model, "")
         self._extras = extras
         """Members of the answer that this gateway asks the engine for."""
         self._listener = listener
@@ -228,7 +232,9 @@ class EngineLeg:
         side_channel = _side_channel(endpoint, peer) if order.role is LegRole.PREFILL else NOWHERE
         exchange.take = self._listener.on_data
         self._listener.on_head(
-            LegHead(status, headers, endpoint.ran_at, order.attempt, order.leg, self._extras, side_channel)
+            LegHead(
+                status, headers, endpoint.ran_at, order.attempt, order.leg, self._extras, side_channel, self._identity
+            )
         )
 
     def on_data(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from gateway.config.names import is_model_identity
 from gateway.config.targets import Dialect
 from gateway.engines.exposition import BadProbe, Lines, MetricSample, find, first_present, lines_about, samples
 
@@ -176,12 +177,14 @@ class ListedModel(Struct, frozen=True):
     name: str
     parent: str | None
     """Base model of an adapter; None for a base model."""
+    root: str
+    """Origin of the weights, as the engine names it; empty: not stated, or not usable as an identity."""
 
 
 def listed_models(page: bytes) -> list[ListedModel]:
     """Models that `/v1/models` lists: base models first, then adapters. Raises BadProbe."""
     entries = _decoded(page, _LISTING, "the list of models").data
-    listed = [ListedModel(each.id, each.parent) for each in entries]
+    listed = [ListedModel(each.id, each.parent, _root(each.root)) for each in entries]
     return sorted(listed, key=lambda each: each.parent is not None)
 
 
@@ -305,6 +308,10 @@ def _slots(told: object) -> int:
     return int(told) if isinstance(told, int | float) and 0 <= told <= _REQUESTS_MAX else 0
 
 
+def _root(told: object) -> str:
+    return told if isinstance(told, str) and is_model_identity(told) else ""
+
+
 def _share(value: float) -> float:
     if not math.isfinite(value) or value < 0:
         raise BadProbe(f"{value} is no share of a cache")
@@ -335,6 +342,7 @@ class _Slot(msgspec.Struct):
 class _Model(msgspec.Struct):
     id: str
     parent: str | None = None
+    root: object = None
 
 
 class _Listing(msgspec.Struct):

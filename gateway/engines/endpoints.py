@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from gateway.config.targets import Dialect, ReplicaConfig
-from gateway.core.vocabulary import Connector, Place, ReplicaId
+from gateway.core.vocabulary import Connector, ModelName, Place, ReplicaId
 from gateway.engines.handoff.bootstrap import PORT_DEFAULT, Bootstrap
 from gateway.engines.tls import EngineTls, TlsContexts
 from gateway.request.legs import RanAt
@@ -57,6 +57,10 @@ class ReplicaEndpoint:
     """Side channel configured for a prefill worker whose answers name one, in addition to the worker's own address."""
     is_adopted: bool = False
     """True if another gateway has told the address of this replica."""
+    asks_identity: bool = False
+    """True if no identity is declared for its models, so that the engine is asked."""
+    identities: Mapping[ModelName, str] = field(default_factory=dict, hash=False)
+    """Known identities of its models."""
     engine: Engine = field(init=False, repr=False, compare=False)
     ran_at: RanAt = field(init=False, repr=False, compare=False)
     own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
@@ -88,6 +92,8 @@ class ReplicaEndpoint:
             bootstrap_port=config.bootstrap_port or PORT_DEFAULT,
             side_channel=_side_channel(config),
             is_adopted=config.is_adopted,
+            asks_identity=not config.spec.identity,
+            identities={model: config.spec.identity_of(model) for model in config.spec.models},
         )
 
 

@@ -145,6 +145,7 @@ class PeerLeg:
             order = self._order
             head = replace(codec.read_head(word.said), attempt=order.attempt, leg=order.leg)
             self._check_place(head.ran_at)
+            self._check_identity(head.identity)
             self._has_head = True
             self._listener.on_head(head)
         elif self._has_head:
@@ -197,6 +198,13 @@ class PeerLeg:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _check_identity(self, identity: str) -> None:
+        """Raise LegFailure where the peer reports another identity of the model than the one that the request is bound
+        to, so that nothing of its answer reaches the client."""
+        needed = self._order.identity
+        if needed is not None and not needed.takes(identity):
+            raise LegFailure(LegResult.FAILED, "it was answered by another model of the same name than it is bound to")
 
     def _check_place(self, ran_at: RanAt) -> None:
         """Raise LegFailure where the peer reports a place that the request's residency rule forbids, so that no more of

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from gateway.config.names import PROMPT_BLOCKS_MAX
+from gateway.config.names import PROMPT_BLOCKS_MAX, is_model_identity
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
@@ -34,6 +34,7 @@ from gateway.core.vocabulary import (
     ModelCapacity,
     ModelName,
     ModelQueue,
+    NeededIdentity,
     Notes,
     Outcome,
     Place,
@@ -197,6 +198,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 threshold_tokens=min(each.threshold_tokens, TOKENS_MAX),
                 room=max(-LOAD_MAX, min(each.room, LOAD_MAX)),
                 release_us=min(each.release_ns // MICROSECOND_NS, RELEASE_US_MAX),
+                identity=each.identity,
             )
             for each in report.capacities
         ],
@@ -307,6 +309,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         threshold_tokens=message.threshold_tokens,
         room=message.room if message.HasField("room") else message.available,
         release_ns=message.release_us * MICROSECOND_NS,
+        identity=_identity(message.identity),
     )
 
 
@@ -395,6 +398,7 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         goes_on=profile.appends,
         service_class=profile.service_class if yields else "",
         sent_bytes=profile.sent_bytes,
+        identity=None if order.identity is None else _needed_to_pb(order.identity),
     )
 
 
@@ -426,7 +430,22 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         appends=profile.goes_on,
         service_class=_service_class(profile.service_class),
         sent_bytes=profile.sent_bytes,
+        identity=_needed(profile.identity) if profile.HasField("identity") else None,
     )
+
+
+def _needed_to_pb(needed: NeededIdentity) -> pb.NeededIdentity:
+    return pb.NeededIdentity(name=needed.name, takes_unknown=needed.takes_unknown)
+
+
+def _needed(message: pb.NeededIdentity) -> NeededIdentity:
+    return NeededIdentity(_identity(message.name), takes_unknown=message.takes_unknown)
+
+
+def _identity(told: str) -> str:
+    """Identity of a model; empty: not known. Raises WireError for one that no region file could declare."""
+    require(is_model_identity(told), "an identity is too long or not printable")
+    return told
 
 
 def _service_class(told: str) -> ServiceClass:
@@ -488,6 +507,7 @@ def write_head(message: pb.Head, head: LegHead) -> None:
     ran_at = f"{head.ran_at.replica_id};{place.region};{place.jurisdiction}"
     headers = tuple(pair for pair in head.headers if pair[0].lower() != RAN_AT_HEADER)
     message.status = head.status
+    message.identity = head.identity
     message.headers.extend(_headers_to_pb(((RAN_AT_HEADER, ran_at), *headers)))
 
 
@@ -497,7 +517,8 @@ def read_head(message: pb.Head) -> LegHead:
     headers = _headers(message.headers)
     named = [value for name, value in headers if name == RAN_AT_HEADER]
     require(len(named) == 1, "the head does not say where it comes from")
-    return LegHead(message.status, tuple(pair for pair in headers if pair[0] != RAN_AT_HEADER), _ran_at(named[0]))
+    own = tuple(pair for pair in headers if pair[0] != RAN_AT_HEADER)
+    return LegHead(message.status, own, _ran_at(named[0]), identity=_identity(message.identity))
 
 
 def _ran_at(text: str) -> RanAt:
@@ -564,6 +585,7 @@ def _bounded(explained: ExplainedRequest) -> ExplainedRequest:
         ),
         refusals=tuple(replace(each, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals),
         detail=explained.detail[:TEXT_LENGTH_MAX],
+        identity_mismatch=(explained.identity_mismatch or "")[:TEXT_LENGTH_MAX] or UNSET,
     )
 
 
@@ -585,6 +607,7 @@ def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
     for what in ("origin", "outcome", "replica", "ran_in"):
         _label(getattr(explained, what), what)
     read_text(explained.detail, "detail")
+    read_text(explained.identity_mismatch or "", "identity_mismatch")
     for refusal in explained.refusals:
         _label(refusal.reason, "reason")
         read_text(refusal.detail, "detail")

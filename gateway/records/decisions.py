@@ -201,6 +201,8 @@ class ExplainedRequest(Struct, frozen=True):
     """Detail of its end or, while it waits, the target or capacity that it waits for."""
     replica: str = ""
     ran_in: str = ""
+    identity_mismatch: str | UnsetType = UNSET
+    """Targets of another model identity that it was kept from after a failure; present only where there were any."""
 
 
 class OtherSide(Struct, frozen=True):
@@ -383,6 +385,7 @@ class DecisionLog:
             detail=self._core.why_it_waits(record.request_id) if record.end is None else record.end.detail,
             replica="" if ran_at is None else ran_at.replica_id,
             ran_in="" if ran_at is None else ran_at.place.region,
+            identity_mismatch=record.identity_mismatch or UNSET,
         )
 
     def _placement(self, record: RequestRecord, leg: LegState) -> ExplainedPlacement:

@@ -47,6 +47,13 @@ class RequestLog:
             self._log.warning("request", **line)
         else:
             self._log.info("request", **line)
+        if record is not None and record.identity_mismatch:
+            self._log.warning(
+                "model_identity_mismatch",
+                request_id=record.request_id,
+                model=record.model,
+                reason=record.identity_mismatch,
+            )
 
 
 def request_line(

@@ -226,6 +226,11 @@ class GatewayMetrics:
         self._no_descriptor = self._counter(
             "descriptors_exhausted", "Samples (ten per second) at which the process had no free file descriptor."
         )
+        self._mismatches = self._counter(
+            "model_identity_mismatches",
+            "Requests that a failure kept from targets which serve another model under the same name, by model.",
+            "model",
+        )
         self._lines_lost = self._counter(
             "log_lines_lost", "Log lines dropped because standard error was blocked for too long."
         )
@@ -380,6 +385,8 @@ class GatewayMetrics:
         """Count the end of a request, unless a crash of the core cut it off."""
         if record is None or record.end is None:
             return
+        if record.identity_mismatch:
+            self._mismatches.add(self._models.of(record.model))
         is_own, outcome = record.origin is None, record.end.outcome
         if record.is_control:
             self._stored.add("client" if is_own else "peer", outcome)

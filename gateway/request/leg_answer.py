@@ -61,6 +61,7 @@ class LegAnswer:
         "answer",
         "has_sent",
         "has_told",
+        "identity",
         "is_over",
         "is_theirs",
         "order",
@@ -98,6 +99,8 @@ class LegAnswer:
         """Result, set once the client has all of the answer; what the engine does afterwards does not change it."""
         self.is_theirs = False
         """True if the engine blames the request for breaking off."""
+        self.identity = ""
+        """Identity of the model that answers, as its head tells it; empty: not known."""
 
     # Inputs of the request
 
@@ -148,6 +151,7 @@ class LegAnswer:
         summary = self.answer.summary
         if not summary.started:
             summary.ran_at = head.ran_at
+        self.identity = head.identity
         try:
             self._body = self._body_of(self, head)
         except LegFailure as failure:
@@ -334,7 +338,8 @@ class LegAnswer:
         except NoRemainder as why:
             answer.summary.notes["unresumed"] = str(why)
             return ended
-        return replace(ended, remainder=remainder.profile, output_tokens=answer.kept.said_tokens)
+        said_tokens = answer.kept.said_tokens
+        return replace(ended, remainder=remainder.profile, output_tokens=said_tokens, identity=self.identity)
 
 
 def _ignore(leg: LegAnswer, ended: LegEnded) -> None:

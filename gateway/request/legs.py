@@ -90,6 +90,8 @@ class LegHead(Struct, frozen=True):
     """Members of the answer that this gateway asked the engine for; they are not for the client."""
     side_channel: SideChannel = NOWHERE
     """Addresses from which the decode worker may fetch the prefill worker's KV blocks."""
+    identity: str = ""
+    """Identity of the model that answers; empty: not known."""
 
 
 @dataclass(slots=True)

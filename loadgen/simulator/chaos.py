@@ -87,6 +87,11 @@ def run_breaking_chaos(seed: int, on_line: Callable[[str], object] | None = None
     return _endure(seed, chaos_scenario(seed, breaks=True), on_line)
 
 
+def run_mixed_models_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+    """Play a world in which answers break, and engines of one model's name have different identities or none."""
+    return _endure(seed, chaos_scenario(seed, has_mixed_models=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -116,9 +121,15 @@ def chaos_scenario(
     has_pair: bool = False,
     is_disaggregated: bool = False,
     breaks: bool = False,
+    has_mixed_models: bool = False,
 ) -> Scenario:
     document = chaos_document(
-        seed, has_controller=has_controller, has_pair=has_pair, is_disaggregated=is_disaggregated, breaks=breaks
+        seed,
+        has_controller=has_controller,
+        has_pair=has_pair,
+        is_disaggregated=is_disaggregated,
+        breaks=breaks,
+        has_mixed_models=has_mixed_models,
     )
     return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
 
@@ -130,8 +141,11 @@ def chaos_document(
     has_pair: bool = False,
     is_disaggregated: bool = False,
     breaks: bool = False,
+    has_mixed_models: bool = False,
 ) -> dict[str, Any]:
     """Scenario document of the seed."""
+    if has_mixed_models:
+        return _mixed_models_document(seed)
     if breaks:
         return _breaking_document(seed)
     if is_disaggregated and has_controller:
@@ -273,6 +287,18 @@ def _breaking_document(seed: int) -> dict[str, Any]:
         run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("300ms", "10s"))}
         run["attempt"] |= {"retry_budget_min": 1000, "breaker_failures_in_row": 20}
     return document | {"resumes": True, "faults": [*document["faults"], *kills]}
+
+
+def _mixed_models_document(seed: int) -> dict[str, Any]:
+    """Document in which answers break, engines of one name have one of two identities or none, and every second mesh
+    asks for the same identity after each failure."""
+    document = _breaking_document(seed)
+    rng = random.Random(f"chaos/{seed}/mixed models")
+    for region in document["regions"].values():
+        region["identities"] = rng.choices(("model@a", "model@b", ""), (4, 4, 1), k=3)
+    for run in document["runs"]:
+        run["attempt"] |= {"model_identity": rng.choice(("same_name", "same")), "attempts_max": 3}
+    return document
 
 
 def pools_document(seed: int) -> dict[str, Any]:

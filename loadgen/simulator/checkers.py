@@ -659,9 +659,11 @@ class InvariantWatch:
             each: found
             for each in earlier
             if (found := view.core.requests.get(each)) is None
-            or own is None
-            or (queue := queue_of(found)) is None
-            or queue is own
+            or starter is None
+            or (
+                found.profile.identity == starter.profile.identity
+                and (own is None or (queue := queue_of(found)) is None or queue is own)
+            )
         }
         where = f"at {view.spec.gateway_id}"
         if view.core.placer.takes_full_replicas:

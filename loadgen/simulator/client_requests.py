@@ -34,6 +34,8 @@ class SimRanAt:
     region: RegionName
     replica_id: ReplicaId
     cached_tokens: int
+    identity: str = ""
+    """Identity of the engine's model; empty: not known."""
 
 
 class Upstream(Protocol):

@@ -537,6 +537,8 @@ class SimGateway:
         origin, profile = leg.home_id, client_request.rest(leg.said) if leg.said else client_request.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
+        if leg.order.identity is not None:
+            profile = replace(profile, identity=leg.order.identity)
         deadline_ns, notes = self._agenda.now_ns + left_ns, leg.order.notes
         arrival = events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, notes)
         self._begin(arrival, SimSink(self, client_request, line, leg, leg.said))
@@ -651,7 +653,11 @@ class SimGateway:
             read_by = leg.sink.reading if leg.order.role is LegRole.DECODE else run
             cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
             engine = leg.engine
-            line.to_near(leg.first_token, SimRanAt(engine.spec.place.region, engine.replica_id, cached_tokens))
+            line.to_near(leg.first_token, self._ran_at(engine, cached_tokens))
+
+    def _ran_at(self, engine: SimReplica, cached_tokens: int) -> SimRanAt:
+        spec = engine.spec
+        return SimRanAt(spec.place.region, engine.replica_id, cached_tokens, spec.identity_of(spec.models[0]))
 
     def _forward(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:
         sink, peer = self._sinks[order.request_id], self._around.gateways[GatewayId(order.target.id)]

@@ -34,6 +34,7 @@ from loadgen.simulator.chaos import (
     run_chaos,
     run_controlled_chaos,
     run_disaggregated_chaos,
+    run_mixed_models_chaos,
     run_moving_pools_chaos,
     run_pair_chaos,
     run_pools_chaos,
@@ -56,11 +57,21 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--pools", "--breaking"),
+    "--controller": ("--pools", "--breaking", "--mixed-models"),
     "--pair": ("--disaggregated",),
-    "--disaggregated": ("--pools", "--breaking"),
-    "--pools": ("--breaking",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools", "--breaking"),
+    "--disaggregated": ("--pools", "--breaking", "--mixed-models"),
+    "--pools": ("--breaking", "--mixed-models"),
+    "--breaking": ("--mixed-models",),
+    "SCENARIO": (
+        "--runs",
+        "--first",
+        "--controller",
+        "--pair",
+        "--disaggregated",
+        "--pools",
+        "--breaking",
+        "--mixed-models",
+    ),
 }
 """Options without effect beside another one: chaos draws and checks its own worlds; a trace is the record of one run,
 in this process; a cluster determines the number of jobs itself."""
@@ -106,6 +117,9 @@ in this process; a cluster determines the number of jobs itself."""
 @click.option("--pools", is_flag=True, help="Add pools by length to the worlds of --chaos.")
 @click.option("--breaking", is_flag=True, help="Add answers that break and resume to the worlds of --chaos.")
 @click.option(
+    "--mixed-models", is_flag=True, help="Add breaking answers and engines of different identities to --chaos."
+)
+@click.option(
     "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
 )
 @click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
@@ -131,6 +145,7 @@ def sim(
     disaggregated: bool,
     pools: bool,
     breaking: bool,
+    mixed_models: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -159,7 +174,15 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _ChaosSeeds(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
+                ordeals = _ChaosSeeds(
+                    seeds,
+                    controller,
+                    is_pair,
+                    disaggregated,
+                    has_pools=pools,
+                    breaks=breaking,
+                    has_mixed_models=mixed_models,
+                )
                 context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         changes |= {} if prices is None else {_PRICES_KEY: str(prices.resolve())}
@@ -351,9 +374,12 @@ class _ChaosSeeds:
     is_disaggregated: bool
     has_pools: bool
     breaks: bool
+    has_mixed_models: bool
 
     @property
     def player(self) -> Callable[..., ChaosRun | Finding]:
+        if self.has_mixed_models:
+            return run_mixed_models_chaos
         if self.breaks:
             return run_breaking_chaos
         if self.has_pools:
@@ -373,12 +399,14 @@ class _ChaosSeeds:
             has_pair=self.has_pair,
             is_disaggregated=self.is_disaggregated,
             breaks=self.breaks,
+            has_mixed_models=self.has_mixed_models,
         )
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else ""
         kind += " --disaggregated" if self.is_disaggregated else ""
         kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
+        kind += " --mixed-models" if self.has_mixed_models else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

@@ -223,7 +223,8 @@ class SimLeg:
         if client_request.is_stored:
             self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, client_request.response_id))
         self.sink.ran_at = ran_at
-        self.listener.on_head(self._head(200, _EVENT_STREAM, legs.RanAt(ran_at.replica_id, place)))
+        head = self._head(200, _EVENT_STREAM, legs.RanAt(ran_at.replica_id, place))
+        self.listener.on_head(replace(head, identity=ran_at.identity) if ran_at.identity else head)
         self.listener.on_data(_FIRST)
         self.home.turn_over()
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from msgspec import structs
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -215,6 +217,9 @@ class RegionSection(_Section):
     preset: _Preset | None = None
     """Preset of its engines, if it differs from the scenario's."""
     slots: _Count | None = None
+    identities: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+    """Identities of the model on its engines, in turn; an empty one, or none: not known. A disaggregated pool has the
+    first."""
     process: PolicyPlaces | None = None
     """Places that may process its requests, as in a policy file; without it, everywhere in the scenario."""
     accept: PolicyPlaces | None = None
@@ -715,7 +720,7 @@ class Scenario(_Section):
                 members = _shared_out([(spec, engine) for spec in specs], section.gateways)
                 for share, own in zip(shares, members, strict=True):
                     share.extend(own)
-            for number, owned in enumerate(shares):
+            for number, owned in enumerate(shares if not section.identities else _identified(shares, section)):
                 fleet[GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw")] = owned
         return fleet
 
@@ -883,6 +888,25 @@ def set_key(document: Any, key: str, value: Any) -> None:
         place[last] = value
     else:
         raise ConfigError(f"{key}: there is no {last!r} to set")
+
+
+def _identified(
+    shares: list[list[tuple[ReplicaSpec, EngineConfig]]], section: RegionSection
+) -> list[list[tuple[ReplicaSpec, EngineConfig]]]:
+    """Shares of a region's replicas, each replica with its identity."""
+    turns = cycle(section.identities)
+    return [
+        [
+            (
+                structs.replace(
+                    spec, identity=next(turns) if spec.role is ReplicaRole.UNIFIED else section.identities[0]
+                ),
+                engine,
+            )
+            for spec, engine in share
+        ]
+        for share in shares
+    ]
 
 
 def _shared_out(

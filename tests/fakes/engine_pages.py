@@ -153,5 +153,8 @@ def llama_slots(*processing: bool, context: object = 2048) -> Page:
 def model_list(*models: str, adapters: dict[str, str] | None = None) -> Page:
     """List of models in vLLM's form, in which adapters name their parent."""
     entries = [{"id": name, "object": "model", "root": name, "parent": None} for name in models]
-    entries += [{"id": name, "object": "model", "parent": parent} for name, parent in (adapters or {}).items()]
+    entries += [
+        {"id": name, "object": "model", "root": f"/adapters/{name}", "parent": parent}
+        for name, parent in (adapters or {}).items()
+    ]
     return Page(json.dumps({"object": "list", "data": entries}).encode())

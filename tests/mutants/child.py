@@ -21,6 +21,7 @@ from loadgen.simulator.chaos import (
     Finding,
     run_chaos,
     run_controlled_chaos,
+    run_mixed_models_chaos,
     run_moving_pools_chaos,
     run_pair_chaos,
 )
@@ -76,6 +77,8 @@ def main(name: str, seeds: str) -> None:
     live_through = run_pair_chaos if found.in_pair else run_controlled_chaos if found.in_controller else run_chaos
     if found.moves_pools:
         live_through = run_moving_pools_chaos
+    if found.mixes_models:
+        live_through = run_mixed_models_chaos
     fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
     plant.check()
     click.echo(json.dumps(asdict(fate)))

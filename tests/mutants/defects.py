@@ -45,6 +45,7 @@ from gateway.core.vocabulary import (
     LoadReport,
     ModelCapacity,
     ModelName,
+    NeededIdentity,
     Outcome,
     Place,
     PlacementReason,
@@ -63,12 +64,12 @@ _AGES_NS = 300_000_000_000
 _CORE_TESTS = "tests/unit/gateway/core"
 
 
-def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
+def mutant(what: str, seam: str, *, hunter: str = "", mixes_models: bool = False) -> Callable[[Original], Original]:
     """Register a function to replace the one at a seam of the core, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(what, f"gateway.core.{seam}", mutated, hunter)
+        MUTANTS[mutated.__name__] = Mutant(what, f"gateway.core.{seam}", mutated, hunter, mixes_models=mixes_models)
         return mutated
 
     return register
@@ -480,6 +481,38 @@ def learns_from_reading(original: Original, slots: EngineSlots, running: int, wa
 )
 def goes_and_comes_once(original: Original, cost: CostPolicy, slot: int, load: float) -> float:
     return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
+
+
+# Model identities
+
+
+@mutant(
+    "an answer goes on with another model of the same name",
+    "vocabulary:NeededIdentity.takes",
+    mixes_models=True,
+)
+def takes_any_identity(original: Original, needed: NeededIdentity, identity: str) -> bool:
+    return True
+
+
+@mutant(
+    "the rest of an answer forgets which model began it",
+    "kernel.model_identity:bound",
+    mixes_models=True,
+)
+def binds_no_rest(
+    original: Original, core: GatewayState, request: RequestState, profile: RequestProfile, end: LegEnd
+) -> RequestProfile:
+    return profile
+
+
+@mutant(
+    "a request fails over to any model of its name",
+    "kernel.retries:Retries._bind",
+    mixes_models=True,
+)
+def fails_over_unbound(original: Original, retries: Retries, request: RequestState, end: LegEnd) -> None:
+    return
 
 
 # Fair sharing of queues

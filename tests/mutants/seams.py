@@ -34,6 +34,8 @@ class Mutant:
     """True if worlds with two controllers must find it."""
     moves_pools: bool = False
     """True if worlds with a controller and disaggregated pools must find it."""
+    mixes_models: bool = False
+    """True if worlds whose engines have different model identities must find it."""
 
     @property
     def name(self) -> str:

@@ -206,6 +206,7 @@ class Desk:
         accepting: bool = True,
         room: int | None = None,
         release_ns: int = 0,
+        identity: str = "",
     ) -> list[Effect]:
         """Report a heartbeat of a peer, without age. `room` defaults to one request per free replica."""
         self._sequence += 1
@@ -225,6 +226,7 @@ class Desk:
                     available,
                     room=available if room is None else room,
                     release_ns=release_ns,
+                    identity=identity,
                 ),
             ),
             (ModelQueue(model, queue),),

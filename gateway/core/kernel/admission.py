@@ -10,6 +10,7 @@ from typing import Final
 from gateway.core.kernel.config import PeerAvailability
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.feasibility import why_no_newcomer
+from gateway.core.kernel.model_identity import needed_by
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Size
 from gateway.core.kernel.residency import Verdict, both, may_enter, processing_rule, refusal_of
@@ -20,6 +21,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     Hops,
     ModelName,
+    NeededIdentity,
     Outcome,
     Place,
     PlaceRule,
@@ -224,6 +226,11 @@ class Admission:
             return self._unserved(model, stamp)
         if profile.appends and not eligible & replicas.appending:
             return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
+        identity = request_class.identity
+        if identity is not None and not replicas.groups.eligible(
+            model, stamp.rule, stamp.origin, connectors=profile.connectors, identity=identity
+        ):
+            return RefusalReason.UNKNOWN_MODEL, f"no engine here has the model that `{model}` was answered by"
         fit = request_class.fit
         if fit is not None and not fit.preferred:
             return RefusalReason.TOO_LONG, f"no pool here takes {fit.need_tokens} tokens"
@@ -257,6 +264,7 @@ class Admission:
             connectors=profile.connectors,
             size=None if pinned is not None else size,
             appends=profile.appends,
+            identity=None if profile.identity is None else needed_by(self._core, profile),
             service_class=_served_as(profile, pinned),
         )
         if len(self._classes) >= _CLASSES_MAX:
@@ -323,6 +331,7 @@ class Admission:
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         size: Size | None = None,
         appends: bool = False,
+        identity: NeededIdentity | None = None,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
         """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
@@ -338,6 +347,7 @@ class Admission:
             connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
             appends=appends,
+            identity=identity,
             service_class=service_class,
         )
         return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))

@@ -191,6 +191,17 @@ class QueueConfig(Struct, frozen=True):
     """Longest wait in the queue; then the request is refused."""
 
 
+class IdentityRule(StrEnum):
+    """Rule on the identity of a model (revision, quantization and chat template) at targets that take over a
+    request."""
+
+    SAME_NAME = "same_name"
+    """The rest of a broken answer never goes to a target that is known to have another identity. One that is not known
+    counts as the same."""
+    SAME = "same"
+    """Identities must be known and equal, also for a request that fails before its first token."""
+
+
 class AttemptConfig(Struct, frozen=True):
     """Attempts of a request, the retry budget, and the circuit breaker and ramp of each target."""
 
@@ -219,6 +230,13 @@ class AttemptConfig(Struct, frozen=True):
     """Time between steps of the ramp: a returning target may hold 1 leg, then twice as many after each step."""
     ramp_limit: int = 64
     """Number of legs at which the ramp ends."""
+    model_identity: IdentityRule = IdentityRule.SAME_NAME
+    """Rule on the identity of the model where a request goes on after a failure."""
+    model_identity_by_model: dict[ModelName, IdentityRule] = field(default_factory=dict)
+    """Overrides of `model_identity`, by model."""
+
+    def identity_rule_of(self, model: ModelName) -> IdentityRule:
+        return self.model_identity_by_model.get(model, self.model_identity)
 
 
 class ObservationConfig(Struct, frozen=True):

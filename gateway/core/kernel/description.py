@@ -174,6 +174,7 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "group": state.spec.group,
         "retained": state.retained,
         "models": list(state.spec.models),
+        "identities": {model: told for model in state.spec.models if (told := state.spec.identity_of(model))},
         "available": bool(core.replicas.available >> state.slot & 1),
         "standing": state.standing,
         "healthy": state.healthy,
@@ -243,6 +244,7 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
                 "queue_length": state.queue_lengths.get(capacity.model, 0),
                 "context_tokens_max": capacity.context_tokens_max,
                 "threshold_tokens": capacity.threshold_tokens,
+                "identity": capacity.identity,
             }
             for capacity in observation.report.capacities
         ],

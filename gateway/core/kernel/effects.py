@@ -11,6 +11,7 @@ from gateway.core.vocabulary import (
     Hops,
     LegRole,
     LoadReport,
+    NeededIdentity,
     Notes,
     Outcome,
     PoolName,
@@ -58,6 +59,8 @@ class StartLeg(Struct):
     """Segment of the answer that this leg writes, counted over all gateways; 0: the leg starts an answer."""
     notes: Notes = {}
     """Counts that features tell a peer."""
+    identity: NeededIdentity | None = None
+    """Identity of the model that the request is bound to, for a peer; None: to none."""
     yields: bool = True
     """False for a peer if the request has waited so long that it is served as interactive, there too."""
 

@@ -156,6 +156,8 @@ class LegEnded(Struct, frozen=True):
     """False: the target never saw the request, since no connection to it was made."""
     notes: Notes = {}
     """Counts that features of the peer tell."""
+    identity: str = ""
+    """Identity of the model that began a broken answer at a peer, as the peer tells it; empty: not known."""
 
 
 class TimePassed(Struct, frozen=True):

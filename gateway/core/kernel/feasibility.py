@@ -78,7 +78,8 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
         return Outcome.REJECTED_UNKNOWN_RESPONSE, "where the response was made is not within reach any more"
     stamp = None if request.origin_gateway_id is None else request.stamp
     return (
-        _only_handed_over(core, request_class)
+        _other_identity(core, request_class)
+        or _only_handed_over(core, request_class)
         or _too_long(core, request_class)
         or _why_nobody(core, request.profile, request_class, stamp)
     )
@@ -141,6 +142,15 @@ def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusa
     told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
     told += " this call needs one that does both"
     return Outcome.REJECTED_UNSUPPORTED, told
+
+
+def _other_identity(core: GatewayState, request_class: RequestClass) -> Refusal | None:
+    """Reason to end a request that only the identity of the model keeps from every target."""
+    if request_class.identity is None or not core.placer.may_ever_serve(replace(request_class, identity=None)):
+        return None
+    model = request_class.model
+    told = f"no other target of `{model}` has the same model, by its revision, quantization and chat template"
+    return Outcome.FAILED_BEFORE_FIRST_BYTE, told
 
 
 def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None:
@@ -244,6 +254,7 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
         request_class.rule,
         connectors=request_class.connectors,
         fit=request_class.fit,
+        identity=request_class.identity,
     )
     return _in_words(standing, state.detail)
 

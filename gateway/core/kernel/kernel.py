@@ -182,7 +182,7 @@ class Kernel(GatewayState):
     def _order(self, request: RequestState, attempt: AttemptState, leg: LegState) -> StartLeg:
         """Order that starts a leg, with what its kind of target needs: the connector and pool for a part, hops and
         stamp for a peer."""
-        connector = prefill = pool = hops = stamp = None
+        connector = prefill = pool = hops = stamp = identity = None
         yields = True
         if attempt.planner is not None:
             part = attempt.planner.part_of(attempt, leg)
@@ -190,6 +190,7 @@ class Kernel(GatewayState):
         elif leg.target.kind is TargetKind.PEER:
             hops = request.hops.after(crosses_regions=leg.state.spec.place.region != self.place.region)
             stamp = request.stamp
+            identity = request.request_class.identity
             yields = request.request_class.service_class is not _INTERACTIVE or (
                 request.profile.service_class is _INTERACTIVE
             )
@@ -206,6 +207,7 @@ class Kernel(GatewayState):
             connector,
             prefill,
             pool,
+            identity=identity,
             yields=yields,
         )
 

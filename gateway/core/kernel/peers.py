@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     LoadReport,
     ModelCapacity,
     ModelName,
+    NeededIdentity,
     PeerObservation,
     PeerSpec,
     PlaceRule,
@@ -83,7 +84,9 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None], _Answer] = {}
+        self._answers: dict[
+            tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, NeededIdentity | None], _Answer
+        ] = {}
         self.thresholds: dict[ModelName, None] = {}
         """Models with a pool that has a threshold, at any peer, by their reports so far."""
         self.served_version = 0
@@ -147,13 +150,15 @@ class Peers(Targets[PeerState, PeerSpec]):
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        identity: NeededIdentity | None = None,
     ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
         `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
+        `identity`: identity of the model that it is bound to; None: any.
 
         O(peers that changed since the same was last asked).
         """
-        question = (model, rule, connectors, fit)
+        question = (model, rule, connectors, fit, identity)
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
@@ -161,7 +166,9 @@ class Peers(Targets[PeerState, PeerSpec]):
             answer = self._answers[question] = _Answer(0, self.usable)
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
-            if self.standing_for(self._by_slot[slot], model, rule, connectors=connectors, fit=fit) is AVAILABLE:
+            state = self._by_slot[slot]
+            standing = self.standing_for(state, model, rule, connectors=connectors, fit=fit, identity=identity)
+            if standing is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
         return answer.available
@@ -173,12 +180,16 @@ class Peers(Targets[PeerState, PeerSpec]):
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        identity: NeededIdentity | None = None,
     ) -> int:
         """Mask of the peers that serve the model where the rule allows, by their reports so far, available or not."""
         mask = 0
         for state in self:
             if rule.allows(state.spec.place) and any(
-                _fits(each, model, rule, connectors) and (fit is None or fit.is_taken_by(each)) for each in state.served
+                _fits(each, model, rule, connectors)
+                and (fit is None or fit.is_taken_by(each))
+                and (identity is None or identity.takes(each.identity))
+                for each in state.served
             ):
                 mask |= 1 << state.slot
         return mask
@@ -232,6 +243,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        identity: NeededIdentity | None = None,
     ) -> Standing:
         """Standing of a peer for one more request of the model at a place the rule allows: available, or why not."""
         if not rule.allows(state.spec.place):
@@ -240,6 +252,11 @@ class Peers(Targets[PeerState, PeerSpec]):
             return state.standing
         fitting = [capacity for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)]
         queue_length = self.queue_length(state, model)
+        if identity is not None:
+            alike = [capacity for capacity in fitting if identity.takes(capacity.identity)]
+            if fitting and not alike:
+                return Standing.OTHER_IDENTITY
+            fitting = alike
         if fit is not None:
             fitting = fit.preferred_among(fitting)
             if not fitting:
@@ -379,8 +396,8 @@ def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> b
         now.model == before.model
         and now.place == before.place
         and now.connector is before.connector
-        and (now.pool, now.context_tokens_max, now.threshold_tokens)
-        == (before.pool, before.context_tokens_max, before.threshold_tokens)
+        and (now.pool, now.context_tokens_max, now.threshold_tokens, now.identity)
+        == (before.pool, before.context_tokens_max, before.threshold_tokens, before.identity)
         for now, before in zip(report.capacities, served, strict=True)
     )
 

@@ -9,6 +9,7 @@ from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
     ModelName,
+    NeededIdentity,
     Place,
     PlaceRule,
     PoolName,
@@ -17,9 +18,9 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
 )
 
-Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
-"""Key of a group of interchangeable replicas. The last item is the group's context window, the most tokens of one
-request; 0: unknown."""
+Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int, str]
+"""Key of a group of interchangeable replicas. The last items are the group's context window, the most tokens of one
+request (0: unknown), and the identity of the model (empty: unknown)."""
 
 
 class ReplicaGroups:
@@ -79,10 +80,11 @@ class ReplicaGroups:
                 if spec.role is ReplicaRole.DECODE or spec.pool not in self._decoding or connector is None:
                     continue
             for model in spec.models:
-                group = (model, spec.pool, spec.place, spec.accepts, connector, context)
+                identity = spec.identity_of(model)
+                group = (model, spec.pool, spec.place, spec.accepts, connector, context, identity)
                 self._groups[group] = self._groups.get(group, 0) | 1 << slot
         self.models = dict.fromkeys(model for model, *_ in self._groups)
-        self.ask_origins = any(accepts is not None for _, _, _, accepts, _, _ in self._groups)
+        self.ask_origins = any(accepts is not None for _, _, _, accepts, *_ in self._groups)
         self.thresholds = dict.fromkeys(model for model, pool, *_ in self._groups if self.threshold_of(pool))
 
     def retune(self, pool: PoolName, tokens: int) -> bool:
@@ -112,13 +114,17 @@ class ReplicaGroups:
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        identity: NeededIdentity | None = None,
     ) -> int:
         """Mask of the replicas, available or not, that serve the model in a place the rule allows and accept requests
         that arrived at `origin`. `origin` None: only replicas that accept every origin. `connectors`: connectors that
-        can hand the request over; unified replicas need none. `fit`: pools that the request fits into; None: all."""
+        can hand the request over; unified replicas need none. `fit`: pools that the request fits into; None: all.
+        `identity`: identity of the model that it is bound to; None: any."""
         mask = 0
-        for (served, pool, place, accepts, connector, context), members in self._groups.items():
+        for (served, pool, place, accepts, connector, context, known), members in self._groups.items():
             if served != model or (connector is not None and connector not in connectors):
+                continue
+            if identity is not None and not identity.takes(known):
                 continue
             if fit is not None and (pool not in fit.pools or 0 < context < fit.need_tokens):
                 continue
@@ -130,7 +136,7 @@ class ReplicaGroups:
         """Mask of the replicas that would be eligible but for the request's origin."""
         mask = 0
         if self.ask_origins:
-            for (served, _, place, accepts, _, _), members in self._groups.items():
+            for (served, _, place, accepts, *_), members in self._groups.items():
                 if served == model and rule.allows(place) and not _takes_from(origin, accepts):
                     mask |= members
         return mask
@@ -138,7 +144,7 @@ class ReplicaGroups:
     def in_pool(self, pool: PoolName) -> int:
         """Mask of all placeable replicas of the pool, whichever models they serve."""
         mask = 0
-        for (_, name, _, _, _, _), members in self._groups.items():
+        for (_, name, *_), members in self._groups.items():
             if name == pool:
                 mask |= members
         return mask
@@ -149,7 +155,7 @@ class ReplicaGroups:
         """Bounds of the pools that such a request may go to; one pool appears several times where its engines' context
         windows differ."""
         found: list[PoolBounds] = []
-        for served, pool, place, accepts, connector, context in self._groups:
+        for served, pool, place, accepts, connector, context, _ in self._groups:
             if served != model or (connector is not None and connector not in connectors):
                 continue
             if rule.allows(place) and _takes_from(origin, accepts):
@@ -158,7 +164,7 @@ class ReplicaGroups:
 
     def contexts(self, model: ModelName) -> list[int]:
         """Context windows of the model on the replicas that serve it, in tokens; 0 where unknown."""
-        return [context for served, _, _, _, _, context in self._groups if served == model]
+        return [context for served, _, _, _, _, context, _ in self._groups if served == model]
 
     def context_of(self, pool: PoolName, seen: int) -> int:
         """Context window in tokens of a replica of the pool whose engine reported `seen`; 0: no limit is known."""
@@ -181,7 +187,7 @@ class ReplicaGroups:
         a decode worker."""
         return any(
             members & reachable and (connector is None or self._decoding[pool] & reachable)
-            for (_, pool, _, _, connector, _), members in self._groups.items()
+            for (_, pool, _, _, connector, *_), members in self._groups.items()
         )
 
 

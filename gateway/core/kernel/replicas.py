@@ -146,8 +146,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self, specs: Iterable[ReplicaSpec], now_ns: int, pools: Iterable[PoolSpec] = ()
     ) -> tuple[list[ReplicaState], list[ReplicaState]]:
         """Own exactly these replicas. Return those that joined and those that left; a replica whose spec changed does
-        both, unless only its models, its `accepts` rule or the source of its place changed: then it keeps its slot
-        and state."""
+        both, unless only its models, their identities, its `accepts` rule or the source of its place changed: then it
+        keeps its slot and state."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
         pools = list(pools)
         self.groups.describe(pools)
@@ -156,7 +156,12 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(
-                state.spec, models=spec.models, accepts=spec.accepts, place_by=spec.place_by
+                state.spec,
+                models=spec.models,
+                accepts=spec.accepts,
+                place_by=spec.place_by,
+                identity=spec.identity,
+                roots=spec.roots,
             ):
                 self.changed |= 1 << state.slot if spec != state.spec else 0
                 state.spec = spec
@@ -361,7 +366,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
-        for (model, pool, place, accepts, connector, context), members in self.groups.members():
+        for (model, pool, place, accepts, connector, context, identity), members in self.groups.members():
             capacity = ModelCapacity(
                 model,
                 pool,
@@ -372,6 +377,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 connector=connector,
                 context_tokens_max=context,
                 threshold_tokens=self.groups.threshold_of(pool),
+                identity=identity,
             )
             yield capacity, members
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.core.kernel.pools import PoolFit
-from gateway.core.vocabulary import ALL_CONNECTORS, Connector, ModelName, Place, PlaceRule, ServiceClass, Target
+from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    Connector,
+    ModelName,
+    NeededIdentity,
+    Place,
+    PlaceRule,
+    ServiceClass,
+    Target,
+)
 
 
 class ClassTargets:
@@ -59,6 +68,8 @@ class RequestClass:
     """Pools that the request fits into by its size; None: any."""
     appends: bool = False
     """The request appends to a text and needs a replica that can."""
+    identity: NeededIdentity | None = None
+    """Identity of the model that its targets must have; None: any."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     """Service class; every class but interactive goes only to targets with spare room."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
@@ -78,6 +89,7 @@ class RequestClass:
                 self.origin,
                 self.fit,
                 self.appends,
+                self.identity,
                 self.service_class,
             )
             self._hash = hash((told, own))

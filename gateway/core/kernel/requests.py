@@ -319,6 +319,7 @@ class RequestRecord:
         "end",
         "first_leg",
         "first_token_ns",
+        "identity_mismatch",
         "is_control",
         "legs",
         "model",
@@ -350,6 +351,9 @@ class RequestRecord:
         self.shadow: RecordShadow | None = None
         """Forward that overflow in shadow mode would have made."""
         self.refusal: RefuseForward | None = None
+        self.identity_mismatch = ""
+        """Targets of another model identity that the request was kept from after a failure, in words for operators;
+        empty: there were none."""
         self.end: EndRequest | None = None
 
     def number_of(self, leg: LegState) -> int | None:

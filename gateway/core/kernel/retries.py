@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.core.kernel.config import IdentityRule
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.model_identity import bound
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, Phase, RequestState
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, TargetKind
@@ -37,6 +39,7 @@ class Retries:
         if request.phase is Phase.ANSWERING:
             self._go_on(request, attempt, now_ns)
         elif worst.result in (LegResult.FAILED, LegResult.CLIENT_ERROR):
+            self._bind(request, worst)
             self._tell_failed(request, worst)
             if request.phase is not Phase.ENDED:
                 self.try_again_after_failure(request, now_ns)
@@ -48,6 +51,13 @@ class Retries:
             self._try_again_longer(request, now_ns)
         else:
             self._try_again_after_refusal(request, worst, now_ns)
+
+    def _bind(self, request: RequestState, end: LegEnd) -> None:
+        """Bind a request that fails over to the model identity of the target that failed it, where the rule asks for
+        that. A request that refers to a stored response has one target anyway."""
+        rule = self._core.config.attempt.identity_rule_of(request.profile.model)
+        if rule is IdentityRule.SAME and end.result is LegResult.FAILED and request.request_class.pinned is None:
+            request.profile = bound(self._core, request, request.profile, end)
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """Let a feature continue a broken answer; the request ends if none does."""

@@ -168,7 +168,9 @@ class Eligibility:
         if not within_reach:
             return 0
         fit = request_class.fit
-        heard = self._peers.eligible(model, rule, connectors=request_class.connectors, fit=fit) & within_reach
+        heard = within_reach & self._peers.eligible(
+            model, rule, connectors=request_class.connectors, fit=fit, identity=request_class.identity
+        )
         unheard = self._peers.unheard(rule) & within_reach if fit is None or fit.takes_unknown else 0
         is_known = bool(heard) or self._replicas.groups.serves(model) or self._peers.serves(model)
         return heard | unheard if is_known else 0
@@ -244,7 +246,12 @@ class Eligibility:
         """Replicas that may serve the request, including those that failed it."""
         wanted = request_class
         mask = self._replicas.groups.eligible(
-            wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
+            wanted.model,
+            wanted.rule,
+            wanted.origin,
+            connectors=wanted.connectors,
+            fit=wanted.fit,
+            identity=wanted.identity,
         )
         return mask & self._replicas.appending if wanted.appends else mask
 
@@ -264,7 +271,9 @@ class Eligibility:
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Available peers without those that failed the request, unless it has no other target it could ever go to."""
         wanted = request_class
-        available = self._peers.available(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
+        available = self._peers.available(
+            wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity
+        )
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried
@@ -276,7 +285,9 @@ class Eligibility:
         if not within_reach:
             return False
         wanted = request_class
-        eligible = self._peers.eligible(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
+        eligible = self._peers.eligible(
+            wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity
+        )
         return bool(eligible & within_reach & ~request_class.failed_peers)
 
     def _within_reach(self, request_class: RequestClass) -> int:

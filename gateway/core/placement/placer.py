@@ -476,6 +476,7 @@ class Placer:
             request_class.rule,
             connectors=request_class.connectors,
             fit=request_class.fit,
+            identity=request_class.identity,
         )
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing

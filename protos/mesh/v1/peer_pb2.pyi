@@ -333,6 +333,7 @@ class ModelCapacity(_message.Message):
     THRESHOLD_TOKENS_FIELD_NUMBER: _builtins.int
     ROOM_FIELD_NUMBER: _builtins.int
     RELEASE_US_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -361,6 +362,10 @@ class ModelCapacity(_message.Message):
     """Mean time between two requests leaving these replicas while all of their slots are taken, in microseconds. 0: not
     known.
     """
+    identity: _builtins.str
+    """Identity of the model on these replicas: revision, quantization and chat template of its weights, at most 256 bytes.
+    Empty: not known.
+    """
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -379,10 +384,11 @@ class ModelCapacity(_message.Message):
         threshold_tokens: _builtins.int = ...,
         room: _builtins.int | None = ...,
         release_us: _builtins.int = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "free_tokens", b"free_tokens", "place", b"place", "room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "threshold_tokens", b"threshold_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "threshold_tokens", b"threshold_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
@@ -568,6 +574,7 @@ class Profile(_message.Message):
     GOES_ON_FIELD_NUMBER: _builtins.int
     SERVICE_CLASS_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -592,6 +599,10 @@ class Profile(_message.Message):
     def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
 
+    @_builtins.property
+    def identity(self) -> Global___NeededIdentity:
+        """Identity that the request is bound to, since an attempt of it failed or broke. Left out: to none."""
+
     def __init__(
         self,
         *,
@@ -610,16 +621,42 @@ class Profile(_message.Message):
         goes_on: _builtins.bool = ...,
         service_class: _builtins.str = ...,
         sent_bytes: _builtins.int = ...,
+        identity: Global___NeededIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "identity", b"identity", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "identity", b"identity", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens_max) -> _WhichOneofReturnType__output_tokens_max | None: ...
 
 Global___Profile: _TypeAlias = Profile  # noqa: Y015
+
+@_typing.final
+class NeededIdentity(_message.Message):
+    """Identity of a model, at most 256 bytes. Empty: not known, so that no target is known to have the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TAKES_UNKNOWN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    takes_unknown: _builtins.bool
+    """A target whose identity is not known counts as having this one."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        takes_unknown: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "takes_unknown", b"takes_unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NeededIdentity: _TypeAlias = NeededIdentity  # noqa: Y015
 
 @_typing.final
 class Header(_message.Message):
@@ -812,7 +849,10 @@ class Head(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     status: _builtins.int
+    identity: _builtins.str
+    """Identity of the model that answers. Empty: not known."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
     def __init__(
@@ -820,10 +860,11 @@ class Head(_message.Message):
         *,
         status: _builtins.int = ...,
         headers: _abc.Iterable[Global___Header] | None = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "identity", b"identity", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

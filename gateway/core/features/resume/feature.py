@@ -15,6 +15,7 @@ from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import AssignmentApplied, ForwardArrived, RequestArrived
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.model_identity import bound
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, RequestState
 from gateway.core.vocabulary import Extra, LegRole, Outcome, TargetKind
@@ -182,7 +183,7 @@ class Resume(Feature):
         part.begun = part.count + there.count
         part.count = part.begun + 1
         part.first_step_deaths = there.first_step_deaths
-        request.profile = rest
+        request.profile = bound(self._core, request, rest, broken)
         request.has_begun = True
         request.failures = request.busy_answers = 0
         if not (is_first or self._core.retry_budget.take()):  # the first takes no retry: the broken leg's load is gone

@@ -176,3 +176,29 @@ def test_a_newer_word_that_changes_nothing_is_told_to_the_core_which_tells_peers
     told.assignments.order([], [], CONTROL)
     told.assignments.order([], [], CONTROL)
     assert [event.control for event in told.events] == [ControlVersion(), CONTROL]
+
+
+def test_identities_that_an_engine_tells_are_taken_for_its_models_alone() -> None:
+    told = started(config("a"), config("b"))
+    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"), (OTHER, "other@1")))
+    first, second = told.events[-1].replicas
+    assert first.roots == ((ModelName("llama"), "llama@1"),)
+    assert (first.identity_of(ModelName("llama")), second.identity_of(ModelName("llama"))) == ("llama@1", "")
+
+
+def test_a_declared_identity_wins() -> None:
+    declared = config("a")
+    declared = replace(declared, spec=replace(declared.spec, identity="declared"))
+    told = started(declared)
+    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"),))
+    assert told.events[-1].replicas[0].identity_of(ModelName("llama")) == "declared"
+    assert told.versions() == [1]
+
+
+def test_identities_of_replicas_that_have_gone_are_forgotten() -> None:
+    told = started(config("a"))
+    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"),))
+    told.assignments.configure([], [], [])
+    told.assignments.configure([config("a")], [], [])
+    told.assignments.configure([config("a"), config("b")], [], [])
+    assert told.events[-1].replicas[0].roots == ()

@@ -227,9 +227,9 @@ class TestModels:
     def test_base_models_come_before_their_adapters(self) -> None:
         page = model_list("qwen", "alias", adapters={"support-de": "qwen"}).body
         assert listed_models(page) == [
-            ListedModel("qwen", None),
-            ListedModel("alias", None),
-            ListedModel("support-de", "qwen"),
+            ListedModel("qwen", None, "qwen"),
+            ListedModel("alias", None, "alias"),
+            ListedModel("support-de", "qwen", "/adapters/support-de"),
         ]
 
     def test_a_list_of_models_says_only_that_the_engine_lives(self) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,10 +9,10 @@ import pytest
 
 from gateway.config.sections import ProbeConfig
 from gateway.config.targets import Dialect
-from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId
+from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId, Roots
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
-from gateway.engines.models import ModelWatcher, checked_models
+from gateway.engines.models import ModelWatcher, checked_models, identities_of, routable
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.logs import make_logger
@@ -26,10 +27,15 @@ QUICK = ProbeConfig(models_interval_ns=5 * MS, models_max=4)
 class Heard:
     def __init__(self) -> None:
         self.lists: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.identities: list[tuple[tuple[str, ...], Roots]] = []
         self.tally = Tally()
 
     def on_listed(self, replicas: tuple[ReplicaId, ...], models: tuple[ModelName, ...]) -> None:
         self.lists.append((replicas, models))
+        self.tally.add()
+
+    def on_identified(self, replicas: tuple[ReplicaId, ...], roots: Roots) -> None:
+        self.identities.append((replicas, roots))
         self.tally.add()
 
     async def until(self, models: tuple[str, ...]) -> None:
@@ -45,7 +51,7 @@ def endpoint(name: str, url: str, *, lists_models: bool = True) -> ReplicaEndpoi
 async def watching(endpoints: Iterable[ReplicaEndpoint]) -> AsyncIterator[tuple[Heard, ReplicaEndpoints, ModelWatcher]]:
     heard, followed = Heard(), ReplicaEndpoints(endpoints)
     log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"))
-    watcher = ModelWatcher(followed, Clock(), QUICK, heard.on_listed, log=log)
+    watcher = ModelWatcher(followed, Clock(), QUICK, heard.on_listed, heard.on_identified, log=log)
     async with in_background(watcher.run()):
         yield heard, followed, watcher
 
@@ -103,8 +109,29 @@ async def test_the_first_round_is_over_when_everybody_was_asked(engine: PagesEng
 
 
 def test_only_lists_that_can_be_routed_by_are_believed() -> None:
-    assert checked_models(model_list("a", "b", "a").body, 4) == ("a", "b")
+    assert routable(checked_models(model_list("a", "b", "a").body, 4)) == ("a", "b")
     with pytest.raises(BadProbe, match="5 models are listed"):
         checked_models(model_list(*"abcde").body, 4)
     with pytest.raises(BadProbe, match="no usable name"):
         checked_models(model_list("a", "x" * 300).body, 4)
+
+
+async def test_an_engine_without_a_declared_identity_is_asked_for_it(engine: PagesEngine) -> None:
+    engine.pages = {"/v1/models": model_list("qwen", adapters={"support-de": "qwen"})}
+    asking = replace(endpoint("a", engine.url, lists_models=False), asks_identity=True)
+    async with watching([asking]) as (heard, _, watcher):
+        await watcher.first_round()
+        await heard.tally.reaches(1)
+    assert heard.identities[0] == (("a",), (("qwen", "qwen"), ("support-de", "qwen /adapters/support-de")))
+    assert not heard.lists
+
+
+@pytest.mark.parametrize("root", ["null", "7", '""', json.dumps("x" * 257), json.dumps("é" * 129), '"a\\nb"'])
+def test_a_root_that_no_region_file_could_declare_is_unknown(root: str) -> None:
+    page = b'{"data": [{"id": "qwen", "root": %b}]}' % root.encode()
+    assert identities_of(checked_models(page, 4)) == ()
+
+
+def test_an_adapter_is_unknown_while_its_base_is() -> None:
+    page = b'{"data": [{"id": "qwen"}, {"id": "de", "root": "/de", "parent": "qwen"}]}'
+    assert identities_of(checked_models(page, 4)) == ()

@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     ModelCapacity,
     ModelName,
     ModelQueue,
+    NeededIdentity,
     Notes,
     Outcome,
     PlaceRule,
@@ -75,7 +76,17 @@ REPORT = LoadReport(
     policy_digest="abc",
     capacities=(
         ModelCapacity(
-            MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0, room=-3, release_ns=25_000_000
+            MODEL,
+            DEFAULT_POOL,
+            EU,
+            4,
+            2,
+            load=17,
+            backlog_bytes=70_000,
+            free_tokens=0,
+            room=-3,
+            release_ns=25_000_000,
+            identity="llama@1",
         ),
         ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
     ),
@@ -193,7 +204,7 @@ def test_a_heartbeat_carries_its_age() -> None:
 
 def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     message = load()
-    for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us"):
+    for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us", "identity"):
         message.capacities[0].ClearField(name)
     report, _ = codec.read_load(message)
     assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2)
@@ -529,3 +540,29 @@ def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharme
     """An outcome is text on the wire: the older codec itself decides what to make of an unknown one."""
     said = pb.AnswerFrame(ended=pb.Ended(outcome=word))
     assert pb.AnswerFrame.FromString(frozen().reads(said)).ended.outcome == word
+
+
+@pytest.mark.parametrize("needed", [NeededIdentity("llama@1", takes_unknown=True), NeededIdentity("", False)])
+def test_the_identity_that_a_forward_is_bound_to_travels_with_it(needed: NeededIdentity) -> None:
+    message = codec.forward_to_pb(replace(ORDER, identity=needed), REQUEST, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.identity == needed
+
+
+def test_the_identity_that_answers_travels_with_the_head() -> None:
+    message = pb.Head()
+    codec.write_head(message, LegHead(200, (), RanAt(ReplicaId("r"), US), identity="llama@1"))
+    assert codec.read_head(pb.Head.FromString(message.SerializeToString())).identity == "llama@1"
+
+
+@pytest.mark.parametrize("identity", ["x" * 257, "\N{LATIN SMALL LETTER E WITH ACUTE}" * 129, "a\nb"])
+def test_no_identity_is_longer_than_one_may_be_declared(identity: str) -> None:
+    heartbeat, bound, head = load(), forward(), pb.Head()
+    heartbeat.capacities[0].identity = bound.profile.identity.name = identity
+    codec.write_head(head, LegHead(200, (), RanAt(ReplicaId("r"), US)))
+    head.identity = identity
+    with pytest.raises(WireError, match="identity"):
+        codec.read_load(heartbeat)
+    with pytest.raises(WireError, match="identity"):
+        codec.read_forward(bound, now_ns=0)
+    with pytest.raises(WireError, match="identity"):
+        codec.read_head(head)

@@ -1,0 +1,80 @@
+"""Binding of requests to the identity of a model: a request that goes on after a failure stays with the revision,
+quantization and chat template of the target that began its answer.
+
+The module only binds profiles and notes mismatches; which targets a bound request may go to follows from its class.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gateway.core.kernel.config import IdentityRule
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.requests import LegEnd, RequestState
+from gateway.core.kernel.state import GatewayState
+from gateway.core.vocabulary import ModelName, NeededIdentity, PeerSpec, ReplicaRole, RequestProfile
+
+_OTHERS_NAMED_MAX = 4
+_UNKNOWN = "unknown"
+
+
+def bound(core: GatewayState, request: RequestState, profile: RequestProfile, end: LegEnd) -> RequestProfile:
+    """Profile of what is left of a request after the end of a leg, bound to the identity of the leg's target and to
+    what the request was bound to before. A target that serves another identity is noted in the request's record."""
+    held = request.profile.identity
+    is_strict = core.config.attempt.identity_rule_of(profile.model) is IdentityRule.SAME
+    is_strict |= held is not None and not held.takes_unknown
+    name = (held.name if held is not None else "") or _identity_behind(core, request, end)
+    if not (name or is_strict):
+        return profile
+    needed = NeededIdentity(name, takes_unknown=not is_strict)
+    others = _others(core, request, needed)
+    if others and not request.record.identity_mismatch:
+        named = ", ".join(others[:_OTHERS_NAMED_MAX])
+        request.record.identity_mismatch = f"{end.leg.target} has {name or _UNKNOWN}, but {named}"
+    return replace(profile, identity=needed)
+
+
+def needed_by(core: GatewayState, profile: RequestProfile) -> NeededIdentity | None:
+    """Identity that a bound request needs by the rule in force here; a forward keeps its origin's rule if that is
+    stricter."""
+    needed = profile.identity
+    if needed is None or not needed.takes_unknown:
+        return needed
+    is_strict = core.config.attempt.identity_rule_of(profile.model) is IdentityRule.SAME
+    return NeededIdentity(needed.name, takes_unknown=False) if is_strict else needed
+
+
+def _identity_behind(core: GatewayState, request: RequestState, end: LegEnd) -> str:
+    """Identity of the target of a leg, as known when the leg started; empty: not known. A disaggregated pool has that
+    of the prefill worker, to which the request was placed."""
+    first = next(each for each in request.record.legs if each.attempt == end.leg.attempt)
+    spec, model = first.spec, request.profile.model
+    if not isinstance(spec, PeerSpec):
+        return spec.identity_of(model)
+    if end.event.identity:
+        return end.event.identity
+    peer = core.peers.get(spec.gateway_id)
+    told = set() if peer is None else _identities_at(peer, model)
+    return told.pop() if len(told) == 1 else ""
+
+
+def _identities_at(peer: PeerState, model: ModelName) -> set[str]:
+    return {capacity.identity for capacity in peer.served if capacity.model == model}
+
+
+def _others(core: GatewayState, request: RequestState, needed: NeededIdentity) -> list[str]:
+    """Targets that might serve the request but for their identity, in words."""
+    model, rule = request.profile.model, request.request_class.rule
+    others: list[str] = []
+    for state in core.replicas:
+        spec = state.spec
+        identity = spec.identity_of(model)
+        serves = model in spec.models and spec.role is not ReplicaRole.DECODE and rule.allows(spec.place)
+        if serves and not needed.takes(identity):
+            others.append(f"{state.target} has {identity or _UNKNOWN}")
+    for peer in core.peers:
+        told = _identities_at(peer, model) if rule.allows(peer.spec.place) else ()
+        if told and not any(map(needed.takes, told)):
+            others.append(f"{peer.target} has {min(told) or _UNKNOWN}")
+    return others
