@@ -278,6 +278,8 @@ def record_of(ask: ClientRequest, town: ClientWorld) -> RequestReport:
         failed_by=ask.failed_by,
         tenant=ask.profile.tenant,
         service_class=ask.profile.service_class,
+        breaks=ask.told.breaks,
+        pause_ns=ask.told.pause_ns,
     )
 
 

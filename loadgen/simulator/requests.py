@@ -55,6 +55,9 @@ class Home(Protocol):
     """Gateway that a leg belongs to."""
 
     @property
+    def now_ns(self) -> int: ...
+
+    @property
     def follows_answers(self) -> bool: ...
 
     @property
@@ -290,7 +293,7 @@ class SimEngineLeg(SimLeg):
         if self.order.role is LegRole.DECODE:
             self.home.progress.decodes(self)
         if self.run is not None and self.home.follows_answers and self.sink.is_heard:
-            self.sink.ask.told.begins(self.said, self.run, self.engine)
+            self.sink.ask.told.begins(self.said, self.run, self.engine, self.home.now_ns)
         self._begin(ran_at, self.engine.spec.place)
 
     def _break_within_an_event(self) -> None:
@@ -432,7 +435,7 @@ class SimContinuation:
         ask = sink.ask
         if not sink.is_heard:
             raise Unsound("nobody hears the answer")
-        said = ask.told.breaks_off()
+        said = ask.told.breaks_off(sink.home.now_ns)
         if ask.is_stored or not 0 < said < ask.output_tokens:
             raise Unsound("nothing of it is left, or nothing was said")
         sink.said = said
