@@ -244,6 +244,7 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
         request_class.rule,
         connectors=request_class.connectors,
         fit=request_class.fit,
+        goes_on=request_class.goes_on,
     )
     return _in_words(standing, state.detail)
 

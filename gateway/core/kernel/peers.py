@@ -83,7 +83,7 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
-        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None], _Answer] = {}
+        self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, bool], _Answer] = {}
         self.thresholds: dict[ModelName, None] = {}
         """Models with a pool that has a threshold, at any peer, by their reports so far."""
         self.served_version = 0
@@ -147,13 +147,15 @@ class Peers(Targets[PeerState, PeerSpec]):
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        goes_on: bool = False,
     ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
         `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
+        `goes_on`: its answer has begun, so that what waits there is not ahead of it.
 
         O(peers that changed since the same was last asked).
         """
-        question = (model, rule, connectors, fit)
+        question = (model, rule, connectors, fit, goes_on)
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
@@ -161,7 +163,9 @@ class Peers(Targets[PeerState, PeerSpec]):
             answer = self._answers[question] = _Answer(0, self.usable)
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
-            if self.standing_for(self._by_slot[slot], model, rule, connectors=connectors, fit=fit) is AVAILABLE:
+            state = self._by_slot[slot]
+            standing = self.standing_for(state, model, rule, connectors=connectors, fit=fit, goes_on=goes_on)
+            if standing is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
         return answer.available
@@ -232,6 +236,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         *,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
+        goes_on: bool = False,
     ) -> Standing:
         """Standing of a peer for one more request of the model at a place the rule allows: available, or why not."""
         if not rule.allows(state.spec.place):
@@ -239,12 +244,11 @@ class Peers(Targets[PeerState, PeerSpec]):
         if state.standing is not AVAILABLE or state.report is None:
             return state.standing
         fitting = [capacity for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)]
-        queue_length = self.queue_length(state, model)
         if fit is not None:
             fitting = fit.preferred_among(fitting)
             if not fitting:
                 return Standing.TOO_SHORT
-            queue_length = _pool_queue(state, fitting, queue_length)
+        queue_length = 0 if goes_on else self._queue_length_for(state, fitting, model, fit)
         if self._config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             if queue_length > self._config.placement.peer_queue_length_max:
                 return Standing.QUEUE
@@ -258,15 +262,17 @@ class Peers(Targets[PeerState, PeerSpec]):
         state = self._by_id.get(gateway_id)
         return 0.0 if state is None else self._ahead_max(state, release_ns)
 
-    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None) -> float:
+    def wait_ns(
+        self, state: PeerState, model: ModelName, fit: PoolFit | None, *, goes_on: bool = False
+    ) -> float:
         """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
-        slot is free by then."""
+        slot is free by then. `goes_on`: its answer has begun, so that what waits there is not ahead of it."""
         if state.report is None:
             return 0.0
         fitting = [each for each in state.report.capacities if each.model == model]
         if fit is not None:
             fitting = fit.preferred_among(fitting)
-        position = self._position(state, fitting, self.queue_length(state, model))
+        position = self._position(state, fitting, 0 if goes_on else self.queue_length(state, model))
         return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
@@ -284,6 +290,13 @@ class Peers(Targets[PeerState, PeerSpec]):
         return (room - len(state.unreflected)) / (room + load)
 
     # Inside
+
+    def _queue_length_for(
+        self, state: PeerState, fitting: list[ModelCapacity], model: ModelName, fit: PoolFit | None
+    ) -> int:
+        """Requests that wait there ahead of a new one for these pools, by the last heartbeat."""
+        length = self.queue_length(state, model)
+        return length if fit is None else _pool_queue(state, fitting, length)
 
     def _position(self, state: PeerState, capacities: list[ModelCapacity], queue_length: int) -> int:
         """Place of one more request among those that wait for a slot there; 0 or less: a slot is free for it."""

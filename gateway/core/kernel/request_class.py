@@ -58,7 +58,8 @@ class RequestClass:
     fit: PoolFit | None = None
     """Pools that the request fits into by its size; None: any."""
     goes_on: bool = False
-    """The request continues a text and needs a replica that can."""
+    """The request continues an answer that has begun: it needs a replica that can, and goes before those that are new
+    within its service class."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     """Service class; every class but interactive goes only to targets with spare room."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)

@@ -264,7 +264,9 @@ class Eligibility:
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Available peers without those that failed the request, unless it has no other target it could ever go to."""
         wanted = request_class
-        available = self._peers.available(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
+        available = self._peers.available(
+            wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit, goes_on=wanted.goes_on
+        )
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried

@@ -474,6 +474,7 @@ class Placer:
             request_class.rule,
             connectors=request_class.connectors,
             fit=request_class.fit,
+            goes_on=request_class.goes_on,
         )
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing
