@@ -33,8 +33,8 @@ class Told:
         return self._start + self._engine.written(self._run)
 
     def begins(self, start: int, run: EngineRun, engine: SimReplica, now_ns: int) -> None:
-        """Record the first token of a run, as the gateway of its engine hears it. Raises OutOfPlace if the run does not continue where the client's answer
-        ends."""
+        """Record the first token of a run, as the gateway of its engine hears it. Raises OutOfPlace if the run does not
+        continue where the client's answer ends."""
         if start != self.now:
             raise OutOfPlace(f"token {start} was written next, where the client has {self.now}")
         self.tokens, self._start, self._run, self._engine = start, start, run, engine

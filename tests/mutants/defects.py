@@ -498,12 +498,12 @@ def new_ones_before(original: Original, waiting: WaitingRequests, wanted: Reques
     hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
 )
 def overtakes_begun(
-    original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int
+    original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, slot: int, *asked: int
 ) -> bool:
-    books = policy._books[slot]
-    count, books.holds.count_going_on = books.holds.count_going_on, 0
-    waits = bool(original(policy, profile, offer, slot, uncached_bytes))
-    books.holds.count_going_on = count
+    holds = policy._books[slot].holds
+    count, holds.count_going_on = holds.count_going_on, 0
+    waits = bool(original(policy, profile, offer, slot, *asked))
+    holds.count_going_on = count
     return waits
 
 

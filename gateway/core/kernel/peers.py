@@ -262,9 +262,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         state = self._by_id.get(gateway_id)
         return 0.0 if state is None else self._ahead_max(state, release_ns)
 
-    def wait_ns(
-        self, state: PeerState, model: ModelName, fit: PoolFit | None, *, goes_on: bool = False
-    ) -> float:
+    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None, *, goes_on: bool = False) -> float:
         """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
         slot is free by then. `goes_on`: its answer has begun, so that what waits there is not ahead of it."""
         if state.report is None:

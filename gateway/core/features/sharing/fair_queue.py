@@ -81,9 +81,9 @@ class FairOrder(QueueOrder):
         return alike[shares.index(max(shares))]
 
     def ahead_of(self, request: RequestState, queues: Iterable[tuple[RequestClass, Queue]], /) -> int:
-        """Requests served before this one: all of a better class, whose answer has begun, or of a better priority; of its own tenant those that came before
-        it; and of each other tenant as many as get their turn meanwhile, by weight, as though all requests had one
-        size."""
+        """Requests served before this one: all of a better class, all whose answer has begun if its own has not, and
+        all of a better priority; of its own tenant those that came before it; and of each other tenant as many as get
+        their turn meanwhile, by weight, as though all requests had one size."""
         own = charge_of(request).account
         wanted = request.request_class
         alike: dict[str, list[float]] = {}

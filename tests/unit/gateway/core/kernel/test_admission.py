@@ -210,9 +210,7 @@ class TestForwards:
         assert refusal(one, forward("q")) is RefusalReason.BUSY
 
     def test_before_an_answer_that_has_begun_only_those_count_that_have(self) -> None:
-        one = desk(
-            replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1))
-        )
+        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)))
         occupy(one)
         for number in range(3):
             one.ask(f"own{number}")
