@@ -44,6 +44,10 @@ class RequestReport:
     """Component that caused the failure of a failed request, where the run distinguishes causes."""
     tenant: str = ""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
+    breaks: int = 0
+    """Times that its answer broke."""
+    pause_ns: int | None = None
+    """Longest pause from a break of the answer to the next token; None: it never broke, or nothing continued it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ class Checker:
         self._follow_event(event, effects)
         for effect in effects:
             self._follow_effect(effect)
+        self._check_rests(effects)
         self._check_requests(now_ns)
         self._check_counts()
         self._check_features()
@@ -391,6 +392,29 @@ class Checker:
                 f"{head.request_id} waits beside {[str(state.target) for state in idle]}",
             )
 
+    def _check_rests(self, effects: list[Effect]) -> None:
+        """Check that no new request started at a replica for which a request waits whose answer has begun: one that
+        waits for any target and could run there, or one that was held for that replica before this event."""
+        rests = [head for head in self._core.waiting.all_heads() if head.request_class.appends]
+        for effect in effects if rests else ():
+            if not isinstance(effect, StartLeg) or effect.leg > 1 or effect.target.kind is not TargetKind.REPLICA:
+                continue
+            request = self._core.requests[effect.request_id]
+            if request.request_class.appends or request.request_class.is_control:
+                continue
+            assert request.attempt is not None
+            state = request.attempt.legs[effect.leg].state
+            passed = [str(rest.request_id) for rest in rests if self._waits_for(state, rest)]
+            self._expect("rests go before new requests", not passed, f"{effect.request_id} went before {passed}")
+
+    def _waits_for(self, state: ReplicaState | PeerState, rest: RequestState) -> bool:
+        """True if a request that waits has had a claim on this replica since before the event."""
+        if not isinstance(state, ReplicaState):
+            return False
+        if rest.held is None:
+            return self._may_run_at(state, rest)
+        return rest.held is self._stories[rest.request_id].hold and rest.held.slot == state.slot
+
     def _check_who_is_held(self) -> None:
         """Check that no request is held for a replica that is idle, or for one that may not serve it."""
         for head in self._core.waiting.all_heads():
@@ -435,12 +459,15 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.takes_full_replicas else self._core.replicas.available
+        return bool(free >> state.slot & 1) and self._may_run_at(state, request) and self._has_room(state, request)
+
+    def _may_run_at(self, state: ReplicaState, request: RequestState) -> bool:
+        """True if the replica may serve the request and has not failed it, whatever its load."""
+        wanted = request.request_class
         if not self._takes_part(state, wanted) or not all(each.may_serve(state, request) for each in self._of_features):
             return False
         return (
-            bool(free >> state.slot & 1)
-            and self._is_for(state, request)
-            and self._has_room(state, request)
+            self._is_for(state, request)
             and wanted.model in state.spec.models
             and _has_identity(state, wanted)
             and wanted.rule.allows(state.spec.place)

@@ -109,6 +109,8 @@ class _Visit:
     came_across: bool = False
     follows: str = ""
     """Stored response that it continues."""
+    is_rest: bool = False
+    """True if its answer had begun before it came to this gateway."""
     request_id: RequestId | None = None
     waits: bool = True
     is_ordinary: bool = True
@@ -496,7 +498,8 @@ class InvariantWatch:
         view.arrivals += 1
         visit = _Visit(view.arrivals, self._now_ns, profile.tenant, origin, came_across, profile.follows)
         visit.request_id = profile.request_id
-        visit.is_ordinary = not profile.follows
+        visit.is_rest = profile.appends
+        visit.is_ordinary = not (profile.follows or profile.appends)
         visit.connectors, visit.service_class = profile.connectors, profile.service_class
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})
@@ -723,7 +726,8 @@ class InvariantWatch:
         stale_ns = max(3 * config.observation.keep_alive_ns, 2 * heard.rtt_p99_ns)
         self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
         self._expect("only accepting peers are used", heard.report.accepting, where)
-        queue = _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
+        is_rest = visit.is_rest or leg.segment > 0  # new requests that wait there are behind it
+        queue = 0 if is_rest else _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
         view.uncounted[leg.request_id, leg.attempt, leg.leg] = (heard.report.gateway_id, self._now_ns)
         if config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max

@@ -284,6 +284,8 @@ def record_of(request: ClientRequest, town: ClientWorld) -> RequestReport:
         failed_by=request.failed_by,
         tenant=request.profile.tenant,
         service_class=request.profile.service_class,
+        breaks=request.told.breaks,
+        pause_ns=request.told.pause_ns,
     )
 
 

@@ -54,6 +54,9 @@ class Home(Protocol):
     """Gateway that a leg belongs to."""
 
     @property
+    def now_ns(self) -> int: ...
+
+    @property
     def follows_answers(self) -> bool: ...
 
     @property
@@ -292,7 +295,7 @@ class SimEngineLeg(SimLeg):
         if self.order.role is LegRole.DECODE:
             self.home.progress.decodes(self)
         if self.run is not None and self.home.follows_answers and self.sink.is_heard:
-            self.sink.client_request.told.begins(self.said, self.run, self.engine)
+            self.sink.client_request.told.begins(self.said, self.run, self.engine, self.home.now_ns)
         self._begin(ran_at, self.engine.spec.place)
 
     def _break_within_an_event(self) -> None:
@@ -434,7 +437,7 @@ class SimContinuation:
         client_request = sink.client_request
         if not sink.is_heard:
             raise NoRemainder("nobody hears the answer")
-        said = client_request.told.breaks_off()
+        said = client_request.told.breaks_off(sink.home.now_ns)
         if client_request.is_stored or not 0 < said < client_request.output_tokens:
             raise NoRemainder("nothing of it is left, or nothing was said")
         sink.said = said

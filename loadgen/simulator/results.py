@@ -66,7 +66,19 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         "refusals": dict(sorted(story.counts.refusals.items())),
         "ends": story.outcomes,
         "series": {region: _series(region, story, window) for region in story.samples},
-    } | (_sharing(story, window) | _control(story) | _scaling(story) | _money(story))
+    } | (_sharing(story, window) | _control(story) | _scaling(story) | _money(story) | _broken(scenario, story))
+
+
+def _broken(scenario: Scenario, story: Story) -> Figures:
+    """Figures of broken answers, where the scenario continues them."""
+    if not scenario.resumes:
+        return {}
+    broken = [each for each in story.records if each.breaks]
+    pauses = [each.pause_ns for each in broken if each.pause_ns is not None]
+    whole = sum(each.end is RequestEnd.COMPLETED for each in broken)
+    return {
+        "broken": {"answers": len(broken), "continued": len(pauses), "whole": whole, "pause_ms": distribution(pauses)}
+    }
 
 
 def _scaling(story: Story) -> Figures:

@@ -19,7 +19,7 @@ from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.pools import PoolFit
-from gateway.core.kernel.queues import ArrivalQueue, Turn
+from gateway.core.kernel.queues import ArrivalQueue, QueueOrder, Turn
 from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.replicas import Replicas, ReplicaState
@@ -225,7 +225,7 @@ def held_for_ever(original: Original, placing: Placing, now_ns: int) -> None:
 
 
 @mutant("a request is held for a replica that has nothing to do", "placement.cost:CostPolicy._waits_better_here")
-def held_for_the_idle(original: Original, policy: CostPolicy, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+def held_for_the_idle(original: Original, policy: CostPolicy, *asked: Any) -> bool:
     return True
 
 
@@ -466,6 +466,49 @@ def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple
 
 
 @mutant(
+    "an answer that has begun gets its turn like a new request",
+    "kernel.queues:QueueOrder.turn",
+    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+)
+def begun_is_new(original: Original, order: QueueOrder, request: RequestState) -> Turn:
+    rank, _, *turn = original(order, request)
+    return (rank, True, *turn)
+
+
+@mutant(
+    "at a peer new requests that wait are ahead of an answer that has begun",
+    "kernel.peers:Peers.standing_for",
+    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+)
+def new_ones_ahead_there(original: Original, *asked: Any, appends: bool = False, **more: Any) -> Standing:
+    return Standing(original(*asked, **more))
+
+
+@mutant(
+    "new requests that wait bar forwards of answers that have begun",
+    "kernel.waiting_requests:WaitingRequests.length_before",
+    hunter=f"{_CORE_TESTS}/kernel/test_admission.py::TestForwards",
+)
+def new_ones_before(original: Original, waiting: WaitingRequests, wanted: RequestClass) -> int:
+    return int(original(waiting, replace(wanted, appends=False)))
+
+
+@mutant(
+    "a new request overtakes an answer that has begun and is held for the replica",
+    "placement.cost:CostPolicy._waits_better_here",
+    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+)
+def overtakes_begun(
+    original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, slot: int, *asked: int
+) -> bool:
+    holds = policy._books[slot].holds
+    count, holds.count_appending = holds.count_appending, 0
+    waits = bool(original(policy, profile, offer, slot, *asked))
+    holds.count_appending = count
+    return waits
+
+
+@mutant(
     "a prompt that is being read teaches how many slots there are",
     "kernel.slots:EngineSlots.observe",
     hunter=f"{_CORE_TESTS}/kernel/test_slots.py",
@@ -524,8 +567,7 @@ def fails_over_unbound(original: Original, retries: Retries, request: RequestSta
     hunter=f"{_CORE_TESTS}/features/sharing/test_fair_queue.py",
 )
 def nobody_shares(original: Original, order: FairOrder, request: RequestState) -> Turn:
-    rank = request.request_class.service_rank
-    return rank, 0, 0, 0.0, request.arrival_number, request
+    return QueueOrder.turn(order, request)
 
 
 @mutant(

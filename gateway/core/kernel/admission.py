@@ -206,7 +206,7 @@ class Admission:
         core, model = self._core, event.profile.model
         if not is_free and request_class.service_rank:
             return RefusalReason.BUSY, f"there is no room to spare for what is {request_class.service_class}"
-        queue_length = core.waiting.length(model)
+        queue_length = core.waiting.length_before(request_class)
         if not is_free and queue_length >= core.config.placement.peer_queue_length_max:
             return RefusalReason.BUSY, f"{queue_length} requests wait for `{model}`"
         if core.config.placement.peer_availability is PeerAvailability.FREE_REPLICA:

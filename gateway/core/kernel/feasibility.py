@@ -255,6 +255,7 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
         connectors=request_class.connectors,
         fit=request_class.fit,
         identity=request_class.identity,
+        appends=request_class.appends,
     )
     return _in_words(standing, state.detail)
 

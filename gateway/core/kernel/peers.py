@@ -85,7 +85,7 @@ class Peers(Targets[PeerState, PeerSpec]):
     def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._answers: dict[
-            tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, NeededIdentity | None], _Answer
+            tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, NeededIdentity | None, bool], _Answer
         ] = {}
         self.thresholds: dict[ModelName, None] = {}
         """Models with a pool that has a threshold, at any peer, by their reports so far."""
@@ -151,14 +151,16 @@ class Peers(Targets[PeerState, PeerSpec]):
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
         identity: NeededIdentity | None = None,
+        appends: bool = False,
     ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
         `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
-        `identity`: identity of the model that it is bound to; None: any.
+        `identity`: identity of the model that it is bound to; None: any. `appends`: its answer has begun, so that what
+        waits there is not ahead of it.
 
         O(peers that changed since the same was last asked).
         """
-        question = (model, rule, connectors, fit, identity)
+        question = (model, rule, connectors, fit, identity, appends)
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
@@ -167,7 +169,9 @@ class Peers(Targets[PeerState, PeerSpec]):
         answer.available &= ~answer.unsure
         for slot in slots_of(answer.unsure & self.usable):
             state = self._by_slot[slot]
-            standing = self.standing_for(state, model, rule, connectors=connectors, fit=fit, identity=identity)
+            standing = self.standing_for(
+                state, model, rule, connectors=connectors, fit=fit, identity=identity, appends=appends
+            )
             if standing is AVAILABLE:
                 answer.available |= 1 << slot
         answer.unsure = 0
@@ -244,6 +248,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
         identity: NeededIdentity | None = None,
+        appends: bool = False,
     ) -> Standing:
         """Standing of a peer for one more request of the model at a place the rule allows: available, or why not."""
         if not rule.allows(state.spec.place):
@@ -251,7 +256,6 @@ class Peers(Targets[PeerState, PeerSpec]):
         if state.standing is not AVAILABLE or state.report is None:
             return state.standing
         fitting = [capacity for capacity in state.report.capacities if _fits(capacity, model, rule, connectors)]
-        queue_length = self.queue_length(state, model)
         if identity is not None:
             alike = [capacity for capacity in fitting if identity.takes(capacity.identity)]
             if fitting and not alike:
@@ -261,7 +265,7 @@ class Peers(Targets[PeerState, PeerSpec]):
             fitting = fit.preferred_among(fitting)
             if not fitting:
                 return Standing.TOO_SHORT
-            queue_length = _pool_queue(state, fitting, queue_length)
+        queue_length = 0 if appends else self._queue_length_for(state, fitting, model, fit)
         if self._config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             if queue_length > self._config.placement.peer_queue_length_max:
                 return Standing.QUEUE
@@ -275,15 +279,15 @@ class Peers(Targets[PeerState, PeerSpec]):
         state = self._by_id.get(gateway_id)
         return 0.0 if state is None else self._ahead_max(state, release_ns)
 
-    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None) -> float:
+    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None, *, appends: bool = False) -> float:
         """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
-        slot is free by then."""
+        slot is free by then. `appends`: its answer has begun, so that what waits there is not ahead of it."""
         if state.report is None:
             return 0.0
         fitting = [each for each in state.report.capacities if each.model == model]
         if fit is not None:
             fitting = fit.preferred_among(fitting)
-        position = self._position(state, fitting, self.queue_length(state, model))
+        position = self._position(state, fitting, 0 if appends else self.queue_length(state, model))
         return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
@@ -301,6 +305,13 @@ class Peers(Targets[PeerState, PeerSpec]):
         return (room - len(state.unreflected)) / (room + load)
 
     # Inside
+
+    def _queue_length_for(
+        self, state: PeerState, fitting: list[ModelCapacity], model: ModelName, fit: PoolFit | None
+    ) -> int:
+        """Requests that wait there ahead of a new one for these pools, by the last heartbeat."""
+        length = self.queue_length(state, model)
+        return length if fit is None else _pool_queue(state, fitting, length)
 
     def _position(self, state: PeerState, capacities: list[ModelCapacity], queue_length: int) -> int:
         """Place of one more request among those that wait for a slot there; 0 or less: a slot is free for it."""

@@ -1,5 +1,5 @@
-"""Queue of requests that may go to exactly the same targets, and the order of all queues: by service class and by
-arrival, unless a feature puts another order in its place."""
+"""Queue of requests that may go to exactly the same targets, and the order of all queues: by service class, requests
+whose answer has begun before new ones, and by arrival, unless a feature puts another order in its place."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gateway.core.value import value
 from gateway.core.vocabulary import RequestId, TenantName
 
 _SLACK: Final = 64
-Turn = tuple[int, int, int, float, int, RequestState]
-"""Sort key of a head, the smallest first: class rank, three numbers of the order, arrival number; and the request
-itself."""
+Turn = tuple[int, bool, int, int, float, int, RequestState]
+"""Sort key of a head, the smallest first: class rank, whether its answer is still to begin, three numbers of the order,
+arrival number; and the request itself."""
 
 
 class Queue:
@@ -97,8 +97,8 @@ class QueueFigures:
 
 
 class QueueOrder:
-    """Order in which queued requests get their turn: by service class and arrival. A feature may put another order in
-    its place."""
+    """Order in which queued requests get their turn: by service class, whether their answer has begun, and arrival. A
+    feature may put another order in its place."""
 
     @property
     def is_contested(self) -> bool:
@@ -111,13 +111,13 @@ class QueueOrder:
 
     def turn(self, request: RequestState) -> Turn:
         """Sort key of the head of a queue among the heads of all queues."""
-        return request.request_class.service_rank, 0, 0, 0.0, request.arrival_number, request
+        wanted = request.request_class
+        return wanted.service_rank, not wanted.appends, 0, 0, 0.0, request.arrival_number, request
 
     def ahead_of(self, request: RequestState, queues: Iterable[tuple[RequestClass, Queue]], /) -> int:
         """Requests in these queues that get their turn before this one, which has joined one of them last."""
-        rank = request.request_class.service_rank
-        alike = sum([len(queue) for request_class, queue in queues if request_class.service_rank <= rank])
-        return max(0, alike - 1)
+        own = _order_of(request.request_class)
+        return max(0, sum([len(queue) for request_class, queue in queues if _order_of(request_class) <= own]) - 1)
 
     def queue_of(self, request: RequestState, /) -> object | None:  # noqa: ARG002
         """Queue in which the request waits, among those whose turns go by arrival; None: there is only one."""
@@ -130,6 +130,10 @@ class QueueOrder:
 
     def figures(self) -> QueueFigures:
         return QueueFigures({}, 0, 0, 0)
+
+
+def _order_of(request_class: RequestClass) -> tuple[int, bool]:
+    return request_class.service_rank, not request_class.appends
 
 
 def _arrival_number(entry: tuple[int, RequestState]) -> int:

@@ -67,7 +67,8 @@ class RequestClass:
     fit: PoolFit | None = None
     """Pools that the request fits into by its size; None: any."""
     appends: bool = False
-    """The request appends to a text and needs a replica that can."""
+    """The request appends to an answer that has begun: it needs a replica that can, and goes before those that are new
+    within its service class."""
     identity: NeededIdentity | None = None
     """Identity of the model that its targets must have; None: any."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE

@@ -70,15 +70,20 @@ PHASES_AFTER: Final = {
 class Hold:
     """A request's wait for one particular replica, the cheapest for it although that replica is busy."""
 
-    __slots__ = ("beginning", "is_cold", "is_next", "slot", "uncached_bytes")
+    __slots__ = ("appends", "beginning", "is_cold", "is_next", "slot", "uncached_bytes")
 
-    def __init__(self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False) -> None:
+    def __init__(
+        self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False, appends: bool = False
+    ) -> None:
         self.slot = slot
         self.is_next = False
-        """Under fair sharing it is this request's turn, regardless of requests held for longer."""
+        """True if the turn is this request's, regardless of requests held for longer: under fair sharing, or because
+        its answer has begun."""
         self.is_cold = is_cold
         """Held because its prompt would evict cached data there that is still wanted. Such requests form a separate
         queue: requests that wait for the replica's compute do not wait behind them."""
+        self.appends = appends
+        """The request's answer has begun: it goes before all new requests held there."""
         self.uncached_bytes = uncached_bytes
         """Prompt bytes that the replica would have to prefill."""
         self.beginning = beginning

@@ -42,6 +42,8 @@ class WaitingRequests:
         """Number of waiting requests."""
         self._yielding: dict[ModelName, int] = {}
         """Number of waiting requests that are not interactive, by model."""
+        self._appending: dict[ModelName, int] = {}
+        """Number of waiting requests whose answer has begun, by model."""
 
     def __len__(self) -> int:
         return self.count
@@ -51,6 +53,12 @@ class WaitingRequests:
 
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
+
+    def length_before(self, request_class: RequestClass) -> int:
+        """Number of requests for the model that would count before one more of this class: those whose answer has
+        begun before another such one, all that wait before a new one."""
+        lengths = self._appending if request_class.appends else self._length_of
+        return lengths.get(request_class.model, 0)
 
     def interactive_length(self, model: ModelName) -> int:
         """Number of interactive requests that wait for a model."""
@@ -158,10 +166,10 @@ class WaitingRequests:
         while True:
             turn = heapq.heappop(heads)
             if not self.order.is_contested:
-                return turn[5]
-            now = self.order.turn(self._queue_of(turn[5]).head())
+                return turn[-1]
+            now = self.order.turn(self._queue_of(turn[-1]).head())
             if now <= turn or not heads or now < heads[0]:
-                return now[5]
+                return now[-1]
             heapq.heappush(heads, now)
 
     def add_to(self, heads: list[Turn], request: RequestState) -> None:
@@ -232,6 +240,8 @@ class WaitingRequests:
         _add(self._length_of_tenant, request.profile.tenant, change)
         if request.request_class.service_class is not _INTERACTIVE:
             _add(self._yielding, request.profile.model, change)
+        if request.request_class.appends:
+            _add(self._appending, request.profile.model, change)
         fit = request.request_class.fit
         if fit is not None and fit.preferred:
             _add(self._length_of_pool, (request.profile.model, fit.preferred[0]), change)

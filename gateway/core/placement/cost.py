@@ -118,6 +118,8 @@ class CostPolicy(Policy):
         degree."""
         self._arrived_ns = 0
         self._now_ns = 0
+        self._appends = False
+        """True if the answer of the latest request weighed has begun: new requests held for a replica are behind it."""
         self._byte_ns = _PRIOR_NS_PER_BYTE
         """Prefill time of one byte."""
         self._replicas: list[Weighed] = []
@@ -172,6 +174,7 @@ class CostPolicy(Policy):
 
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
         """Prepare the comparison of one request: loads and the targets allowed differ between requests."""
+        self._appends = profile.appends
         ours = offer.replicas.bit_count()
         total = self.fleet.total_load(offer.replicas)
         self._load_here = total / ours if ours else 0.0
@@ -272,6 +275,8 @@ class CostPolicy(Policy):
         ahead = ahead_bytes = 0
         if holds.count and (held is None or held.slot != slot):
             ahead, ahead_bytes = holds.count, holds.bytes
+            if self._appends:
+                ahead, ahead_bytes = holds.count_appending, holds.bytes_appending
         reading_ns = self._backlog_ns(books) + self._byte_ns * ahead_bytes
         if state.slots.total:
             return reading_ns
@@ -284,7 +289,8 @@ class CostPolicy(Policy):
         release_ns = books.state.slots.release_ns()
         if not release_ns:
             return 0.0
-        others = books.holds.count - (held is not None and held.slot == slot)
+        ahead = books.holds.count_appending if self._appends else books.holds.count
+        others = ahead - (held is not None and held.slot == slot)
         return max(0, others + 1 - books.state.room) * release_ns
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
@@ -307,21 +313,24 @@ class CostPolicy(Policy):
         self._chosen = (profile.request_id, profile.prompt_bytes, slot)
         self._chosen_unread_bytes = uncached_bytes
         is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
-        if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
-            choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
+        if is_cold or self._waits_better_here(profile, offer, slot, uncached_bytes):
+            beginning = _beginning(profile, blocks)
+            choice.hold = Hold(slot, uncached_bytes, beginning, is_cold=is_cold, appends=profile.appends)
         return choice
 
-    def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
+    def _waits_better_here(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """Return true if the request had better wait at the gateway: at the replica it would only lie in the engine's
-        queue, where its placement cannot be reconsidered."""
+        queue, where its placement cannot be reconsidered. A new one also waits behind each request held there whose
+        answer has begun; such a request never waits behind new ones."""
         state = self._books[slot].state
         if not offer.ready >> slot & 1 or state.room <= -_QUEUED_IN_ENGINE_MAX:
             return True
-        backlog_bytes = state.backlog_bytes
+        backlog_bytes, holds = state.backlog_bytes, self._books[slot].holds
+        if holds.count_appending and not profile.appends:
+            return True
         if not backlog_bytes:
             return False
-        holds = self._books[slot].holds
-        if not holds.lets_pass and not holds.is_first(offer.held):
+        if not (profile.appends or holds.lets_pass or holds.is_first(offer.held)):
             return True
         least_bytes = min(uncached_bytes, backlog_bytes)
         return least_bytes > self.config.hold_size_bytes and self._byte_ns * least_bytes > self.config.hold_ns
@@ -331,7 +340,7 @@ class CostPolicy(Policy):
         fixed. It never waits for room in the cache, as it continues where its prefix is, and a copy elsewhere would
         serve no other request."""
         uncached_bytes = self._bytes_to_read(profile, slot)
-        waits = self._waits_better_here(offer, slot, uncached_bytes)
+        waits = self._waits_better_here(profile, offer, slot, uncached_bytes)
         return Hold(slot, uncached_bytes, profile.follows.encode()) if waits else None
 
     def _bytes_to_read(self, profile: RequestProfile, slot: int) -> int:
@@ -346,9 +355,10 @@ class CostPolicy(Policy):
     def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """Return true if the request should wait rather than evict prefixes that are still in use: prefilling them
         again would cost the others more than the wait costs this request, until its patience is over. Waiting is
-        useless where those prefixes are not asked for again within that time."""
+        useless where those prefixes are not asked for again within that time. A request whose answer has begun never
+        waits for that."""
         load = self._books[slot].state.load
-        if not load or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
+        if not load or profile.appends or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
             return False
         patience_ns = self.reading_again_ns(uncached_bytes) * (1 + load)
         is_worth_it = patience_ns > self.config.delay_weight * self._caches.gap_ns
@@ -389,7 +399,8 @@ class CostPolicy(Policy):
         reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share)
         crowding_ns = self._byte_ns * self._crowding_bytes * load
         waiting_ns = self._wait_cost_ns(
-            self._byte_ns * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)
+            self._byte_ns * fleet.peer_backlog(slot, model),
+            fleet.peer_wait_ns(slot, model, appends=profile.appends),
         )
         return Weighed(
             slot,

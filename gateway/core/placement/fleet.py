@@ -156,9 +156,10 @@ class Fleet:
         told = min([each.backlog_bytes for each in self.served_by(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
 
-    def peer_wait_ns(self, slot: int, model: ModelName) -> float:
-        """Nanoseconds that one more request waits at the peer for a slot, by its last heartbeat; 0 if one is free."""
-        return self._peers.wait_ns(self._peers.at(slot), model, self.fit)
+    def peer_wait_ns(self, slot: int, model: ModelName, *, appends: bool = False) -> float:
+        """Nanoseconds that one more request waits at the peer for a slot, by its last heartbeat; 0 if one is free.
+        `appends`: its answer has begun, so that no new request is ahead of it there."""
+        return self._peers.wait_ns(self._peers.at(slot), model, self.fit, appends=appends)
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""

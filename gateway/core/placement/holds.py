@@ -21,7 +21,9 @@ class Holds:
         "_bytes_in_turn",
         "_in_turn",
         "bytes",
+        "bytes_appending",
         "count",
+        "count_appending",
         "overtaken_until_bytes",
         "pushed_bytes",
     )
@@ -30,6 +32,8 @@ class Holds:
         self.count = 0
         self.bytes = 0
         """Bytes to prefill of all held requests together."""
+        self.count_appending = self.bytes_appending = 0
+        """Held requests whose answer has begun, and their bytes to prefill. They go before all others."""
         self._in_turn: OrderedDict[Hold, None] = OrderedDict()
         self._bytes_in_turn = 0
         self._by_beginning: dict[bytes, int] = {}
@@ -55,6 +59,9 @@ class Holds:
     def add(self, hold: Hold, backlog_bytes: int) -> None:
         self.count += 1
         self.bytes += hold.uncached_bytes
+        if hold.appends:
+            self.count_appending += 1
+            self.bytes_appending += hold.uncached_bytes
         self._by_beginning[hold.beginning] = self.alike(hold.beginning) + 1
         if hold.is_cold:
             return
@@ -67,6 +74,9 @@ class Holds:
         """Remove a hold. Removing one out of turn does not extend the bound by which the first may be overtaken."""
         self.count -= 1
         self.bytes -= hold.uncached_bytes
+        if hold.appends:
+            self.count_appending -= 1
+            self.bytes_appending -= hold.uncached_bytes
         left = self._by_beginning.pop(hold.beginning) - 1
         if left:
             self._by_beginning[hold.beginning] = left

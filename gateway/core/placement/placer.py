@@ -477,6 +477,7 @@ class Placer:
             connectors=request_class.connectors,
             fit=request_class.fit,
             identity=request_class.identity,
+            appends=request_class.appends,
         )
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing

@@ -183,7 +183,7 @@ class Price(CostPolicy):
         it accepts meanwhile become known only with its next heartbeat."""
         fleet = self.fleet
         reading_ns = self._byte_ns * fleet.peer_backlog(slot, profile.model)
-        ahead_ns = max(reading_ns, fleet.peer_wait_ns(slot, profile.model))
+        ahead_ns = max(reading_ns, fleet.peer_wait_ns(slot, profile.model, appends=profile.appends))
         return fleet.peer_rtt_ns(slot) + ahead_ns + self._first_token_ns(profile, blocks)
 
     def _micros_there(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:

@@ -1,9 +1,10 @@
 """One queue shared fairly between tenants. Each tenant's requests form a queue by arrival number, and the next request
 is the head of the tenant that has been served least. With one tenant the queue is first come, first served.
 
-Heads compete in this order: first requests that return from a target, since their turn had come before, and last those
-that leave room for other tenants; then the higher priority, which rises while a request waits; then the lower counter;
-then the earlier arrival. Among counters within a slack, the prompt that an available replica has cached most of wins.
+Heads compete in this order: first requests whose answer has begun; then those that return from a target, since their
+turn had come before, and last those that leave room for other tenants; then the higher priority, which rises while a
+request waits; then the lower counter; then the earlier arrival. Among counters within a slack, the prompt that an
+available replica has cached most of wins.
 """
 
 from __future__ import annotations
@@ -53,46 +54,51 @@ class FairOrder(QueueOrder):
         return FairQueue(self)
 
     def turn(self, request: RequestState) -> Turn:
-        """Sort key of a head: class rank, whether it returns, is new or leaves room, negated priority, counter, arrival
-        number; its class and arrival number alone where only one tenant waits."""
-        rank = request.request_class.service_rank
+        """Sort key of a head: class rank, whether its answer is still to begin, whether it returns, is new or leaves
+        room, negated priority, counter, arrival number; without those of tenants where only one tenant waits."""
         if not self._shares.are_contested:
-            return rank, 0, 0, 0.0, request.arrival_number, request
+            return super().turn(request)
+        wanted = request.request_class
         account = charge_of(request).account
         priority = self._shares.priority_of(account, request.arrived_ns, self._shares.now_ns)
         coming = _COMES_BACK if request.attempts else _COMES
         if leaves_room(self._shares, request):
             coming = _LEAVES_ROOM
-        return rank, coming, -priority, account.counter, request.arrival_number, request
+        rank, is_new, number = wanted.service_rank, not wanted.appends, request.arrival_number
+        return rank, is_new, coming, -priority, account.counter, number, request
 
     def best(self, heads: list[RequestState]) -> RequestState:
         """Head that is next among these."""
         turns = heapq.nsmallest(_WEIGHED_MAX, [self.turn(each) for each in heads])
         first = turns[0]
         slack = self._shares.slack
-        if not slack or first[1] == _COMES_BACK:
-            return first[5]
-        alike = [each[5] for each in turns if each[:3] == first[:3] and each[3] <= first[3] + slack]
+        if not slack or first[2] == _COMES_BACK:
+            return first[-1]
+        alike = [each[-1] for each in turns if each[:4] == first[:4] and each[4] <= first[4] + slack]
         if len(alike) == 1:
-            return first[5]
+            return first[-1]
         shares = [self._known_share(each) for each in alike]
         return alike[shares.index(max(shares))]
 
     def ahead_of(self, request: RequestState, queues: Iterable[tuple[RequestClass, Queue]], /) -> int:
-        """Requests served before this one: all of a better class or priority; of its own tenant those that came before
-        it; and of each other tenant as many as get their turn meanwhile, by weight, as though all requests had one
-        size."""
+        """Requests served before this one: all of a better class, all whose answer has begun if its own has not, and
+        all of a better priority; of its own tenant those that came before it; and of each other tenant as many as get
+        their turn meanwhile, by weight, as though all requests had one size."""
         own = charge_of(request).account
-        rank = request.request_class.service_rank
+        wanted = request.request_class
         alike: dict[str, list[float]] = {}
         ahead = 0
         for request_class, queue in queues:
             assert isinstance(queue, FairQueue), "this order made it"
             for account, length in queue.lengths():
-                better = (rank - request_class.service_rank, account.priority - own.priority)
-                if better > (0, 0):
+                better = (
+                    wanted.service_rank - request_class.service_rank,
+                    request_class.appends - wanted.appends,
+                    account.priority - own.priority,
+                )
+                if better > (0, 0, 0):
                     ahead += length
-                elif better == (0, 0):
+                elif better == (0, 0, 0):
                     known = alike.setdefault(account.name, [0.0, account.weight])
                     known[0] += length
         mine = alike.pop(own.name, [1.0, own.weight])[0]

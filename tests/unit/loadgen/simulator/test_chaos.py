@@ -97,6 +97,6 @@ def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> N
 def test_whoever_goes_on_at_the_wrong_place_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seeded defect: each continuation begins one token too early."""
     honest = Told.breaks_off
-    monkeypatch.setattr(Told, "breaks_off", lambda told: max(honest(told) - 1, 0))
+    monkeypatch.setattr(Told, "breaks_off", lambda told, now_ns: max(honest(told, now_ns) - 1, 0))
     found = [run_breaking_chaos(seed) for seed in BREAKING[:2]]
     assert any(isinstance(each, Finding) and "OutOfPlace" in each.what for each in found), found

@@ -168,6 +168,10 @@ class TestClients:
         assert ended(one.ask("modest", tenant="modest")) == []
 
 
+def rest_of(event: ForwardArrived) -> ForwardArrived:
+    return replace(event, profile=replace(event.profile, appends=True))
+
+
 class TestForwards:
     @pytest.mark.parametrize(
         ("event", "reason"),
@@ -204,6 +208,14 @@ class TestForwards:
         occupy(one)
         one.ask("own")
         assert refusal(one, forward("q")) is RefusalReason.BUSY
+
+    def test_before_an_answer_that_has_begun_only_those_count_that_have(self) -> None:
+        one = desk(replicas=1, peers=[EU_PEER], config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=1)))
+        occupy(one)
+        for number in range(3):
+            one.ask(f"own{number}")
+        assert refusal(one, rest_of(forward("first"))) is None
+        assert refusal(one, rest_of(forward("second"))) is RefusalReason.BUSY
 
     def test_more_forwards_than_slots_come_free_meanwhile_are_refused_at_once(self) -> None:
         """A request leaves one of two slots every 50 ms, so two leave in the 100 ms until the origin hears of it. The

@@ -127,6 +127,21 @@ def test_those_before_a_newcomer_are_all_of_its_model_who_rank_as_high_and_came_
     assert waiting.ahead_of(first) == 2, "who yields goes after it, and it is not before itself"
 
 
+def test_an_answer_that_has_begun_goes_before_all_new_ones_of_its_class() -> None:
+    waiting = WaitingRequests()
+    appends, batch = replace(LLAMA, appends=True), replace(LLAMA, service_class=ServiceClass.BATCH)
+    new, first, yields, second = (request(number, kind) for number, kind in enumerate((LLAMA, appends, batch, appends)))
+    for each in (new, first, yields, second):
+        waiting.join(each)
+    assert [waiting.ahead_of(each) for each in (second, new, yields)] == [1, 2, 3]
+    assert [waiting.length_before(each) for each in (appends, LLAMA, MISTRAL)] == [2, 4, 0]
+    heads = waiting.heads()
+    assert [waiting.next_of(heads) for _ in range(3)] == [first, new, yields]
+    waiting.leave(first)
+    waiting.leave(second)
+    assert waiting.length_before(appends) == 0
+
+
 def test_no_other_order_is_set_while_somebody_waits() -> None:
     waiting = WaitingRequests()
     waiting.join(request(0))

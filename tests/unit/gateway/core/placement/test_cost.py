@@ -166,6 +166,15 @@ class TestAtAReplica:
         expected = PRIOR_NS * (3000 + 500 + 700) * WEIGHT / 1.5
         assert told.costs(prompt("a"), 0).waiting_ns == pytest.approx(expected)
 
+    def test_for_an_answer_that_has_begun_only_of_others_that_have(self) -> None:
+        told = Told()
+        told.reads(0, 3000)
+        rest = replace(prompt("a"), appends=True)
+        told.policy.held(Hold(0, 500, b"another!"))
+        assert told.costs(rest, 0).waiting_ns == pytest.approx(PRIOR_NS * 3000 * WEIGHT / 1.5)
+        told.policy.held(Hold(0, 700, b"another!", appends=True))
+        assert told.costs(rest, 0).waiting_ns == pytest.approx(PRIOR_NS * 3700 * WEIGHT / 1.5)
+
     def test_or_until_those_in_the_engine_s_own_queue_have_left_if_that_takes_longer(self) -> None:
         told = Told()
         for at_ms in (0, 40, 80):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import FairShares, charge_of
@@ -84,7 +86,7 @@ def test_within_a_tenant_and_with_one_alone_it_is_first_come_first_served() -> N
     head = one.head()
     assert head is not None
     assert head.arrival_number == 1
-    assert one.queues.heads()[0][:5] == (0, 0, 0, 0.0, 1), "no counter is looked at"
+    assert one.queues.heads()[0][:6] == (0, True, 0, 0, 0.0, 1), "no counter is looked at"
 
 
 def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:
@@ -97,6 +99,19 @@ def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:
     back.attempts = 1
     one.join(back)
     assert one.head() is back
+
+
+def test_an_answer_that_has_begun_goes_before_all_new_ones_whoever_had_what() -> None:
+    one = room(tenants={ZETA: TenantConfig(priority=1)})
+    others = [request(number, tenant=tenant) for number, tenant in enumerate((ACME, ZETA, ZETA))]
+    rest = request(9, replace(LLAMA, appends=True), tenant=ACME)
+    one.join(others[0])
+    one.start(others[0], 10_000)
+    for each in (*others[1:], rest):
+        one.join(each)
+    assert one.queues.next_of(one.queues.heads()) is rest
+    assert one.queues.ahead_of(rest) == 0
+    assert one.queues.ahead_of(others[1]) == 2, "the rest, and one of its own tenant"
 
 
 def test_the_higher_priority_goes_first_until_the_other_has_waited_for_it() -> None:
