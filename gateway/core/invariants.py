@@ -395,7 +395,8 @@ class Checker:
     def _check_rests(self, effects: list[Effect]) -> None:
         """Check that no new request started at a replica for which a request waits whose answer has begun: one that
         waits for any target and could run there, or one that was held for that replica before this event."""
-        rests = [head for head in self._core.waiting.all_heads() if head.request_class.appends]
+        heads = self._core.waiting.all_heads()
+        rests = [head for head in heads if head.request_class.appends and head.request_class.pinned is None]
         for effect in effects if rests else ():
             if not isinstance(effect, StartLeg) or effect.leg > 1 or effect.target.kind is not TargetKind.REPLICA:
                 continue

@@ -202,7 +202,10 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
             )
             for each in report.capacities
         ],
-        queues=[pb.ModelQueue(model=each.model, length=each.length, pool=each.pool or "") for each in report.queues],
+        queues=[
+            pb.ModelQueue(model=each.model, length=each.length, pool=each.pool or "", appending=each.appending)
+            for each in report.queues
+        ],
         control_term=report.control.term,
         control_version=report.control.version,
         tenant_uses=[_use_to_pb(each) for each in report.uses],
@@ -278,7 +281,7 @@ def _use(message: pb.TenantUse) -> TenantUse:
 
 def _queue(message: pb.ModelQueue) -> ModelQueue:
     pool = PoolName(read_id(message.pool, "pool")) if message.pool else None
-    return ModelQueue(_model(message.model), message.length, pool)
+    return ModelQueue(_model(message.model), message.length, pool, message.appending)
 
 
 def _is_of_use(message: pb.ModelCapacity) -> bool:

@@ -727,7 +727,9 @@ class InvariantWatch:
         self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
         self._expect("only accepting peers are used", heard.report.accepting, where)
         is_rest = visit.is_rest or leg.segment > 0  # new requests that wait there are behind it
-        queue = 0 if is_rest else _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
+        queue = _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
+        if is_rest:
+            queue = sum(each.appending for each in heard.report.queues)
         view.uncounted[leg.request_id, leg.attempt, leg.leg] = (heard.report.gateway_id, self._now_ns)
         if config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max

@@ -201,6 +201,7 @@ class Desk:
         *,
         available: int = 1,
         queue: int = 0,
+        appending: int = 0,
         model: ModelName = MODEL,
         rtt_ms: int = 10,
         accepting: bool = True,
@@ -229,7 +230,7 @@ class Desk:
                     identity=identity,
                 ),
             ),
-            (ModelQueue(model, queue),),
+            (ModelQueue(model, queue, None, appending),),
         )
         rtt_ns = rtt_ms * MS
         return self.tell(events.PeersObserved((PeerObservation(report, self.now_ns, self.now_ns, rtt_ns, rtt_ns),)))

@@ -135,8 +135,12 @@ class Admission:
 
     def _fullness(self, profile: RequestProfile, own: int) -> tuple[Outcome, str] | None:
         """Rejection by the limits on waiting requests. `own`: 1 if the judged request is itself among those that wait,
-        else 0."""
+        else 0. A request whose answer has begun goes before all new ones, so only others like it count."""
         queue, waiting = self._core.config.queue, self._core.waiting
+        if profile.appends:
+            appending = waiting.appending() - own
+            is_full = appending >= queue.length_max
+            return (Outcome.REJECTED_QUEUE_FULL, f"{appending} begun answers are waiting") if is_full else None
         length_max = queue.length_max
         if profile.service_class is not _INTERACTIVE:
             length_max = int(length_max * self._core.queue_share(profile))

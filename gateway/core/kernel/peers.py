@@ -39,7 +39,7 @@ _ANSWERS_MAX = 64
 class PeerState(TargetState[PeerSpec]):
     """One peer: its last heartbeat, and the forwards of this gateway there."""
 
-    __slots__ = ("observation", "pool_queues", "queue_lengths", "served")
+    __slots__ = ("appending", "observation", "pool_queues", "queue_lengths", "served")
 
     def __init__(self, home: Peers, spec: PeerSpec, slot: int, config: KernelConfig) -> None:
         super().__init__(
@@ -54,6 +54,8 @@ class PeerState(TargetState[PeerSpec]):
         self.detail = "not heard yet"
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
+        self.appending: dict[ModelName, int] = {}
+        """Requests that wait there whose answer has begun, by model."""
         self.pool_queues: dict[tuple[ModelName, PoolName], int] = {}
         """Queue lengths by pool, where the peer tells its pools apart."""
         self.served: tuple[ModelCapacity, ...] = ()
@@ -131,6 +133,7 @@ class Peers(Targets[PeerState, PeerSpec]):
                 self._served_changed()
             queues = observation.report.queues
             state.queue_lengths = {queue.model: queue.length for queue in queues if queue.pool is None}
+            state.appending = {queue.model: queue.appending for queue in queues if queue.appending}
             state.pool_queues = {(queue.model, queue.pool): queue.length for queue in queues if queue.pool is not None}
             self._note_change(state)
         state.observation = observation
@@ -156,7 +159,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
         `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
         `identity`: identity of the model that it is bound to; None: any. `appends`: its answer has begun, so that what
-        waits there is not ahead of it.
+        is new there is not ahead of it.
 
         O(peers that changed since the same was last asked).
         """
@@ -265,7 +268,7 @@ class Peers(Targets[PeerState, PeerSpec]):
             fitting = fit.preferred_among(fitting)
             if not fitting:
                 return Standing.TOO_SHORT
-        queue_length = 0 if appends else self._queue_length_for(state, fitting, model, fit)
+        queue_length = self._queue_length_for(state, fitting, model, fit, appends=appends)
         if self._config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             if queue_length > self._config.placement.peer_queue_length_max:
                 return Standing.QUEUE
@@ -281,13 +284,14 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None, *, appends: bool = False) -> float:
         """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
-        slot is free by then. `appends`: its answer has begun, so that what waits there is not ahead of it."""
+        slot is free by then. `appends`: its answer has begun, so that what is new there is not ahead of it."""
         if state.report is None:
             return 0.0
         fitting = [each for each in state.report.capacities if each.model == model]
         if fit is not None:
             fitting = fit.preferred_among(fitting)
-        position = self._position(state, fitting, 0 if appends else self.queue_length(state, model))
+        waiting = state.appending.get(model, 0) if appends else self.queue_length(state, model)
+        position = self._position(state, fitting, waiting)
         return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
@@ -307,9 +311,12 @@ class Peers(Targets[PeerState, PeerSpec]):
     # Inside
 
     def _queue_length_for(
-        self, state: PeerState, fitting: list[ModelCapacity], model: ModelName, fit: PoolFit | None
+        self, state: PeerState, fitting: list[ModelCapacity], model: ModelName, fit: PoolFit | None, *, appends: bool
     ) -> int:
-        """Requests that wait there ahead of a new one for these pools, by the last heartbeat."""
+        """Requests that wait there ahead of one more for these pools, by the last heartbeat: of one whose answer has
+        begun, only other such ones."""
+        if appends:
+            return state.appending.get(model, 0)
         length = self.queue_length(state, model)
         return length if fit is None else _pool_queue(state, fitting, length)
 

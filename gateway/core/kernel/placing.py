@@ -121,8 +121,7 @@ class Placing:
             request = self._core.waiting.next_of(heads)
             request_class, held = request.request_class, request.held
             assert held is not None, "it is held for a replica"
-            goes_first = self._core.waiting.order.is_contested or request_class.appends
-            held.is_next = goes_first and not (stays or held.is_cold)
+            held.is_next = self._core.waiting.order.is_contested and not (stays or held.is_cold)
             placement = self._placement_of(request, now_ns)
             held.is_next = False
             if isinstance(placement, Hold):

@@ -74,7 +74,8 @@ class Publisher:
         reads."""
         waiting = self._core.waiting
         by_pool = [ModelQueue(model, length, pool) for (model, pool), length in waiting.pool_lengths().items()]
-        return [*by_pool, *[ModelQueue(model, length) for model, length in waiting.lengths_told().items()]]
+        told = waiting.lengths_told().items()
+        return [*by_pool, *[ModelQueue(model, length, None, waiting.appending(model)) for model, length in told]]
 
     def _report(self, sequence: int) -> LoadReport:
         core = self._core

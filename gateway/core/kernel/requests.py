@@ -77,8 +77,7 @@ class Hold:
     ) -> None:
         self.slot = slot
         self.is_next = False
-        """True if the turn is this request's, regardless of requests held for longer: under fair sharing, or because
-        its answer has begun."""
+        """Under fair sharing it is this request's turn, regardless of requests held for longer."""
         self.is_cold = is_cold
         """Held because its prompt would evict cached data there that is still wanted. Such requests form a separate
         queue: requests that wait for the replica's compute do not wait behind them."""

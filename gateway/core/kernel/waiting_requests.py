@@ -54,11 +54,15 @@ class WaitingRequests:
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
 
+    def appending(self, model: ModelName | None = None) -> int:
+        """Number of waiting requests whose answer has begun, for a model or for all."""
+        return sum(self._appending.values()) if model is None else self._appending.get(model, 0)
+
     def length_before(self, request_class: RequestClass) -> int:
         """Number of requests for the model that would count before one more of this class: those whose answer has
         begun before another such one, all that wait before a new one."""
-        lengths = self._appending if request_class.appends else self._length_of
-        return lengths.get(request_class.model, 0)
+        model = request_class.model
+        return self.appending(model) if request_class.appends else self.length(model)
 
     def interactive_length(self, model: ModelName) -> int:
         """Number of interactive requests that wait for a model."""

@@ -412,20 +412,24 @@ class ModelQueue(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    APPENDING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     length: _builtins.int
     pool: _builtins.str
     """Of these, those that are meant for this pool. Empty: all."""
+    appending: _builtins.int
+    """Where `pool` is empty, those whose answer has begun: they go before the others."""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         length: _builtins.int = ...,
         pool: _builtins.str = ...,
+        appending: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "model", b"model", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appending", b"appending", "length", b"length", "model", b"model", "pool", b"pool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

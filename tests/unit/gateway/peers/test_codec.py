@@ -90,7 +90,7 @@ REPORT = LoadReport(
         ),
         ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
     ),
-    queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 9)),
+    queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 9, None, 2)),
     control=ControlVersion(2, 2**40),
 )
 

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
-from gateway.core.kernel.config import PeerAvailability, PlacementConfig, PlacementPolicy
-from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.config import PeerAvailability, PlacementConfig, PlacementPolicy, QueueConfig
+from gateway.core.kernel.effects import EndRequest, PublishLoad, StartLeg
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import Standing
 from tests.support.core import (
@@ -104,6 +104,41 @@ def test_a_queue_of_new_requests_at_a_peer_is_not_ahead_of_them(availability: Pe
     assert starts(one) == ["rest"]
 
 
+@pytest.mark.parametrize("availability", PeerAvailability)
+def test_others_that_wait_at_a_peer_are_ahead_of_them(availability: PeerAvailability) -> None:
+    placement = PlacementConfig(peer_availability=availability)
+    one = desk(replicas=0, peers=[EU_PEER], config=CoreConfig(placement=placement))
+    one.hear("gw-eu", EU, queue=500, appending=50, room=2, release_ns=50 * MS)
+    assert ask_rest(one, "rest") == []
+    peers, (peer,) = one.core.peers, one.core.peers
+    assert SECOND < peers.wait_ns(peer, MODEL, None, appends=True) < peers.wait_ns(peer, MODEL, None)
+    one.hear("gw-eu", EU, queue=500, room=2, release_ns=50 * MS)
+    assert starts(one) == ["rest"]
+
+
+def test_peers_are_told_how_many_of_them_wait() -> None:
+    one = desk(replicas=1, peers=[EU_PEER])
+    one.probe(healthy=False)
+    one.ask("new")
+    for name in ("rest1", "rest2"):
+        ask_rest(one, name)
+    one.wait(SECOND)
+    (queue,) = of_kind(PublishLoad, one.effects)[-1].report.queues
+    assert (queue.length, queue.appending) == (3, 2)
+
+
+@under_both
+def test_a_queue_full_of_new_requests_has_room_for_them(placement: PlacementPolicy) -> None:
+    config = CoreConfig(queue=QueueConfig(length_max=2, tenant_length_max=2))
+    one = desk(replicas=1, config=config, placement=placement)
+    one.probe(healthy=False)
+    for name in ("new1", "new2", "new3"):
+        one.ask(name)
+    for name in ("rest1", "rest2", "rest3"):
+        ask_rest(one, name)
+    assert [end.request_id for end in of_kind(EndRequest, one.effects)] == ["new3", "rest3"]
+
+
 def test_a_burst_of_them_is_spread_over_all_targets_with_room() -> None:
     """A hundred rests at once, which are read in the same time anywhere, go to all replicas alike."""
     one = desk(replicas=[replace(replica_spec(f"r{number}"), slots=64) for number in range(4)])
@@ -111,7 +146,7 @@ def test_a_burst_of_them_is_spread_over_all_targets_with_room() -> None:
     for number in range(100):
         ask_rest(one, f"rest{number}")
     one.probe()
-    while len(starts(one)) < 100:
+    for _ in range(100):
         one.wait(50 * MS)
         for leg in of_kind(StartLeg, one.effects):
             one.first_token(leg.request_id)
