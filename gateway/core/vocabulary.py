@@ -695,8 +695,7 @@ class ModelQueue(Struct, frozen=True):
     pool: PoolName | None = None
     """Pool that the counted requests prefer. None: all requests that wait for the model."""
     appending: int = 0
-    """Those of all requests that wait for the model whose answer has begun, which go before the others; told with pool
-    None."""
+    """Waiting requests for the model whose answer has begun: they go before the others. Told with pool None."""
 
 
 _PROMPT_BYTES: Final = 16 * 1024
