@@ -35,7 +35,7 @@ OURS = ("gateway/", "mesh/", "controller/", "protos/")
 """Every root of ours that a gateway runs, so that code that has moved still counts."""
 PARTS = {
     "core": ("gateway/core/",),
-    "request": ("gateway/request/",),
+    "request": ("gateway/request/", "gateway/features/resume/"),
     "edges": ("gateway/door/", "gateway/http1/", "gateway/engines/", "gateway/peers/"),
     "recorders": ("gateway/records/", "gateway/tracing/", "gateway/features/"),
 }

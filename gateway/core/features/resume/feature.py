@@ -207,17 +207,17 @@ class Resume(Feature):
         self._core.end(request, outcome, f"{request.last_failure}; {deaths}: nobody goes on with it")
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:  # noqa: ARG002
-        """Tell the end how often the answer was resumed; the end of a forward tells it even where it never was, as the
-        origin would count an end without it as one more engine that failed. Any failure of a request whose client has
+        """Tell the end how often the answer was resumed; the failure of a forward tells it even where it never was, as
+        the origin would count an end without it as one more engine that failed. Any failure of a request whose client has
         part of its answer is one in the middle of a stream."""
-        is_forward = request.origin_gateway_id is not None
-        if request.parts is None and not is_forward:
+        has_failed_there = request.origin_gateway_id is not None and end.outcome is not Outcome.COMPLETED
+        if request.parts is None and not has_failed_there:
             return
         part = _part_of(request)
         if part.count:
             end.outcome = broken_outcome(end.outcome)
         end.is_final = part.is_poison
-        if is_forward or part.begun or part.first_step_deaths:
+        if has_failed_there or part.begun or part.first_step_deaths:
             end.notes = with_resumes(end.notes, Resumes(part.begun, part.first_step_deaths))
 
 

@@ -15,7 +15,7 @@ from tests.support.listeners import Heard
 
 def a_leg(number: int) -> tuple[SimEngineLeg, Heard]:
     home: Any = SimpleNamespace(turn_over=lambda: None)
-    sink: Any = SimpleNamespace(said=0, legs=[], ran_at=None, ask=SimpleNamespace(is_stored=False))
+    sink: Any = SimpleNamespace(said=0, legs=[], ran_at=None, client_request=SimpleNamespace(is_stored=False))
     place = Place(RegionName("eu"), Jurisdiction("DE"))
     engine: Any = SimpleNamespace(replica_id="r0", spec=SimpleNamespace(place=place))
     order: Any = SimpleNamespace(request_id=f"request-{number}", attempt=1, leg=1, role=LegRole.WHOLE)

@@ -159,12 +159,6 @@ JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
         ),
     },
     "prices": {("PRICE", "price_first_token_ns", "price_first_token_share", "price_of_second"): CONFIG},
-    "resume": {
-        ("NO_RESUMES", "Resumes", "resume", "resumes_left", "resumes_used"): (
-            "Orders, ends and forwards carry numbers for the driver and for peers; the feature fills them in."
-        ),
-        ("_unresumed", "resumes"): "A replica that is back takes up its place again.",
-    },
     "shadow": {
         ("SHADOW",): "A mode of overflow in the config.",
         ("RecordShadow", "shadow"): "The request's record has a place for what the feature found.",
