@@ -209,8 +209,8 @@ class Resume(Feature):
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:  # noqa: ARG002
         """Tell the end how often the answer was resumed; the failure of a forward tells it even where it never was, as
-        the origin would count an end without it as one more engine that failed. Any failure of a request whose client has
-        part of its answer is one in the middle of a stream."""
+        the origin would count an end without it as one more engine that failed. Any failure of a request whose client
+        has part of its answer is one in the middle of a stream."""
         has_failed_there = request.origin_gateway_id is not None and end.outcome is not Outcome.COMPLETED
         if request.parts is None and not has_failed_there:
             return

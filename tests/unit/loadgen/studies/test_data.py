@@ -25,3 +25,6 @@ def test_a_file_is_read_as_the_named_shape(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "rows.yaml").write_text("- name: one\n")
     with pytest.raises(msgspec.ValidationError, match="values"):
         read_data("rows.yaml", tuple[Row, ...])
+    (tmp_path / "rows.yaml").write_text('- name: one\n  values: {}\n  vales: {"4": 0.5}\n')
+    with pytest.raises(msgspec.ValidationError, match="vales"):
+        read_data("rows.yaml", tuple[Row, ...])
