@@ -15,11 +15,13 @@ from gateway.core.vocabulary import (
     NeededIdentity,
     Outcome,
     RefusalReason,
+    ReplicaRole,
     ReplicaSpec,
     RequestId,
     Standing,
 )
 from tests.support.core import EU, MODEL, Desk, desk, ended, forward, of_kind, peer_spec, profile, replica_spec, started
+from tests.support.disaggregated import pair, read, workers
 
 REST = replace(profile("r1", prompt="hello and what was said"), appends=True)
 SAME = CoreConfig(attempt=AttemptConfig(model_identity=IdentityRule.SAME))
@@ -169,3 +171,14 @@ def test_a_learnt_identity_keeps_the_replica_and_its_legs() -> None:
     assert one.core.replicas.get("a") is before
     assert [each.identity for each in one.core.replicas.capacities()] == ["m@a"]
     assert ended(one.finish("r1")) == [("r1", Outcome.COMPLETED)]
+
+
+def test_a_decode_worker_answers_as_the_prefill_worker_that_the_request_was_placed_at() -> None:
+    """Engines of one pool may find the model under different paths; requests are placed by the prefill worker's."""
+    learnt = [
+        replace(each, roots=((MODEL, "/mnt/p/m" if each.role is ReplicaRole.PREFILL else "/mnt/d/m"),))
+        for each in workers(decode=1)
+    ]
+    one = pair(learnt)
+    prefill, decode = of_kind(StartLeg, read(one, "r1"))
+    assert (prefill.answers_as, decode.answers_as) == ("", "/mnt/p/m")
