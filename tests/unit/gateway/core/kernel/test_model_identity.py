@@ -166,7 +166,7 @@ def test_a_learnt_identity_keeps_the_replica_and_its_legs() -> None:
     one = desk(replicas=[spec("a")])
     one.ask("r1")
     before = one.core.replicas.get("a")
-    learnt = replace(spec("a"), roots=((MODEL, "m@a"),))
+    learnt = replace(spec("a"), roots={MODEL: "m@a"})
     one.tell(events.AssignmentApplied(2, (learnt,), ()))
     assert one.core.replicas.get("a") is before
     assert [each.identity for each in one.core.replicas.capacities()] == ["m@a"]
@@ -176,7 +176,7 @@ def test_a_learnt_identity_keeps_the_replica_and_its_legs() -> None:
 def test_a_decode_worker_answers_as_the_prefill_worker_that_the_request_was_placed_at() -> None:
     """Engines of one pool may find the model under different paths; requests are placed by the prefill worker's."""
     learnt = [
-        replace(each, roots=((MODEL, "/mnt/p/m" if each.role is ReplicaRole.PREFILL else "/mnt/d/m"),))
+        replace(each, roots={MODEL: "/mnt/p/m" if each.role is ReplicaRole.PREFILL else "/mnt/d/m"})
         for each in workers(decode=1)
     ]
     one = pair(learnt)
