@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import EU, MODEL, Desk, desk, ended, forward, of_kind, peer_spec, profile, replica_spec, started
 from tests.support.disaggregated import pair, read, workers
+from tests.support.pools import LONG, SHORT, asking, pooled
 
 REST = replace(profile("r1", prompt="hello and what was said"), appends=True)
 SAME = CoreConfig(attempt=AttemptConfig(model_identity=IdentityRule.SAME))
@@ -160,6 +161,26 @@ def test_a_forward_bound_to_another_model_is_refused(
     one = desk(replicas=[spec("b", identity)], peers=[peer_spec("gw-eu", EU)], config=config)
     (refusal,) = of_kind(RefuseForward, one.tell(bound_forward(takes_unknown=takes_unknown)))
     assert refusal.reason is RefusalReason.UNKNOWN_MODEL
+
+
+def test_a_rest_is_refused_where_no_single_engine_has_the_model_and_appends() -> None:
+    """Its model is at one engine, which does not append; another engine appends, with another model."""
+    silent = replace(spec("a", "m@a"), appends=False)
+    one = desk(replicas=[silent, spec("b", "m@b")], peers=[peer_spec("gw-eu", EU)])
+    arrived = bound_forward(takes_unknown=True)
+    arrived = replace(arrived, profile=replace(arrived.profile, appends=True))
+    (refusal,) = of_kind(RefuseForward, one.tell(arrived))
+    assert refusal.reason is RefusalReason.UNKNOWN_MODEL
+    assert "the same model" in refusal.detail
+
+
+def test_a_forward_is_refused_where_only_another_model_takes_its_length() -> None:
+    replicas = [replace(spec("a", "m@a"), pool=SHORT), replace(spec("b", "m@b"), pool=LONG)]
+    one = pooled(replicas, peers=[peer_spec("gw-eu", EU)])
+    arrived = bound_forward(takes_unknown=True)
+    arrived = replace(arrived, profile=replace(asking("r1", 20_000), identity=arrived.profile.identity))
+    (refusal,) = of_kind(RefuseForward, one.tell(arrived))
+    assert refusal.reason is RefusalReason.TOO_LONG
 
 
 def test_a_learnt_identity_keeps_the_replica_and_its_legs() -> None:
