@@ -130,6 +130,19 @@ def test_where_it_is_asked_an_unknown_identity_takes_over_nothing() -> None:
     assert ended(one.finish("r1", LegResult.FAILED)) == [("r1", Outcome.FAILED_BEFORE_FIRST_BYTE)]
 
 
+@pytest.mark.parametrize("identity", ["", "m@a"])
+def test_a_target_that_was_never_reached_binds_nothing(identity: str) -> None:
+    one = with_others(spec("other", "m@b"), identity=identity, config=SAME)
+    assert started(one.finish("r1", LegResult.FAILED, has_reached=False)) == ["other"]
+
+
+def test_what_is_bound_stays_so_where_the_next_target_is_never_reached() -> None:
+    one = with_others(spec("same", "m@a"), spec("other", "m@b"), config=SAME)
+    assert started(one.finish("r1", LegResult.FAILED)) == ["same"]
+    one.probe("first")
+    assert "other" not in started(one.finish("r1", LegResult.FAILED, attempt=2, has_reached=False))
+
+
 def test_a_model_may_have_a_rule_of_its_own() -> None:
     own = AttemptConfig(model_identity_by_model={MODEL: IdentityRule.SAME})
     assert own.identity_rule_of(MODEL) is IdentityRule.SAME
