@@ -19,6 +19,7 @@ _DAY_S = 86_400
 _DOWN = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _SICK = frozenset({*_DOWN, Standing.LOST, Standing.DISTRUSTED, Standing.BREAKER})
 """Standings that do not pass with the next request that ends."""
+_IDENTITIES_NAMED_MAX = 3
 
 
 class PolicyState(msgspec.Struct, frozen=True):
@@ -167,8 +168,10 @@ def _of_identities(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
             found.setdefault(model, {}).setdefault(identity, each.id)
     for model, told in found.items():
         if len(told) > 1:
-            named = ", ".join(f"{identity} ({replica_id})" for identity, replica_id in told.items())
-            text = f"{model} is not the same model everywhere: {named}"
+            named = [f"{identity} ({replica_id})" for identity, replica_id in told.items()]
+            more = len(named) - _IDENTITIES_NAMED_MAX
+            rest = f", and {more} more" if more > 0 else ""
+            text = f"{model} is not the same model everywhere: {', '.join(named[:_IDENTITIES_NAMED_MAX])}{rest}"
             yield Problem(text, "model_identities_differ", model, Runbook.MODEL_IDENTITY_MISMATCH)
 
 

@@ -111,7 +111,8 @@ class _EngineFile(FileModel):
     jurisdiction."""
     identity: ModelIdentity | None = None
     """Identity of the models: text that is equal for engines with the same revision, quantization and chat template,
-    and different for all others. None: that of the pool, else `root` of each model in the engine's /v1/models."""
+    and different for all others. None: that of the pool, else `root` of each model in the engine's /v1/models. Where
+    the engines of one model have more than 8, peers are told that none is known."""
     slots: Annotated[int, Strict(), Field(ge=1, le=_SLOTS_MAX)] | None = None
     """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
     reports, or learnt from the load at which requests first wait in it."""

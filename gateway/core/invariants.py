@@ -176,7 +176,7 @@ class Checker:
         if target is not None and event.remainder is not None:
             told = event.identity if target.kind is TargetKind.PEER else ""
             story.answered_by = story.answered_by or told or story.identities.get(1, "")
-        if target is not None and event.result is LegResult.FAILED and not story.has_begun:
+        if target is not None and event.result is LegResult.FAILED and event.has_reached and not story.has_begun:
             self._follow_failure(story, event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
             story.is_read = True

@@ -586,7 +586,7 @@ REGION_FILE: Final = "region_file"
 """Source of a place that the operator's own region file states."""
 
 
-Roots = tuple[tuple[ModelName, str], ...]
+Roots = Mapping[ModelName, str]
 """Known identities of an engine's models, as the engine tells them."""
 
 
@@ -616,14 +616,12 @@ class ReplicaSpec(Struct, frozen=True):
     """Source of the stated place: `region_file`, or `announced_by:GATEWAY`. No decision depends on it."""
     identity: str = ""
     """Identity of its models, as declared by the operator; empty: not declared."""
-    roots: Roots = ()
+    roots: Roots = {}
     """Identity of each model as the engine tells it, where none is declared."""
 
     def identity_of(self, model: ModelName) -> str:
         """Identity of one model there; empty: not known."""
-        if self.identity or not self.roots:
-            return self.identity
-        return next((root for name, root in self.roots if name == model), "")
+        return self.identity or self.roots.get(model, "")
 
 
 class PeerSpec(Struct, frozen=True):

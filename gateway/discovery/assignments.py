@@ -6,6 +6,8 @@ replica and places no request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -22,9 +24,25 @@ from gateway.core.vocabulary import (
     Roots,
 )
 
+_NONE: Roots = {}
+_Told = TypeVar("_Told", tuple[ModelName, ...], Roots)
+
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]
 """Callback that gets the replicas before the core does, so that the core orders no leg to a replica that cannot be
 reached yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """Replica with the models and identities that its engine tells, and what it was made of."""
+
+    described: ReplicaConfig
+    told: Roots
+    config: ReplicaConfig
+
+    def is_of(self, described: ReplicaConfig, models: tuple[ModelName, ...], told: Roots) -> bool:
+        """Return whether it is made of these, so that it need not be made anew."""
+        return self.described is described and self.config.spec.models == models and self.told is told
 
 
 class Assignments:
@@ -44,6 +62,7 @@ class Assignments:
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
         self._models: dict[ReplicaId, tuple[ModelName, ...]] = {}
         self._roots: dict[ReplicaId, Roots] = {}
+        self._learnt: dict[ReplicaId, _Learnt] = {}
         self._followed: tuple[ReplicaConfig, ...] = ()
         self._told: AssignmentApplied | None = None
         self._is_started = False
@@ -86,13 +105,18 @@ class Assignments:
 
     def listed(self, replicas: Iterable[ReplicaId], models: tuple[ModelName, ...]) -> None:
         """Take the models that an engine lists, for the replicas that it stands for."""
-        self._models.update(dict.fromkeys(replicas, models))
-        self._tell()
+        self._learn(self._models, replicas, models)
 
     def identified(self, replicas: Iterable[ReplicaId], roots: Roots) -> None:
         """Take the identities of its models that an engine tells, for replicas without a declared one."""
-        self._roots.update(dict.fromkeys(replicas, roots))
-        self._tell()
+        self._learn(self._roots, replicas, roots)
+
+    def _learn(self, known: dict[ReplicaId, _Told], replicas: Iterable[ReplicaId], told: _Told) -> None:
+        """Keep what an engine tells of itself, and pass it on if it is new: engines tell the same again and again."""
+        fresh = [replica_id for replica_id in replicas if known.get(replica_id) != told]
+        if fresh:
+            known.update(dict.fromkeys(fresh, told))
+            self._tell()
 
     def _tell(self, *, always_follow: bool = False) -> None:
         """Pass on the replicas and the assignment, each where it has changed. Changes that the core does not see, such
@@ -120,7 +144,8 @@ class Assignments:
         for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):
             if not self._is_closed(config):
                 by_id.setdefault(config.spec.replica_id, config)
-        return tuple(map(self._with_roots, map(self._with_models, by_id.values())))
+        self._learnt = {replica_id: self._with_learnt(config) for replica_id, config in by_id.items()}
+        return tuple(each.config for each in self._learnt.values())
 
     def _described(self) -> Iterator[ReplicaConfig]:
         """Replicas that the region file or a source describes; the controller's are left out."""
@@ -141,15 +166,16 @@ class Assignments:
     def _is_closed(self, config: ReplicaConfig) -> bool:
         return not self._closed.isdisjoint((config.spec.replica_id, _name(config)))
 
-    def _with_models(self, config: ReplicaConfig) -> ReplicaConfig:
-        if not config.lists_models:
-            return config
-        return replace(config, spec=replace(config.spec, models=self._models.get(config.spec.replica_id, ())))
-
-    def _with_roots(self, config: ReplicaConfig) -> ReplicaConfig:
-        told = () if config.spec.identity else self._roots.get(config.spec.replica_id, ())
-        roots = tuple(each for each in told if each[0] in config.spec.models)
-        return replace(config, spec=replace(config.spec, roots=roots)) if roots else config
+    def _with_learnt(self, described: ReplicaConfig) -> _Learnt:
+        """Replica with what its engine tells of itself; the same object as before unless some of it has changed."""
+        replica_id = described.spec.replica_id
+        models = self._models.get(replica_id, ()) if described.lists_models else described.spec.models
+        told = _NONE if described.spec.identity else self._roots.get(replica_id, _NONE)
+        before = self._learnt.get(replica_id)
+        if before is not None and before.is_of(described, models, told):
+            return before
+        roots = {model: told[model] for model in models if model in told}
+        return _Learnt(described, told, replace(described, spec=replace(described.spec, models=models, roots=roots)))
 
     def _forget_models_of_others(self) -> None:
         asking = {config.spec.replica_id for config in self._followed if not config.spec.identity}

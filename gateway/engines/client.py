@@ -195,7 +195,7 @@ class EngineLeg:
         self._client = client
         self._endpoint = endpoint
         self._order = order
-        self._identity = endpoint.identities.get(model, "")
+        self._identity = order.answers_as if order.role is LegRole.DECODE else endpoint.identities.get(model, "")
         self._extras = extras
         """Members of the answer that this gateway asks the engine for."""
         self._listener = listener

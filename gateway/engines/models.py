@@ -143,4 +143,4 @@ def identities_of(listed: list[ListedModel]) -> Roots:
             identity = f"{base} {model.root}".lstrip()
             if is_model_identity(identity):
                 found.setdefault(ModelName(model.name), identity)
-    return tuple(found.items())
+    return found

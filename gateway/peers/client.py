@@ -21,7 +21,7 @@ from gateway.peers.link import PeerLink
 from gateway.peers.trust import Tell
 from gateway.request.answer_events import TokenUsage
 from gateway.request.answers import believed
-from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegListener, OutboundRequest, RanAt
+from gateway.request.legs import STOPPED, LegFailure, LegHandle, LegHead, LegListener, OutboundRequest, RanAt
 from mesh.clock import Clock
 from mesh.wire import WireError
 
@@ -145,7 +145,7 @@ class PeerLeg:
             order = self._order
             head = replace(codec.read_head(word.said), attempt=order.attempt, leg=order.leg)
             self._check_place(head.ran_at)
-            self._check_identity(head.identity)
+            self._check_identity(head)
             self._has_head = True
             self._listener.on_head(head)
         elif self._has_head:
@@ -199,11 +199,14 @@ class PeerLeg:
             self._timer.cancel()
             self._timer = None
 
-    def _check_identity(self, identity: str) -> None:
+    def _check_identity(self, head: LegHead) -> None:
         """Raise LegFailure where the peer reports another identity of the model than the one that the request is bound
-        to, so that nothing of its answer reaches the client."""
+        to, so that nothing of its answer reaches the client. An error about the request is no model's answer, and has
+        no identity."""
         needed = self._order.identity
-        if needed is not None and not needed.takes(identity):
+        if needed is None or not 200 <= head.status < 300:
+            return
+        if not needed.takes(head.identity):
             raise LegFailure(LegResult.FAILED, "it was answered by another model of the same name than it is bound to")
 
     def _check_place(self, ran_at: RanAt) -> None:

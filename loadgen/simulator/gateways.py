@@ -653,11 +653,12 @@ class SimGateway:
             read_by = leg.sink.reading if leg.order.role is LegRole.DECODE else run
             cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
             engine = leg.engine
-            line.to_near(leg.first_token, self._ran_at(engine, cached_tokens))
+            line.to_near(leg.first_token, self._ran_at(leg, engine, cached_tokens))
 
-    def _ran_at(self, engine: SimReplica, cached_tokens: int) -> SimRanAt:
-        spec = engine.spec
-        return SimRanAt(spec.place.region, engine.replica_id, cached_tokens, spec.identity_of(spec.models[0]))
+    def _ran_at(self, leg: SimEngineLeg, engine: SimReplica, cached_tokens: int) -> SimRanAt:
+        spec, order = engine.spec, leg.order
+        identity = order.answers_as if order.role is LegRole.DECODE else spec.identity_of(spec.models[0])
+        return SimRanAt(spec.place.region, engine.replica_id, cached_tokens, identity)
 
     def _forward(self, order: ordered.StartLeg, listener: LegListener) -> LegHandle:
         sink, peer = self._sinks[order.request_id], self._around.gateways[GatewayId(order.target.id)]

@@ -89,7 +89,7 @@ def replicas_anywhere(
     connectors: frozenset[Connector] = ALL_CONNECTORS,
     fit: PoolFit | None = None,
 ) -> int:
-    anywhere = PlaceRule(regions=frozenset(place.region for (_, _, place, *_), _ in groups.members()))
+    anywhere = PlaceRule(regions=frozenset(place.region for (_, _, place, *_), _ in groups.told()))
     return int(original(groups, model, anywhere, origin, connectors=connectors, fit=fit))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gateway.core.kernel.config import PeerAvailability
@@ -223,20 +224,23 @@ class Admission:
     def _unfit(
         self, profile: RequestProfile, stamp: ResidencyStamp, request_class: RequestClass
     ) -> tuple[RefusalReason, str] | None:
-        """Refusal of a forward that no replica here could ever run."""
+        """Refusal of a forward that no replica here could ever run. One replica must have all that it needs, so each
+        step narrows down what the steps before left."""
         replicas, model = self._core.replicas, profile.model
-        eligible = replicas.groups.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
-        if not eligible:
+        eligible = partial(replicas.groups.eligible, model, stamp.rule, stamp.origin, connectors=profile.connectors)
+        left = eligible()
+        if not left:
             return self._unserved(model, stamp)
-        if profile.appends and not eligible & replicas.appending:
-            return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
-        identity = request_class.identity
-        if identity is not None and not replicas.groups.eligible(
-            model, stamp.rule, stamp.origin, connectors=profile.connectors, identity=identity
-        ):
-            return RefusalReason.UNKNOWN_MODEL, f"no engine here has the model that `{model}` was answered by"
-        fit = request_class.fit
-        if fit is not None and not fit.preferred:
+        if profile.appends:
+            left &= replicas.appending
+            if not left:
+                return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
+        identity, fit = request_class.identity, request_class.fit
+        if identity is not None:
+            left &= eligible(identity=identity)
+            if not left:
+                return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with the same model behind `{model}`"
+        if fit is not None and not (fit.preferred and left & eligible(fit=fit)):
             return RefusalReason.TOO_LONG, f"no pool here takes {fit.need_tokens} tokens"
         return None
 

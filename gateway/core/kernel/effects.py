@@ -61,6 +61,9 @@ class StartLeg(Struct):
     """Counts that features tell a peer."""
     identity: NeededIdentity | None = None
     """Identity of the model that the request is bound to, for a peer; None: to none."""
+    answers_as: str = ""
+    """Identity of the model that the answer of a decode leg has: that of the prefill worker that the request was placed
+    at; empty: not known."""
     yields: bool = True
     """False for a peer if the request has waited so long that it is served as interactive, there too."""
 

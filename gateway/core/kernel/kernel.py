@@ -8,6 +8,7 @@ from gateway.core.kernel.admission import Admission
 from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.effects import Effect, StartLeg, StopLeg
 from gateway.core.kernel.feature import Feature, Hooks
+from gateway.core.kernel.model_identity import identity_placed_by
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestState, Size
 from gateway.core.kernel.state import GatewayState
@@ -183,10 +184,12 @@ class Kernel(GatewayState):
         """Order that starts a leg, with what its kind of target needs: the connector and pool for a part, hops and
         stamp for a peer."""
         connector = prefill = pool = hops = stamp = identity = None
-        yields = True
+        yields, answers_as = True, ""
         if attempt.planner is not None:
             part = attempt.planner.part_of(attempt, leg)
             connector, pool, prefill = part.connector, part.pool, part.prefill
+            if leg.role is LegRole.DECODE:
+                answers_as = identity_placed_by(request, attempt.number)
         elif leg.target.kind is TargetKind.PEER:
             hops = request.hops.after(crosses_regions=leg.state.spec.place.region != self.place.region)
             stamp = request.stamp
@@ -208,6 +211,7 @@ class Kernel(GatewayState):
             prefill,
             pool,
             identity=identity,
+            answers_as=answers_as,
             yields=yields,
         )
 

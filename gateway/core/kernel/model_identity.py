@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.config import IdentityRule
 from gateway.core.kernel.peers import PeerState
-from gateway.core.kernel.requests import LegEnd, RequestState
+from gateway.core.kernel.requests import LegEnd, LegState, RequestState
 from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import ModelName, NeededIdentity, PeerSpec, ReplicaRole, RequestProfile
 
@@ -45,18 +45,27 @@ def needed_by(core: GatewayState, profile: RequestProfile) -> NeededIdentity | N
     return NeededIdentity(needed.name, takes_unknown=False) if is_strict else needed
 
 
+def identity_placed_by(request: RequestState, attempt: int) -> str:
+    """Identity of the replica that an attempt was placed at, as known when it started; empty: not known, or it was
+    placed at a peer. A disaggregated pool has that of the prefill worker."""
+    spec = _first_leg(request, attempt).spec
+    return "" if isinstance(spec, PeerSpec) else spec.identity_of(request.profile.model)
+
+
 def _identity_behind(core: GatewayState, request: RequestState, end: LegEnd) -> str:
-    """Identity of the target of a leg, as known when the leg started; empty: not known. A disaggregated pool has that
-    of the prefill worker, to which the request was placed."""
-    first = next(each for each in request.record.legs if each.attempt == end.leg.attempt)
-    spec, model = first.spec, request.profile.model
+    """Identity of the target that an attempt was placed at, as known when its first leg started; empty: not known."""
+    spec = _first_leg(request, end.leg.attempt).spec
     if not isinstance(spec, PeerSpec):
-        return spec.identity_of(model)
+        return identity_placed_by(request, end.leg.attempt)
     if end.event.identity:
         return end.event.identity
     peer = core.peers.get(spec.gateway_id)
-    told = set() if peer is None else _identities_at(peer, model)
+    told = set() if peer is None else _identities_at(peer, request.profile.model)
     return told.pop() if len(told) == 1 else ""
+
+
+def _first_leg(request: RequestState, attempt: int) -> LegState:
+    return next(each for each in request.record.legs if each.attempt == attempt)
 
 
 def _identities_at(peer: PeerState, model: ModelName) -> set[str]:

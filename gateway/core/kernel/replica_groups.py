@@ -22,6 +22,10 @@ Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, in
 """Key of a group of interchangeable replicas. The last items are the group's context window, the most tokens of one
 request (0: unknown), and the identity of the model (empty: unknown)."""
 
+IDENTITIES_TOLD_MAX = 8
+"""Identities of one model that heartbeats tell apart. A gateway that has more, such as one for each pod, tells peers
+that they are unknown, so that its heartbeats stay short."""
+
 
 class ReplicaGroups:
     """Replicas of this gateway by group, as masks of their slots. Decode workers belong to no group: requests are
@@ -29,6 +33,8 @@ class ReplicaGroups:
 
     def __init__(self) -> None:
         self._groups: dict[Group, int] = {}
+        self._told: dict[Group, int] = {}
+        """Groups as peers are told of them."""
         self._decoding: dict[PoolName, int] = {}
         """Mask of each pool's decode workers."""
         self._connectors: dict[PoolName, Connector] = {}
@@ -83,6 +89,7 @@ class ReplicaGroups:
                 identity = spec.identity_of(model)
                 group = (model, spec.pool, spec.place, spec.accepts, connector, context, identity)
                 self._groups[group] = self._groups.get(group, 0) | 1 << slot
+        self._told = _with_few_identities(self._groups)
         self.models = dict.fromkeys(model for model, *_ in self._groups)
         self.ask_origins = any(accepts is not None for _, _, _, accepts, *_ in self._groups)
         self.thresholds = dict.fromkeys(model for model, pool, *_ in self._groups if self.threshold_of(pool))
@@ -98,9 +105,10 @@ class ReplicaGroups:
 
     # Queries
 
-    def members(self) -> ItemsView[Group, int]:
-        """Mask of the replicas of each group."""
-        return self._groups.items()
+    def told(self) -> ItemsView[Group, int]:
+        """Mask of the replicas of each group, as peers are told: those of a model with more than IDENTITIES_TOLD_MAX
+        identities have an unknown one."""
+        return self._told.items()
 
     def serves(self, model: ModelName) -> bool:
         """True if a group serves the model."""
@@ -193,3 +201,18 @@ class ReplicaGroups:
 
 def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
     return accepts is None or (origin is not None and accepts.allows(origin))
+
+
+def _with_few_identities(groups: dict[Group, int]) -> dict[Group, int]:
+    """Groups in which the identities of each model that has too many of them are unknown."""
+    identities: dict[ModelName, set[str]] = {}
+    for model, *_, identity in groups:
+        identities.setdefault(model, set()).add(identity)
+    many = {model for model, each in identities.items() if len(each - {""}) > IDENTITIES_TOLD_MAX}
+    if not many:
+        return groups
+    told: dict[Group, int] = {}
+    for (model, pool, place, accepts, connector, context, identity), members in groups.items():
+        group = (model, pool, place, accepts, connector, context, "" if model in many else identity)
+        told[group] = told.get(group, 0) | members
+    return told

@@ -366,7 +366,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
-        for (model, pool, place, accepts, connector, context, identity), members in self.groups.members():
+        for (model, pool, place, accepts, connector, context, identity), members in self.groups.told():
             capacity = ModelCapacity(
                 model,
                 pool,

@@ -39,7 +39,7 @@ class Retries:
         if request.phase is Phase.ANSWERING:
             self._go_on(request, attempt, now_ns)
         elif worst.result in (LegResult.FAILED, LegResult.CLIENT_ERROR):
-            self._bind(request, worst)
+            self._bind(request, attempt)
             self._tell_failed(request, worst)
             if request.phase is not Phase.ENDED:
                 self.try_again_after_failure(request, now_ns)
@@ -52,12 +52,17 @@ class Retries:
         else:
             self._try_again_after_refusal(request, worst, now_ns)
 
-    def _bind(self, request: RequestState, end: LegEnd) -> None:
+    def _bind(self, request: RequestState, attempt: AttemptState) -> None:
         """Bind a request that fails over to the model identity of the target that failed it, where the rule asks for
-        that. A request that refers to a stored response has one target anyway."""
+        that. A target that was never reached binds nothing, and a request that refers to a stored response has one
+        target anyway."""
         rule = self._core.config.attempt.identity_rule_of(request.profile.model)
-        if rule is IdentityRule.SAME and end.result is LegResult.FAILED and request.request_class.pinned is None:
-            request.profile = bound(self._core, request, request.profile, end)
+        if rule is not IdentityRule.SAME or request.request_class.pinned is not None:
+            return
+        for end in attempt.failures:
+            if end.result is LegResult.FAILED and end.event.has_reached:
+                request.profile = bound(self._core, request, request.profile, end)
+                return
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """Let a feature continue a broken answer; the request ends if none does."""

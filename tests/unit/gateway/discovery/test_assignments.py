@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
+import pytest
 from msgspec.structs import replace
 
 from gateway.config.targets import Dialect, ReplicaConfig
@@ -8,7 +12,7 @@ from gateway.core.vocabulary import ControlVersion, ModelName, ReplicaId
 from gateway.discovery.assignments import Assignments
 from tests.support.core import EU, peer_spec, replica_spec
 
-OTHER = ModelName("other")
+LLAMA, OTHER = ModelName("llama"), ModelName("other")
 
 
 def config(name: str, *, url: str = "http://x", lists_models: bool = False) -> ReplicaConfig:
@@ -180,9 +184,9 @@ def test_a_newer_word_that_changes_nothing_is_told_to_the_core_which_tells_peers
 
 def test_identities_that_an_engine_tells_are_taken_for_its_models_alone() -> None:
     told = started(config("a"), config("b"))
-    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"), (OTHER, "other@1")))
+    told.assignments.identified([ReplicaId("a")], {LLAMA: "llama@1", OTHER: "other@1"})
     first, second = told.events[-1].replicas
-    assert first.roots == ((ModelName("llama"), "llama@1"),)
+    assert first.roots == {LLAMA: "llama@1"}
     assert (first.identity_of(ModelName("llama")), second.identity_of(ModelName("llama"))) == ("llama@1", "")
 
 
@@ -190,15 +194,67 @@ def test_a_declared_identity_wins() -> None:
     declared = config("a")
     declared = replace(declared, spec=replace(declared.spec, identity="declared"))
     told = started(declared)
-    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"),))
+    told.assignments.identified([ReplicaId("a")], {LLAMA: "llama@1"})
     assert told.events[-1].replicas[0].identity_of(ModelName("llama")) == "declared"
     assert told.versions() == [1]
 
 
 def test_identities_of_replicas_that_have_gone_are_forgotten() -> None:
     told = started(config("a"))
-    told.assignments.identified([ReplicaId("a")], ((ModelName("llama"), "llama@1"),))
+    told.assignments.identified([ReplicaId("a")], {LLAMA: "llama@1"})
     told.assignments.configure([], [], [])
     told.assignments.configure([config("a")], [], [])
     told.assignments.configure([config("a"), config("b")], [], [])
-    assert told.events[-1].replicas[0].roots == ()
+    assert told.events[-1].replicas[0].roots == {}
+
+
+class Counting(dict[ModelName, str]):
+    """Identities that an engine tells, which count how often one is looked up."""
+
+    lookups = 0
+
+    def __contains__(self, model: object) -> bool:
+        self.lookups += 1
+        return super().__contains__(model)
+
+
+def test_identities_are_looked_up_once_a_model_and_not_again_for_other_engines() -> None:
+    models = tuple(ModelName(f"m{number}") for number in range(50))
+    one = config("a")
+    one = replace(one, spec=replace(one.spec, models=models))
+    told = started(one, config("b"))
+    roots = Counting({model: f"{model}@1" for model in models})
+    told.assignments.identified([ReplicaId("a")], roots)
+    assert told.events[-1].replicas[0].roots == roots
+    told.assignments.identified([ReplicaId("b")], {LLAMA: "llama@1"})
+    assert told.versions() == [1, 2, 3]
+    assert roots.lookups == len(models)
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_what_an_engine_tells_again_costs_the_same_beside_any_number_of_others(is_list: bool) -> None:
+    def calls(replicas: int) -> int:
+        """Calls that the second telling makes."""
+        told = started(*(config(f"r{number}", lists_models=is_list) for number in range(replicas)))
+        counted = 0
+
+        def count(_: FrameType, event: str, __: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        def tell() -> None:
+            if is_list:
+                told.assignments.listed([ReplicaId("r0")], (LLAMA,))
+            else:
+                told.assignments.identified([ReplicaId("r0")], {LLAMA: "llama@1"})
+
+        tell()
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            tell()
+        finally:
+            sys.setprofile(before)
+        return counted
+
+    assert calls(100) == calls(1)

@@ -15,6 +15,7 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import (
     Extra,
     LegResult,
+    LegRole,
     ReplicaId,
     replica_target,
 )
@@ -101,6 +102,19 @@ class TestAnswers:
         assert leg.told[0] == "head"
         assert "accepted" not in leg.told, "the first output says so"
         assert bench.turns
+
+    @pytest.mark.parametrize("role,identity", [(LegRole.WHOLE, "/mnt/d/m"), (LegRole.DECODE, "/mnt/p/m")])
+    async def test_the_head_tells_the_model_that_the_request_was_placed_by(
+        self, bench: Bench, role: LegRole, identity: str
+    ) -> None:
+        model = profile("r1").model
+        bench.endpoints.replace([dataclasses.replace(bench.endpoint, identities={model: "/mnt/d/m"})])
+        answers_as = "/mnt/p/m" if role is LegRole.DECODE else ""
+        leg = bench.send(
+            replace(order(), role=role, answers_as=answers_as), OutboundRequest(profile("r1"), PATH, HEADERS, b"{}")
+        )
+        await leg.whole()
+        assert leg.head.identity == identity
 
     async def test_the_engine_sees_the_body_as_it_was_and_the_gateway_s_own_key(self, bench: Bench) -> None:
         await bench.read(body=b'{ "odd" :  "spacing" }')

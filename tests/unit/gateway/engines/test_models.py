@@ -122,16 +122,16 @@ async def test_an_engine_without_a_declared_identity_is_asked_for_it(engine: Pag
     async with watching([asking]) as (heard, _, watcher):
         await watcher.first_round()
         await heard.tally.reaches(1)
-    assert heard.identities[0] == (("a",), (("qwen", "qwen"), ("support-de", "qwen /adapters/support-de")))
+    assert heard.identities[0] == (("a",), {"qwen": "qwen", "support-de": "qwen /adapters/support-de"})
     assert not heard.lists
 
 
 @pytest.mark.parametrize("root", ["null", "7", '""', json.dumps("x" * 257), json.dumps("é" * 129), '"a\\nb"'])
 def test_a_root_that_no_region_file_could_declare_is_unknown(root: str) -> None:
     page = b'{"data": [{"id": "qwen", "root": %b}]}' % root.encode()
-    assert identities_of(checked_models(page, 4)) == ()
+    assert identities_of(checked_models(page, 4)) == {}
 
 
 def test_an_adapter_is_unknown_while_its_base_is() -> None:
     page = b'{"data": [{"id": "qwen"}, {"id": "de", "root": "/de", "parent": "qwen"}]}'
-    assert identities_of(checked_models(page, 4)) == ()
+    assert identities_of(checked_models(page, 4)) == {}

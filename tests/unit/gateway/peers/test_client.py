@@ -9,10 +9,11 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, ReplicaId, RequestId
+from gateway.core.vocabulary import LegResult, NeededIdentity, Outcome, RefusalReason, ReplicaId, RequestId
 from gateway.peers.client import PeerLeg
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
 from gateway.peers.exchange.origin_stream import OriginForward, OriginStream
@@ -73,9 +74,9 @@ class Origin:
     def _ignore(self) -> None:
         self.ignored += 1
 
-    def begin(self, request: bytes = b"request") -> None:
+    def begin(self, request: bytes = b"request", identity: NeededIdentity | None = None) -> None:
         link: Any = self.link
-        leg = PeerLeg(forward_order(), link, self.leg, lambda *_: None)
+        leg = PeerLeg(replace(forward_order(), identity=identity), link, self.leg, lambda *_: None)
         self.leg.handle = leg
         leg.begin(request)
 
@@ -107,11 +108,11 @@ def origin() -> Iterator[Origin]:
 
 
 @contextmanager
-def begun(request: bytes = b"request") -> Iterator[Origin]:
+def begun(request: bytes = b"request", identity: NeededIdentity | None = None) -> Iterator[Origin]:
     """A leg whose request has gone out. In the end, no timer may be left, and the leg has ended once at most."""
     with manual_loop() as loop:
         made = Origin(loop)
-        made.begin(request)
+        made.begin(request, identity)
         made.sent()
         yield made
         made.leg.handle.stop()
@@ -201,6 +202,36 @@ class TestWords:
         assert origin.stream.broken is None
         assert isinstance(origin.leg.fault, ZeroDivisionError)
         assert [frame.cancel for frame in origin.sent()] == [True]
+
+
+class TestIdentity:
+    """The head of a bound forward's answer is checked before anything of it reaches the request."""
+
+    STRICT = NeededIdentity("m@a", takes_unknown=False)
+
+    @pytest.mark.parametrize("identity", [None, STRICT, NeededIdentity("m@a", takes_unknown=True)])
+    def test_an_answer_of_the_needed_model_is_taken(self, identity: NeededIdentity | None) -> None:
+        with begun(identity=identity) as origin:
+            origin.hears(ACCEPTED, answer_frames.head(replace(HEAD, identity="m@a")), ONE, ENDED)
+            assert origin.leg.told == ["accepted", "head", "data", "end"]
+
+    @pytest.mark.parametrize("told", ["m@b", ""])
+    def test_an_answer_of_another_model_reaches_no_client(self, told: str) -> None:
+        with begun(identity=self.STRICT) as origin:
+            origin.hears(ACCEPTED, answer_frames.head(replace(HEAD, identity=told)), ONE, ENDED)
+            assert origin.leg.told == ["accepted", "failed"]
+            assert origin.leg.failure is not None
+            assert origin.leg.failure.result is LegResult.FAILED
+            assert "another model" in origin.leg.failure.detail
+
+    @pytest.mark.parametrize("status", [400, 307])
+    def test_an_error_about_the_request_is_the_client_s_whatever_the_model(self, status: int) -> None:
+        refusal = EndRequest(RequestId("r-1"), Outcome.CLIENT_ERROR, "", 1)
+        last = answer_frames.ended(refusal, RequestSummary(ran_at=HEAD.ran_at, prompt_tokens=0, output_tokens=0))
+        with begun(identity=self.STRICT) as origin:
+            origin.hears(ACCEPTED, answer_frames.head(replace(HEAD, status=status)), ONE, last)
+            assert origin.leg.told == ["accepted", "head", "data", "end"]
+            assert origin.leg.head.status == status
 
 
 class TestCredit:

@@ -15,11 +15,14 @@ from gateway.core.vocabulary import (
     NeededIdentity,
     Outcome,
     RefusalReason,
+    ReplicaRole,
     ReplicaSpec,
     RequestId,
     Standing,
 )
 from tests.support.core import EU, MODEL, Desk, desk, ended, forward, of_kind, peer_spec, profile, replica_spec, started
+from tests.support.disaggregated import pair, read, workers
+from tests.support.pools import LONG, SHORT, asking, pooled
 
 REST = replace(profile("r1", prompt="hello and what was said"), appends=True)
 SAME = CoreConfig(attempt=AttemptConfig(model_identity=IdentityRule.SAME))
@@ -127,6 +130,19 @@ def test_where_it_is_asked_an_unknown_identity_takes_over_nothing() -> None:
     assert ended(one.finish("r1", LegResult.FAILED)) == [("r1", Outcome.FAILED_BEFORE_FIRST_BYTE)]
 
 
+@pytest.mark.parametrize("identity", ["", "m@a"])
+def test_a_target_that_was_never_reached_binds_nothing(identity: str) -> None:
+    one = with_others(spec("other", "m@b"), identity=identity, config=SAME)
+    assert started(one.finish("r1", LegResult.FAILED, has_reached=False)) == ["other"]
+
+
+def test_what_is_bound_stays_so_where_the_next_target_is_never_reached() -> None:
+    one = with_others(spec("same", "m@a"), spec("other", "m@b"), config=SAME)
+    assert started(one.finish("r1", LegResult.FAILED)) == ["same"]
+    one.probe("first")
+    assert "other" not in started(one.finish("r1", LegResult.FAILED, attempt=2, has_reached=False))
+
+
 def test_a_model_may_have_a_rule_of_its_own() -> None:
     own = AttemptConfig(model_identity_by_model={MODEL: IdentityRule.SAME})
     assert own.identity_rule_of(MODEL) is IdentityRule.SAME
@@ -160,12 +176,43 @@ def test_a_forward_bound_to_another_model_is_refused(
     assert refusal.reason is RefusalReason.UNKNOWN_MODEL
 
 
+def test_a_rest_is_refused_where_no_single_engine_has_the_model_and_appends() -> None:
+    """Its model is at one engine, which does not append; another engine appends, with another model."""
+    silent = replace(spec("a", "m@a"), appends=False)
+    one = desk(replicas=[silent, spec("b", "m@b")], peers=[peer_spec("gw-eu", EU)])
+    arrived = bound_forward(takes_unknown=True)
+    arrived = replace(arrived, profile=replace(arrived.profile, appends=True))
+    (refusal,) = of_kind(RefuseForward, one.tell(arrived))
+    assert refusal.reason is RefusalReason.UNKNOWN_MODEL
+    assert "the same model" in refusal.detail
+
+
+def test_a_forward_is_refused_where_only_another_model_takes_its_length() -> None:
+    replicas = [replace(spec("a", "m@a"), pool=SHORT), replace(spec("b", "m@b"), pool=LONG)]
+    one = pooled(replicas, peers=[peer_spec("gw-eu", EU)])
+    arrived = bound_forward(takes_unknown=True)
+    arrived = replace(arrived, profile=replace(asking("r1", 20_000), identity=arrived.profile.identity))
+    (refusal,) = of_kind(RefuseForward, one.tell(arrived))
+    assert refusal.reason is RefusalReason.TOO_LONG
+
+
 def test_a_learnt_identity_keeps_the_replica_and_its_legs() -> None:
     one = desk(replicas=[spec("a")])
     one.ask("r1")
     before = one.core.replicas.get("a")
-    learnt = replace(spec("a"), roots=((MODEL, "m@a"),))
+    learnt = replace(spec("a"), roots={MODEL: "m@a"})
     one.tell(events.AssignmentApplied(2, (learnt,), ()))
     assert one.core.replicas.get("a") is before
     assert [each.identity for each in one.core.replicas.capacities()] == ["m@a"]
     assert ended(one.finish("r1")) == [("r1", Outcome.COMPLETED)]
+
+
+def test_a_decode_worker_answers_as_the_prefill_worker_that_the_request_was_placed_at() -> None:
+    """Engines of one pool may find the model under different paths; requests are placed by the prefill worker's."""
+    learnt = [
+        replace(each, roots={MODEL: "/mnt/p/m" if each.role is ReplicaRole.PREFILL else "/mnt/d/m"})
+        for each in workers(decode=1)
+    ]
+    one = pair(learnt)
+    prefill, decode = of_kind(StartLeg, read(one, "r1"))
+    assert (prefill.answers_as, decode.answers_as) == ("", "/mnt/p/m")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gateway.core.config import CoreConfig
 from gateway.core.events import ConfigApplied
 from gateway.core.kernel.config import ObservationConfig
 from gateway.core.kernel.effects import Effect, PublishLoad
 from gateway.core.kernel.events import AssignmentApplied, DrainRequested
 from gateway.core.kernel.feature import Feature
-from gateway.core.vocabulary import ControlVersion, TenantUse
-from tests.support.core import (
-    MS,
-    SECOND,
-    desk,
-)
+from gateway.core.vocabulary import ControlVersion, NeededIdentity, TenantUse
+from tests.support.core import ANYWHERE, MODEL, MS, SECOND, desk, replica_spec
 
 
 def published(effects: list[Effect]) -> list[PublishLoad]:
@@ -54,6 +52,22 @@ def small_changes(change_share: float) -> list[PublishLoad]:
 def test_changes_too_small_to_matter_wait_for_the_keep_alive() -> None:
     assert len(small_changes(0.0)) >= 14
     assert len(small_changes(0.25)) in (1, 2)
+
+
+def test_many_identities_of_one_model_are_told_as_one_that_is_unknown() -> None:
+    """Engines that find the model under a path of their own lengthen no heartbeat; here they stay apart."""
+
+    def told(identities: int) -> list[tuple[str, int, int]]:
+        specs = [replace(replica_spec(f"r{number}"), identity=f"/pods/{number % identities}") for number in range(20)]
+        one = desk(replicas=specs)
+        reports = published(one.wait(SECOND))
+        bound = NeededIdentity("/pods/0", takes_unknown=True)
+        eligible = one.core.replicas.groups.eligible(MODEL, ANYWHERE, identity=bound)
+        assert eligible.bit_count() == len([spec for spec in specs if spec.identity == "/pods/0"])
+        return [(each.identity, each.replicas, each.available) for each in reports[-1].report.capacities]
+
+    assert len(told(8)) == 8
+    assert told(9) == told(20) == [("", 20, 20)]
 
 
 class CountedReports(Feature):
