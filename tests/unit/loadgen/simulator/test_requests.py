@@ -30,7 +30,7 @@ def test_connections_break_at_every_byte_of_an_event_and_complete_none(*, has_be
     for number in range(2_000):
         leg, heard = a_leg(number)
         if has_begun:
-            leg.first_token(SimpleNamespace(replica_id="r0"))  # type: ignore[arg-type]
+            leg.first_token(SimpleNamespace(replica_id="r0", identity=""))  # type: ignore[arg-type]
             assert heard.body == event
         leg.broke("the engine is gone")
         part = heard.body.removeprefix(event) if has_begun else heard.body
