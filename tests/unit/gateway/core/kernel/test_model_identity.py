@@ -224,7 +224,7 @@ def test_a_forward_bound_to_another_model_is_refused(
 
 
 def test_a_rest_is_refused_where_no_single_engine_has_the_model_and_appends() -> None:
-    """Its model is at one engine, which does not append; another engine appends, with another model."""
+    """The engine with the model of the rest does not append; the engine that appends has another model."""
     silent = replace(spec("a", "m@a"), appends=False)
     one = desk(replicas=[silent, spec("b", "m@b")], peers=[peer_spec("gw-eu", EU)])
     arrived = bound_forward(takes_unknown=True)
