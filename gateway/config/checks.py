@@ -197,7 +197,8 @@ def _pool_faults(file: RegionFile) -> Iterator[FileFault]:
     pools = file.pool_specs()
     named = [(f"replicas[{index}]", each) for index, each in enumerate(file.replicas)]
     members = [*named, *((f"{key}[{index}]", each) for key, index, each in file.found())]
-    yield from pool_faults(pools, [each.as_member(path, file.region) for path, each in members])
+    identities = {each.name: each.identity for each in file.pools}
+    yield from pool_faults(pools, [each.as_member(path, file.region, identities) for path, each in members])
     for index, pool in enumerate(file.pools):
         for key, section in pool.sections.of_features():
             for fault in section.faults(file):

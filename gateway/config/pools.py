@@ -111,6 +111,7 @@ class PoolMember(Struct, frozen=True):
     region: str
     models: frozenset[str]
     identity: str | None = None
+    """Declared identity of its models, its own or its pool's; None: not declared."""
 
 
 def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[PoolMember]) -> Iterator[FileFault]:

@@ -169,10 +169,12 @@ class _EngineFile(FileModel):
     def pool_name(self) -> PoolName:
         return PoolName(self.pool if isinstance(self.pool, str) else self.pool.name)
 
-    def as_member(self, path: str, home: str) -> PoolMember:
+    def as_member(self, path: str, home: str, pools: Mapping[str, str | None]) -> PoolMember:
+        """Replica as a member of its pool. `pools`: identity that each described pool declares, by name."""
         models = frozenset((*self.models, *self.adapters))
+        identity = self.identity or pools.get(self.pool_name)
         return PoolMember(
-            path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models, self.identity
+            path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models, identity
         )
 
     def files(self) -> Iterator[Path]:

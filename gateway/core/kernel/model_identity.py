@@ -15,12 +15,12 @@ from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import ModelName, NeededIdentity, PeerSpec, ReplicaRole, RequestProfile
 
 _OTHERS_NAMED_MAX = 4
-_UNKNOWN = "unknown"
 
 
 def bound(core: GatewayState, request: RequestState, profile: RequestProfile, end: LegEnd) -> RequestProfile:
     """Profile of what is left of a request after the end of a leg, bound to the identity of the leg's target and to
-    what the request was bound to before. A target that serves another identity is noted in the request's record."""
+    what the request was bound to before. Targets that are known to serve another identity are noted in the request's
+    record."""
     held = request.profile.identity
     is_strict = core.config.attempt.identity_rule_of(profile.model) is IdentityRule.SAME
     is_strict |= held is not None and not held.takes_unknown
@@ -31,7 +31,7 @@ def bound(core: GatewayState, request: RequestState, profile: RequestProfile, en
     others = _others(core, request, needed)
     if others and not request.record.identity_mismatch:
         named = ", ".join(others[:_OTHERS_NAMED_MAX])
-        request.record.identity_mismatch = f"{end.leg.target} has {name or _UNKNOWN}, but {named}"
+        request.record.identity_mismatch = f"{end.leg.target} has {name}, but {named}"
     return replace(profile, identity=needed)
 
 
@@ -73,17 +73,21 @@ def _identities_at(peer: PeerState, model: ModelName) -> set[str]:
 
 
 def _others(core: GatewayState, request: RequestState, needed: NeededIdentity) -> list[str]:
-    """Targets that might serve the request but for their identity, in words."""
+    """Targets that might serve the request but are known to have another identity, in words. An unknown identity is no
+    evidence of another model, even where it is not taken."""
+    if not needed.name:
+        return []
     model, rule = request.profile.model, request.request_class.rule
     others: list[str] = []
     for state in core.replicas:
         spec = state.spec
         identity = spec.identity_of(model)
         serves = model in spec.models and spec.role is not ReplicaRole.DECODE and rule.allows(spec.place)
-        if serves and not needed.takes(identity):
-            others.append(f"{state.target} has {identity or _UNKNOWN}")
+        if serves and identity and not needed.takes(identity):
+            others.append(f"{state.target} has {identity}")
     for peer in core.peers:
-        told = _identities_at(peer, model) if rule.allows(peer.spec.place) else ()
-        if told and not any(map(needed.takes, told)):
-            others.append(f"{peer.target} has {min(told) or _UNKNOWN}")
+        told = _identities_at(peer, model) if rule.allows(peer.spec.place) else set()
+        known = told - {""}
+        if known and not any(map(needed.takes, told)):
+            others.append(f"{peer.target} has {min(known)}")
     return others

@@ -37,6 +37,37 @@ def test_a_disaggregated_pool_is_read(tmp_path: Path) -> None:
     ], "ranks of one engine step together"
 
 
+_X = "llama@x"
+
+
+@pytest.mark.parametrize(
+    "of_pool,of_prefill,of_decode,is_right",
+    [
+        (None, None, None, True),
+        (_X, None, None, True),
+        (_X, _X, None, True),
+        (_X, None, _X, True),
+        (None, _X, _X, True),
+        (None, _X, None, False),
+        (_X, "llama@y", None, False),
+        (_X, "llama@y", "llama@y", True),
+    ],
+)
+def test_workers_of_a_disaggregated_pool_have_one_identity_whoever_declares_it(
+    tmp_path: Path, of_pool: str | None, of_prefill: str | None, of_decode: str | None, is_right: bool
+) -> None:
+    engines = [
+        _engine("p", pool="chat", role="prefill", identity=of_prefill),
+        _engine("d", pool="chat", role="decode", identity=of_decode),
+    ]
+    document = _document(pools=[_CHAT | {"identity": of_pool}], replicas=engines)
+    if is_right:
+        load_config(region_at(tmp_path, yaml.safe_dump(document)), environ={})
+    else:
+        (fault,) = region_faults(tmp_path, yaml.safe_dump(document))
+        assert fault.endswith("replicas[1].identity: all of the disaggregated pool chat have the same identity")
+
+
 def test_whoever_adopts_a_replica_is_told_of_its_pool(tmp_path: Path) -> None:
     config = load_config(region_at(tmp_path, yaml.safe_dump(_document())), environ={})
     told = [json.loads(each) for each in config.replica_documents]

@@ -20,7 +20,20 @@ from gateway.core.vocabulary import (
     RequestId,
     Standing,
 )
-from tests.support.core import EU, MODEL, Desk, desk, ended, forward, of_kind, peer_spec, profile, replica_spec, started
+from tests.support.core import (
+    EU,
+    MODEL,
+    SECOND,
+    Desk,
+    desk,
+    ended,
+    forward,
+    of_kind,
+    peer_spec,
+    profile,
+    replica_spec,
+    started,
+)
 from tests.support.disaggregated import pair, read, workers
 from tests.support.pools import LONG, SHORT, asking, pooled
 
@@ -85,6 +98,14 @@ def test_a_target_that_failed_is_better_than_another_model() -> None:
     assert started(one.probe()) == ["first"]
 
 
+def test_a_rest_waits_for_the_target_that_failed_as_long_as_rests_may_wait() -> None:
+    one = with_others(spec("other", "m@b"))
+    assert breaks(one) == []
+    wait_max_ns = CoreConfig().resume.wait_max_ns
+    assert ended(one.wait(wait_max_ns - SECOND)) == []
+    assert ended(one.wait(SECOND)) == [("r1", Outcome.FAILED_MIDSTREAM)]
+
+
 def test_what_the_head_of_a_peers_answer_says_binds_the_rest() -> None:
     one = desk(replicas=[spec("a", "m@a"), spec("b", "m@b")], peers=[peer_spec("gw-eu", EU)], probed=False)
     one.hear("gw-eu", EU)
@@ -143,6 +164,32 @@ def test_what_is_bound_stays_so_where_the_next_target_is_never_reached() -> None
     assert "other" not in started(one.finish("r1", LegResult.FAILED, attempt=2, has_reached=False))
 
 
+@pytest.mark.parametrize(
+    "identity,others,named",
+    [
+        ("m@a", [""], ""),
+        ("", ["m@b"], ""),
+        ("", [""], ""),
+        ("m@a", ["", "m@b"], "replica:first has m@a, but replica:other1 has m@b"),
+    ],
+)
+def test_an_unknown_identity_is_not_told_as_another_model(identity: str, others: list[str], named: str) -> None:
+    one = with_others(*(spec(f"other{at}", each) for at, each in enumerate(others)), identity=identity, config=SAME)
+    record = one.core.requests[RequestId("r1")].record
+    one.finish("r1", LegResult.FAILED)
+    assert record.identity_mismatch == named
+
+
+def test_a_peer_of_unknown_identity_is_not_told_as_another_model() -> None:
+    one = desk(replicas=[spec("first", "m@a")], peers=[peer_spec("gw-eu", EU)], config=SAME, probed=False)
+    one.probe("first")
+    one.ask("r1")
+    record = one.core.requests[RequestId("r1")].record
+    one.hear("gw-eu", EU, identity="")
+    one.finish("r1", LegResult.FAILED)
+    assert record.identity_mismatch == ""
+
+
 def test_a_model_may_have_a_rule_of_its_own() -> None:
     own = AttemptConfig(model_identity_by_model={MODEL: IdentityRule.SAME})
     assert own.identity_rule_of(MODEL) is IdentityRule.SAME
@@ -177,7 +224,7 @@ def test_a_forward_bound_to_another_model_is_refused(
 
 
 def test_a_rest_is_refused_where_no_single_engine_has_the_model_and_appends() -> None:
-    """The model is at one engine, which does not append; another engine appends, with another model."""
+    """The engine with the model of the rest does not append; the engine that appends has another model."""
     silent = replace(spec("a", "m@a"), appends=False)
     one = desk(replicas=[silent, spec("b", "m@b")], peers=[peer_spec("gw-eu", EU)])
     arrived = bound_forward(takes_unknown=True)
