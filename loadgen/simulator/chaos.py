@@ -114,24 +114,9 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
     )
 
 
-def chaos_scenario(
-    seed: int,
-    *,
-    has_controller: bool = False,
-    has_pair: bool = False,
-    is_disaggregated: bool = False,
-    breaks: bool = False,
-    has_mixed_models: bool = False,
-) -> Scenario:
-    document = chaos_document(
-        seed,
-        has_controller=has_controller,
-        has_pair=has_pair,
-        is_disaggregated=is_disaggregated,
-        breaks=breaks,
-        has_mixed_models=has_mixed_models,
-    )
-    return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
+def chaos_scenario(seed: int, **flavour: bool) -> Scenario:
+    """Scenario of the seed; `flavour` is that of `chaos_document`."""
+    return parse_scenario(chaos_document(seed, **flavour), Path(f"chaos-{seed}.yaml"))
 
 
 def chaos_document(

@@ -468,7 +468,7 @@ def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple
 @mutant(
     "an answer that has begun gets its turn like a new request",
     "kernel.queues:QueueOrder.turn",
-    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+    hunter=f"{_CORE_TESTS}/kernel/test_placing.py",
 )
 def begun_is_new(original: Original, order: QueueOrder, request: RequestState) -> Turn:
     rank, _, *turn = original(order, request)
@@ -478,7 +478,7 @@ def begun_is_new(original: Original, order: QueueOrder, request: RequestState) -
 @mutant(
     "at a peer new requests that wait are ahead of an answer that has begun",
     "kernel.peers:Peers.standing_for",
-    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+    hunter=f"{_CORE_TESTS}/kernel/test_placing.py",
 )
 def new_ones_ahead_there(original: Original, *asked: Any, appends: bool = False, **more: Any) -> Standing:
     return Standing(original(*asked, **more))
@@ -496,7 +496,7 @@ def new_ones_before(original: Original, waiting: WaitingRequests, wanted: Reques
 @mutant(
     "a new request overtakes an answer that has begun and is held for the replica",
     "placement.cost:CostPolicy._waits_better_here",
-    hunter=f"{_CORE_TESTS}/kernel/test_rests.py",
+    hunter=f"{_CORE_TESTS}/kernel/test_placing.py",
 )
 def overtakes_begun(
     original: Original, policy: CostPolicy, profile: RequestProfile, offer: Offer, slot: int, *asked: int

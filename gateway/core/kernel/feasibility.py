@@ -248,16 +248,7 @@ def _peer_in_words(core: GatewayState, request: RequestState, state: PeerState) 
     request_class = request.request_class
     if request_class.failed_peers >> state.slot & 1:
         return _in_words(Standing.FAILED_BEFORE, "")
-    standing = core.peers.standing_for(
-        state,
-        request_class.model,
-        request_class.rule,
-        connectors=request_class.connectors,
-        fit=request_class.fit,
-        identity=request_class.identity,
-        appends=request_class.appends,
-    )
-    return _in_words(standing, state.detail)
+    return _in_words(core.peers.standing_of(state, request_class), state.detail)
 
 
 def _in_words(standing: Standing, detail: str) -> str:

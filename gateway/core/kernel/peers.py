@@ -9,6 +9,7 @@ from typing import Final
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import KernelConfig, PeerAvailability
 from gateway.core.kernel.pools import PoolBounds, PoolFit, bounds_in
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.kernel.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -275,6 +276,18 @@ class Peers(Targets[PeerState, PeerSpec]):
             return AVAILABLE if any(capacity.available for capacity in fitting) else BUSY
         ahead_max = self._ahead_max(state, _release_ns(fitting))
         return AVAILABLE if self._position(state, fitting, queue_length) <= ahead_max else BUSY
+
+    def standing_of(self, state: PeerState, wanted: RequestClass) -> Standing:
+        """Standing of a peer for one more request of a class."""
+        return self.standing_for(
+            state,
+            wanted.model,
+            wanted.rule,
+            connectors=wanted.connectors,
+            fit=wanted.fit,
+            identity=wanted.identity,
+            appends=wanted.appends,
+        )
 
     def ahead_max(self, gateway_id: GatewayId, release_ns: float) -> float:
         """Most requests beyond this gateway's room that a peer may forward to it, where one request leaves every

@@ -272,13 +272,9 @@ class Eligibility:
         """Available peers without those that failed the request, unless it has no other target it could ever go to."""
         wanted = request_class
         available = self._peers.available(
-            wanted.model,
-            wanted.rule,
-            connectors=wanted.connectors,
-            fit=wanted.fit,
-            identity=wanted.identity,
-            appends=wanted.appends,
-        )
+            wanted.model, wanted.rule,
+            connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity, appends=wanted.appends,
+        )  # fmt: skip
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):
             return untried

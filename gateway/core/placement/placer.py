@@ -470,15 +470,7 @@ class Placer:
     def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice | None) -> Candidate:
         request_class, slot = request.request_class, state.slot
         failed = request_class.failed_peers >> slot & 1
-        standing = self._peers.standing_for(
-            state,
-            request_class.model,
-            request_class.rule,
-            connectors=request_class.connectors,
-            fit=request_class.fit,
-            identity=request_class.identity,
-            appends=request_class.appends,
-        )
+        standing = self._peers.standing_of(state, request_class)
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing
         weighed = None if choice is None else _weighed_at(choice.peers, slot)
