@@ -109,11 +109,12 @@ class ReplicaFleet:
 
         def apply() -> None:
             self._contexts = contexts
-            sources = {source.config: source for source in self._sources()}
+            sources = list(self._sources())
             is_kept = config.discovery == self._config.discovery
             self._config = config
             self._discovery.replace(
-                sources[each] if is_kept and each in sources else self._source(each) for each in _found_by(config)
+                next((source for source in sources if is_kept and source.config == each), None) or self._source(each)
+                for each in _found_by(config)
             )
             self._prober.configure(config.probes)
             self._models.configure(config.probes)

@@ -244,6 +244,7 @@ NOT_HERE = {
     "nightside_forwards_received_total": "nobody forwards to us",
     "nightside_issuer_unreachable": "no issuer is named",
     "nightside_issuer_unusable": "no issuer is named",
+    "nightside_model_identity_mismatches_total": "the model is the same everywhere",
     "nightside_peers_refused_total": "nobody lied",
     "nightside_pool_misroutes_total": "no pool has a threshold",
     "nightside_pool_placements_total": "no pool has a threshold",

@@ -18,7 +18,6 @@ from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.legs import Legs
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.placing import Placing
-from gateway.core.kernel.pools import PoolFit
 from gateway.core.kernel.queues import ArrivalQueue, QueueOrder, Turn
 from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.replica_groups import ReplicaGroups
@@ -37,8 +36,6 @@ from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
 from gateway.core.vocabulary import (
-    ALL_CONNECTORS,
-    Connector,
     Hops,
     LegResult,
     LegRole,
@@ -85,12 +82,10 @@ def replicas_anywhere(
     model: ModelName,
     rule: PlaceRule,
     origin: Place | None = None,
-    *,
-    connectors: frozenset[Connector] = ALL_CONNECTORS,
-    fit: PoolFit | None = None,
+    **more: Any,
 ) -> int:
     anywhere = PlaceRule(regions=frozenset(place.region for (_, _, place, *_), _ in groups.told()))
-    return int(original(groups, model, anywhere, origin, connectors=connectors, fit=fit))
+    return int(original(groups, model, anywhere, origin, **more))
 
 
 @mutant(

@@ -91,7 +91,7 @@ export function replicas() {
     figure("From this gateway", (row) => row.in_flight),
     { name: "KV cache", cell: meter, text: (row) => percent(row.kv), by: (row) => row.kv },
     { name: "Pool", text: (row) => (row.role === "unified" ? row.pool : `${row.pool}, ${row.role}`) },
-    { name: "Models", kind: "wide", text: (row) => row.models.join(", ") + (row.identities.length ? ` (${row.identities.join(", ")})` : "") },
+    { name: "Models", kind: "wide", text: (row) => row.models.join(", ") + (row.identities?.length ? ` (${row.identities.join(", ")})` : "") },
   ], (row) => row.id, "This gateway has no replicas of its own.", problems);
 }
 
