@@ -24,7 +24,7 @@ from mesh.journal import JournalFiles, JournalSettings, JournalUnreadable, code_
 from mesh.journal_lines import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 from mesh.steps import Step
 
-FORMAT = 3
+FORMAT = 4
 
 
 class GatewayJournalHeader(msgspec.Struct, frozen=True):
