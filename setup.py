@@ -85,7 +85,6 @@ COMPILED = (
     "gateway/core/kernel/drain_rates.py",
     "gateway/core/kernel/feasibility.py",
     "gateway/core/kernel/feature.py",
-    "gateway/core/kernel/feature_checker.py",
     "gateway/core/kernel/forwarding.py",
     "gateway/core/kernel/goodput.py",
     "gateway/core/kernel/kernel.py",
