@@ -109,11 +109,10 @@ class ReplicaFleet:
 
         def apply() -> None:
             self._contexts = contexts
-            sources = list(self._sources())
-            is_kept = config.discovery == self._config.discovery
+            kept = list(self._sources()) if config.discovery == self._config.discovery else []
             self._config = config
             self._discovery.replace(
-                next((source for source in sources if is_kept and source.config == each), None) or self._source(each)
+                next((source for source in kept if source.config == each), None) or self._source(each)
                 for each in _found_by(config)
             )
             self._prober.configure(config.probes)

@@ -589,10 +589,10 @@ class InvariantWatch:
         self._expect("after the first token there is no other attempt", not has_answered, where)
         self._expect("what goes on has begun", goes_on <= visit.first_token, where)
         most = min(all_of(view.core.config).resume.resumes_max, visit.resumes_left)
-        self._expect("nobody goes on for ever", leg.segment <= most, where)
+        self._expect("no answer is resumed more often than allowed", leg.segment <= most, where)
         if (left := resumes_in(leg.notes)) is not None:
             told = leg.segment + left.count
-            self._expect("whoever forwards allows no more than it may itself", told <= most, where)
+            self._expect("a forward allows no more resumes than are left", told <= most, where)
         if goes_on:
             visit.segment, visit.first_token = leg.segment, False
         if not is_further_leg:

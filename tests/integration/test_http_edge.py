@@ -40,6 +40,7 @@ from gateway.door.call import ClientCall
 from gateway.door.settings import HttpSettings
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
+from gateway.features.resume.continuation import keep_answer
 from gateway.http1.server import HttpServer
 from gateway.request.answer import AnswerSettings
 from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
@@ -183,7 +184,11 @@ async def serving(
             EngineClient(endpoints, edge.clock, ClientSettings(), on_turn=edge.driver.run)
         )
         context = RequestContext(
-            edge.driver, {TargetKind.REPLICA: client}, edge.answer_settings, on_finished=edge.on_finished
+            edge.driver,
+            {TargetKind.REPLICA: client},
+            edge.answer_settings,
+            on_finished=edge.on_finished,
+            keep_answer=keep_answer,
         )
         edge.configure()
         stack.callback(edge.driver.close)

@@ -24,6 +24,7 @@ from gateway.core.vocabulary import (
     TargetKind,
     replica_target,
 )
+from gateway.features.resume.continuation import keep_answer
 from gateway.peers.exchange.serving_stream import ServedForward, ServingStream
 from gateway.peers.exchange.wasted_frames import WastedFrameLimit
 from gateway.peers.forward_memory import ForwardMemory
@@ -194,7 +195,12 @@ class Called:
         """Frames that went out, by forward."""
         self.patience = WastedFrameLimit()
         self.reception = Reception(
-            RequestContext(self.core, {TargetKind.REPLICA: _Opener(self.core)}, on_fault=self.faults.append),
+            RequestContext(
+                self.core,
+                {TargetKind.REPLICA: _Opener(self.core)},
+                on_fault=self.faults.append,
+                keep_answer=keep_answer,
+            ),
             self.clock,
             self.core.turn,
             forwards_max=peering.forwards_max,

@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     RequestId,
     TargetKind,
 )
+from gateway.features.resume.continuation import keep_answer
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.load_publisher import LoadPublisher
@@ -234,7 +235,7 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
     engine.turn_over = driver.run
     faults: list[BaseException] = []
     service = PeerService(
-        RequestContext(driver, {TargetKind.REPLICA: opener or engine}, on_fault=faults.append),
+        RequestContext(driver, {TargetKind.REPLICA: opener or engine}, on_fault=faults.append, keep_answer=keep_answer),
         board,
         {CALLER: peer_spec("us-1", US), SIBLING: peer_spec("us-2", US)},
         peering=peering,

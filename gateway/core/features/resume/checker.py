@@ -1,5 +1,4 @@
-"""Invariants of resumption, as events and effects alone show them. The checker shares no step with the feature, whose
-errors it is to find."""
+"""Invariants of resumption, checked by events and effects alone, so that errors of the feature itself are found."""
 
 from __future__ import annotations
 
@@ -56,15 +55,15 @@ class ResumeChecker(FeatureChecker):
     def wrong_start(self, order: StartLeg, /, *, has_begun: bool) -> Sequence[str]:
         story, most = self._stories[order.request_id], self._settings().resumes_max
         left = resumes_in(order.notes)
-        goes_on = order.segment > story.count
-        counted = order.segment - story.count == 1 + story.there if goes_on else order.segment == story.count
+        is_resumed = order.segment > story.count
+        counted = order.segment - story.count == 1 + story.there if is_resumed else order.segment == story.count
         most = min(most, story.left)
         is_next = order.attempt != story.attempt
         holds = {
-            "whoever goes on goes on with something": not is_next or bool(order.segment) is has_begun,
-            "resumes are counted, wherever they were": counted,
-            "nobody goes on for ever": order.segment <= most,
-            "whoever forwards allows no more than it may itself": left is None or order.segment + left.count <= most,
+            "a continued answer has begun, and no other has": not is_next or bool(order.segment) is has_begun,
+            "resumes are counted over all gateways": counted,
+            "no answer is resumed more often than allowed": order.segment <= most,
+            "a forward allows no more resumes than are left": left is None or order.segment + left.count <= most,
         }
         story.attempt, story.count, story.there = order.attempt, order.segment, 0
         return [invariant for invariant, is_kept in holds.items() if not is_kept]

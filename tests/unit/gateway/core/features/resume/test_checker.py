@@ -38,10 +38,10 @@ def test_resumptions_at_peers_count() -> None:
 @pytest.mark.parametrize(
     ("segment", "has_begun", "left", "broken"),
     [
-        (0, True, None, "whoever goes on goes on with something"),
-        (1, False, None, "whoever goes on goes on with something"),
-        (2, True, None, "resumes are counted, wherever they were"),
-        (1, True, 9, "whoever forwards allows no more than it may itself"),
+        (0, True, None, "a continued answer has begun, and no other has"),
+        (1, False, None, "a continued answer has begun, and no other has"),
+        (2, True, None, "resumes are counted over all gateways"),
+        (1, True, 9, "a forward allows no more resumes than are left"),
     ],
 )
 def test_each_broken_invariant_is_named(segment: int, *, has_begun: bool, left: int | None, broken: str) -> None:
@@ -53,7 +53,7 @@ def test_each_broken_invariant_is_named(segment: int, *, has_begun: bool, left: 
 
 def test_no_answer_is_resumed_for_ever() -> None:
     order = replace(FIRST, attempt=2, segment=1)
-    assert "nobody goes on for ever" in checker(most=0).wrong_start(order, has_begun=True)
+    assert "no answer is resumed more often than allowed" in checker(most=0).wrong_start(order, has_begun=True)
 
 
 def test_nothing_is_kept_of_a_request_that_has_ended() -> None:
