@@ -171,5 +171,6 @@ class TestNothingIsSentEarly:
         async with gateway(tmp_path, engine) as up:
             async with ask(session, up.http_url) as response:
                 await comment(response)
+                await engine.arrived.reaches(1)
                 response.close()
             await engine.aborted.reaches(1)
