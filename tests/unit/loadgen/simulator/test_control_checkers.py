@@ -298,7 +298,6 @@ class Pushing:
         if take:
             self.watch.on_snapshot_taken(round(at_s * SECOND), to, snapshot.version)
 
-
     def adopt(self, stored: ResidencyPolicy) -> None:
         """Receive one request, and be given the replica of `us` while the store has this policy of its region."""
         self.watch.on_step(0, EU, arrived("r"), [])
@@ -319,7 +318,9 @@ def test_an_adopted_replica_takes_what_the_stored_policy_of_its_home_accepts() -
 
 
 @pytest.mark.parametrize(
-    "stored", [closed_policy(place(US), "its file cannot be read"), policy(US, (US, AP))], ids=["closed", "not_accepted"]
+    "stored",
+    [closed_policy(place(US), "its file cannot be read"), policy(US, (US, AP))],
+    ids=["closed", "not_accepted"],
 )
 def test_an_adopted_replica_takes_nothing_that_the_stored_policy_of_its_home_refuses(stored: ResidencyPolicy) -> None:
     pushing = Pushing("us-0")
