@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from loadgen.fit.sources import Request, history_of
 from loadgen.studies.predictors.table import PAPER, as_markdown, table_3
 from loadgen.studies.predictors.workloads import PredictorWorkload, kept_aside
@@ -27,3 +29,17 @@ def test_what_cannot_be_scored_says_why() -> None:
     assert [bool(row["scores"]) for row in rows] == [True, True, False]
     assert "nothing to tell apart" in rows[2]["unscored"]
     assert as_markdown(rows).splitlines()[4].count("–") == 8
+
+
+def test_the_page_names_every_load_on_which_next_to_nothing_is_foreseen() -> None:
+    page = (Path(__file__).parents[5] / "docs/results/predictors.md").read_text()
+    table, text = page.split("\n\n*leave*", 1)
+    believed: dict[str, list[float]] = {}
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 10 and cells[8].endswith("%"):
+            believed.setdefault(cells[0].split(",")[0], []).append(float(cells[8].rstrip("%")))
+    assert len(believed) == 3
+    unforeseen = {load.split()[0] for load, shares in believed.items() if max(shares) <= 0.2}
+    named = text.split("foresee next to nothing**", 1)[1].split(":", 1)[0]
+    assert {load for load in ("ServeGen", "Azure", "Mooncake") if load in named} == unforeseen
