@@ -50,7 +50,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     return (
         _only_handed_over(core, request_class)
         or _too_long(core, request_class)
-        or _why_nobody(core, profile, request_class, None)
+        or _why_no_target(core, profile, request_class, None)
     )
 
 
@@ -65,12 +65,12 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if request.barred_at and request.is_too_long:
         return (
             Outcome.REJECTED_TOO_LONG,
-            f"whoever serves it takes no request of so many tokens: {request.last_failure}",
+            f"no target takes a request of so many tokens: {request.last_failure}",
         )
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
-            f"whoever serves it turned it away by policy: {request.last_failure}",
+            f"each target that serves it rejected it by policy: {request.last_failure}",
         )
     if request.refusals >= max(core.config.attempt.refusals_max, 1):
         return Outcome.REJECTED_QUEUE_FULL, f"other gateways turned it away {request.refusals} times in a row"
@@ -81,7 +81,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
         _other_identity(core, request_class)
         or _only_handed_over(core, request_class)
         or _too_long(core, request_class)
-        or _why_nobody(core, request.profile, request_class, stamp)
+        or _why_no_target(core, request.profile, request_class, stamp)
     )
 
 
@@ -89,8 +89,8 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    nobody = "whoever has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
-    words = (", ".join(named) or nobody) + _its_turn(core, request)
+    otherwise = "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "no known target"
+    words = (", ".join(named) or otherwise) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 
 
@@ -104,7 +104,7 @@ def _its_turn(core: GatewayState, request: RequestState) -> str:
 # Reasons why no target could
 
 
-def _why_nobody(
+def _why_no_target(
     core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
 ) -> Refusal | None:
     """Reason by residency, overflow or unknown model. `stamp`: for a forward, which is judged by its origin's rule.
