@@ -65,12 +65,12 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if request.barred_at and request.is_too_long:
         return (
             Outcome.REJECTED_TOO_LONG,
-            f"no target takes a request of so many tokens: {request.last_failure}",
+            f"whoever serves it takes no request of so many tokens: {request.last_failure}",
         )
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
-            f"each target that serves it rejected it by policy: {request.last_failure}",
+            f"whoever serves it turned it away by policy: {request.last_failure}",
         )
     if request.refusals >= max(core.config.attempt.refusals_max, 1):
         return Outcome.REJECTED_QUEUE_FULL, f"other gateways turned it away {request.refusals} times in a row"
@@ -89,7 +89,9 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    otherwise = "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "no known target"
+    otherwise = (
+        "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
+    )
     words = (", ".join(named) or otherwise) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 
