@@ -46,9 +46,9 @@ class ControllerDriver(Pump[Event, Effect]):
         super().__init__(
             core, clock, ControllerTimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps
         )
-        self._keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None] = _nobody
+        self._keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None] = _ignore
         self._publish: list[Callable[[RecordTree], None]] = []
-        self._recover: Callable[[StartRecovery], None] = _nobody
+        self._recover: Callable[[StartRecovery], None] = _ignore
 
     def on_keep(self, keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None]) -> None:
         """Set the function that stores. An `Assign` goes out once it is stored, as part of a whole snapshot."""
@@ -80,5 +80,5 @@ class ControllerDriver(Pump[Event, Effect]):
         """Do nothing: no caller waits for this core, and gateways go on by what they were told last."""
 
 
-def _nobody(_: object) -> None:
+def _ignore(_: object) -> None:
     pass

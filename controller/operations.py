@@ -19,7 +19,7 @@ from controller.state_manager import StateManager, changed_policies
 from controller.store.store import StoreError, StoreUncertain
 from gateway.core.vocabulary import GatewayId, ReplicaId
 from mesh.clock import Clock
-from mesh.operators import ANYBODY, Operator
+from mesh.operators import ANY_OPERATOR, Operator
 
 _SECOND_NS = 1_000_000_000
 _LENGTH_MAX = 200
@@ -82,7 +82,7 @@ class Operations:
         self._on_order = on_order
         self._one_at_a_time = asyncio.Semaphore(1)
 
-    async def take(self, body: OrderBody, address: str, operator: Operator = ANYBODY) -> OrderAnswer:
+    async def take(self, body: OrderBody, address: str, operator: Operator = ANY_OPERATOR) -> OrderAnswer:
         """Carry out an order, or preview it. Raises OrderRefused, OrderForbidden, NotWritten and NotKnown. A dry run
         needs no role beyond access."""
         async with self._one_at_a_time:

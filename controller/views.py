@@ -10,7 +10,7 @@ from functools import cached_property
 from controller.registry import RegisteredReplica, Registry
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
-from mesh.control.vocabulary import NOBODY, ReplicaOwner
+from mesh.control.vocabulary import NO_GATEWAY, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
 
@@ -29,7 +29,7 @@ class View:
         """Return the owner of a replica: an empty id for one that is drained or removed, None for one that no gateway
         may serve."""
         if not replica.is_served:
-            return NOBODY
+            return NO_GATEWAY
         owner = self.owners.get(replica.replica_id)
         return owner if owner in self.registry.gateways else None
 
@@ -51,7 +51,7 @@ class View:
             ReplicaOwner(each.replica_id, each.home, owner)
             for owner, replicas in self.owned.items()
             for each in replicas
-            if owner != each.home and (owner != NOBODY or each.is_announced)
+            if owner != each.home and (owner != NO_GATEWAY or each.is_announced)
         )
 
 

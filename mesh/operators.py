@@ -32,7 +32,7 @@ class Operator(Struct, frozen=True):
         return _ROLES.index(self.role) >= _ROLES.index(needed)
 
 
-ANYBODY = Operator("", Role.CHANGE)
+ANY_OPERATOR = Operator("", Role.CHANGE)
 """Operator of every request where no credential is required."""
 HOLDER_OF_ALL = Operator("admin-token", Role.CHANGE)
 """Operator with the token of `admin_token_file`."""
@@ -78,7 +78,7 @@ class Operators:
         """Return the operator with this credential. A token of a file needs no issuer to be reachable. Raises
         NotAnOperator."""
         if not self.are_asked:
-            return ANYBODY
+            return ANY_OPERATOR
         if (known := self._holder_of(credential)) is not None:
             return known
         if credential and self._verify is not None and (verified := await self._verify(credential)) is not None:

@@ -135,7 +135,7 @@ class FileContext(Struct, frozen=True):
 
     @classmethod
     def of(cls, info: ValidationInfo) -> FileContext:
-        assert isinstance(info.context, FileContext), "a file is validated by whoever read it"
+        assert isinstance(info.context, FileContext), "a file is validated by its reader"
         return info.context
 
 

@@ -155,7 +155,7 @@ class ControllerCore(MeshState):
     # Incoming events
 
     def _restore(self, event: StateRestored) -> None:
-        assert not self.gateways, "what was written down is read before anybody is registered"
+        assert not self.gateways, "stored state is read before any gateway is registered"
         self.version, self.owners = event.version, dict(event.owners)
         self.policies = {policy.place.region: policy for policy in event.policies}
         self._restored_down = frozenset(event.down)

@@ -10,7 +10,7 @@ from gateway.core.vocabulary import GatewayId
 _EARTH_KM = 6371.0
 _RTT_NS_PER_KM = 10_000
 """Round trip of light in fibre for one kilometre: the least that a real one can take."""
-_NOBODY_KNOWS_NS = 1 << 60
+_UNKNOWN_NS = 1 << 60
 
 
 def great_circle_km(one: Location, other: Location) -> float:
@@ -41,11 +41,11 @@ class Geography:
         unknown distance sorts last."""
         if one.place.region == other.place.region:
             return 0
-        there = self._round_trips_ns.get((one.gateway_id, other.gateway_id), _NOBODY_KNOWS_NS)
-        back = self._round_trips_ns.get((other.gateway_id, one.gateway_id), _NOBODY_KNOWS_NS)
+        there = self._round_trips_ns.get((one.gateway_id, other.gateway_id), _UNKNOWN_NS)
+        back = self._round_trips_ns.get((other.gateway_id, one.gateway_id), _UNKNOWN_NS)
         measured_ns = min(there, back)
-        if measured_ns < _NOBODY_KNOWS_NS:
+        if measured_ns < _UNKNOWN_NS:
             return max(1, measured_ns)
         if one.location is None or other.location is None:
-            return _NOBODY_KNOWS_NS
+            return _UNKNOWN_NS
         return 1 + round(great_circle_km(one.location, other.location) * _RTT_NS_PER_KM)

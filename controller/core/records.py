@@ -53,12 +53,12 @@ def areas_of(
     first, then one of the next region. `last_further`: region of the further gateway last named, by that of the
     clients.
     """
-    everybody = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
+    every_gateway = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
     by_region: dict[RegionName, list[GatewayEntry]] = {}
     for each in there:
         by_region.setdefault(each.place.region, []).append(each)
-    regions = {each.place.region: each for each in reversed(everybody)}
+    regions = {each.place.region: each for each in reversed(every_gateway)}
     mesh = _Mesh(policy_of, geography, last_further)
     areas = []
     for _, standing_for in sorted(regions.items()):

@@ -166,10 +166,10 @@ class DynamodbStore:
     async def release(self, holding: StoreHolding) -> None:
         async with self._table.in_words(self._settings.call_timeout_ns):
             await self._update(
-                "#key = :nobody, holder = :nobody",
+                "#key = :empty, holder = :empty",
                 "#key = :key",
                 key=holding.key,
-                nobody="",
+                empty="",
             )
         if self._holding is not None and self._holding.key == holding.key:
             self._holding = None

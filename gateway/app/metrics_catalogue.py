@@ -23,7 +23,7 @@ _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
 def catalogue() -> list[Described]:
     """Descriptions in the order of the page."""
-    core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
+    core = GatewayCore(GatewayId("none"), _PLACE, seed=0)
     metrics = GatewayMetrics(lambda: gauges_of(core, 0), core, {})
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))

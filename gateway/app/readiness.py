@@ -38,7 +38,7 @@ class Readiness:
         offering = list(peers_with_room(self._core))
         if offering:
             self._offered_ns = now_ns
-        if self._core.replicas.somebody_answers() or any(may_be_used(self._core, peer) for peer in offering):
+        if self._core.replicas.any_answers() or any(may_be_used(self._core, peer) for peer in offering):
             self._served_ns = now_ns
 
     def why_not(self, now_ns: int) -> str:
@@ -55,7 +55,7 @@ class Readiness:
 
 def engines_note(core: GatewayState) -> str:
     """Warning about engines while the gateway is ready; empty while one answers, or has not been probed yet."""
-    is_any_up = core.replicas.somebody_answers()
+    is_any_up = core.replicas.any_answers()
     if not len(core.replicas) or is_any_up or any(state.sampled_ns is None for state in core.replicas):
         return ""
     if core.replicas.reachable:

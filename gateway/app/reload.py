@@ -123,7 +123,7 @@ class PolicyPart:
         self._own: ResidencyPolicy | None = None
         self._narrowing: ResidencyPolicy | None = None
         self._in_force: ResidencyPolicy | None = None
-        self._tell_own: Callable[[ResidencyPolicy], None] = _tell_nobody
+        self._tell_own: Callable[[ResidencyPolicy], None] = _ignore
         self._table_file: Path | None = None
         self._first: ResidencyPolicy | None = None
 
@@ -191,5 +191,5 @@ class PolicyPart:
             self._tell_own(own)
 
 
-def _tell_nobody(_: ResidencyPolicy) -> None:
+def _ignore(_: ResidencyPolicy) -> None:
     pass

@@ -131,8 +131,8 @@ class Checker:
         self._check_requests(now_ns)
         self._check_counts()
         self._check_features()
-        self._check_somebody_is_served()
-        self._check_somebody_may_come()
+        self._check_idle_replicas()
+        self._check_waiting_for_targets()
         self._check_who_is_held()
         self._check_patience(event, now_ns)
         self._check_bounds()
@@ -279,7 +279,7 @@ class Checker:
             self._expect("a replica takes only what its home accepts", taken, f"{where}, from {origin.region}")
             if isinstance(spec, ReplicaSpec):
                 fits = self._is_long_enough(request, spec)
-                self._expect("nobody is sent where less is taken than it may come to", fits, where)
+                self._expect("no request is sent to a replica that takes fewer tokens than it may come to", fits, where)
             role = ReplicaRole.UNIFIED if isinstance(spec, PeerSpec) else spec.role
             self._expect("a replica runs the part that is its own", _ROLES[leg.role] is role, f"{where} as {leg.role}")
             self._check_room(request, leg)
@@ -295,7 +295,7 @@ class Checker:
         if request.request_class.service_class is not ServiceClass.BEST_EFFORT or leg.role is LegRole.DECODE:
             return
         is_alone = sum(leg.target in story.living_legs.values() for story in self._stories.values()) == 1
-        self._expect("what is best effort runs where somebody is idle", is_alone, f"{leg.request_id} at {leg.target}")
+        self._expect("best effort starts only at an idle replica", is_alone, f"{leg.request_id} at {leg.target}")
 
     def _check_features(self) -> None:
         for feature in self._core.features:
@@ -341,7 +341,7 @@ class Checker:
             runs = request.attempt is not None and bool(request.attempt.legs or request.attempt.is_between_legs)
             if (waits, runs) != (request.phase is Phase.WAITING, request.phase is not Phase.WAITING):
                 told = f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}"
-                self._fail("whoever has not ended waits or runs", told)
+                self._fail("each open request waits or runs", told)
             if story is not None and request.held is not None and request.held is not story.hold:
                 story.hold = request.held
                 self.held += 1
@@ -380,10 +380,10 @@ class Checker:
         if story is None or leg.number in story.answering_legs:
             return 0
         unread, prompt_bytes = leg.uncached_bytes, request.profile.prompt_bytes
-        self._expect("nobody reads more of a prompt than there is", 0 <= unread <= prompt_bytes, request.request_id)
+        self._expect("no leg has more unread bytes than its prompt", 0 <= unread <= prompt_bytes, request.request_id)
         return unread
 
-    def _check_somebody_is_served(self) -> None:
+    def _check_idle_replicas(self) -> None:
         for *_, head in self._core.waiting.heads():
             idle = [state for state in self._core.replicas if self._could_serve(state, head)]
             self._expect(
@@ -431,11 +431,11 @@ class Checker:
                 and wanted.rule.allows(state.spec.place)
                 and self._takes_from(state.target.id, self._stories[head.request_id].origin)
             )
-            self._expect("whoever is held is held for a replica that may serve it", fits, where)
+            self._expect("each held request is held for a replica that may serve it", fits, where)
             is_open = bool(self._core.replicas.pushable >> state.slot & 1)
-            self._expect("nobody is held for a replica that has nothing to do", state.load > 0 or not is_open, where)
+            self._expect("no request is held for an idle replica", state.load > 0 or not is_open, where)
             is_busy = bool(state.backlog_bytes) or state.room < 0 or head.held.is_cold or not is_open
-            self._expect("nobody waits for a replica that neither reads nor is out of slots", is_busy, where)
+            self._expect("no request is held for a replica that neither prefills nor lacks slots", is_busy, where)
 
     def _check_patience(self, event: Event, now_ns: int) -> None:
         """Check that no request is held for a cache for longer than it would take to prefill again what it pushes out,
@@ -449,7 +449,7 @@ class Checker:
             state = self._core.replicas.at(head.held.slot)
             reading_ns = self._core.placer.reading_again_ns(head.profile.prompt_bytes)
             self._expect(
-                "nobody waits for a cache longer than what it would push out takes to be read again",
+                "no request waits for a cache longer than prefilling again what it would evict",
                 heard.get(state.spec.replica_id) != state.sampled_ns
                 or now_ns - head.arrived_ns <= _ESTIMATES_MOVE * reading_ns * (1 + state.load),
                 f"{head.request_id} is held for {state.target}",
@@ -498,12 +498,12 @@ class Checker:
         pool = self._pools.get(state.spec.pool)
         return state.spec.role is ReplicaRole.PREFILL and pool is not None and pool.connector in wanted.connectors
 
-    def _check_somebody_may_come(self) -> None:
+    def _check_waiting_for_targets(self) -> None:
         for head in self._core.waiting.all_heads():
             self._expect(
-                "whoever waits waits for somebody who may come",
+                "each waiting request has a target that may come",
                 self._core.forwarding_stop is not None or self._may_be_served(head),
-                f"{head.request_id} waits for nobody",
+                f"{head.request_id} has no target",
             )
 
     def _may_be_served(self, request: RequestState) -> bool:
@@ -563,7 +563,9 @@ class Checker:
             and self._allows(profile, state.spec.place)
             and self._takes_from(state.target.id, self._core.place)
         ]
-        self._expect("nobody is refused whom a replica here may serve", not fit, f"{profile.request_id} beside {fit}")
+        self._expect(
+            "no request is refused that a replica here may serve", not fit, f"{profile.request_id} beside {fit}"
+        )
 
     def _allows(self, profile: RequestProfile, place: Place) -> bool:
         policy = self._core.policy

@@ -41,7 +41,7 @@ class TenantConfig(Struct, frozen=True):
 
 def tenant_in(tenants: dict[TenantName, TenantConfig], name: TenantName) -> TenantConfig:
     """Settings that apply to the tenant: its own entry, else the default entry, else the built-in defaults."""
-    return tenants.get(name) or tenants.get(DEFAULT_TENANT) or _NOBODY
+    return tenants.get(name) or tenants.get(DEFAULT_TENANT) or _BUILT_IN
 
 
-_NOBODY: Final = TenantConfig()
+_BUILT_IN: Final = TenantConfig()

@@ -37,7 +37,7 @@ from mesh.tokens.words import TokenRefused, looks_like_token
 
 LimitAllowances = Callable[[TenantName, int], Sequence[LimitAllowance]]
 
-_NOBODY = KeyId("")
+_NO_KEY = KeyId("")
 _KINDS: dict[Limit, ErrorKind] = {
     Limit.CONCURRENCY: CONCURRENCY_EXCEEDED,
     Limit.REQUESTS: REQUEST_RATE_EXCEEDED,
@@ -163,7 +163,7 @@ class ClientAccess:
 
 
 def _key_id(caller: Caller) -> KeyId:
-    return _NOBODY if caller.key is None else caller.key.key_id
+    return _NO_KEY if caller.key is None else caller.key.key_id
 
 
 def _budget_kind(spent: Spent) -> ErrorKind:

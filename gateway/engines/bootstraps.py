@@ -82,7 +82,7 @@ class BootstrapWatcher:
     async def _ask(self, connections: ConnectionPool, engine: Engine, member: ReplicaEndpoint) -> Sequence[Bootstrap]:
         """Ask for the bootstrap of each of the engine's ranks. Raises what is in FAULTS."""
         bootstrap = bootstrap_of(engine.url, member.bootstrap_port)
-        assert member.connector is not None, "whoever is met hands over by something"
+        assert member.connector is not None, "each member has a connector"
         is_mooncake = member.connector is Connector.MOONCAKE
         asked = Engine(bootstrap.address, engine.dialect) if is_mooncake else engine
         async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):

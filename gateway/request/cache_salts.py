@@ -18,7 +18,7 @@ _BYTES = 16
 _PERSON = b"nightside-salt"
 _TOGETHER = TenantName("\0together")
 """Domain of all tenants that share a cache; no tenant can have this name."""
-_NOBODYS = TenantName("")
+_NO_DOMAIN = TenantName("")
 _REMEMBERED_MAX = 4096
 _REMEMBERED_LENGTH_MAX = 128
 """Length of a client's own salt up to which its hash is remembered; a longer one would take much memory."""
@@ -41,7 +41,7 @@ class CacheSalts:
     def domain(self, tenant: TenantName) -> TenantName:
         """Name that stands for all tenants that share prefixes with this one."""
         if not self._isolates:
-            return _NOBODYS
+            return _NO_DOMAIN
         return _TOGETHER if tenant in self._shared else tenant
 
     def salt(self, domain: TenantName, own: str | None, body: Body) -> CacheSalt | None:

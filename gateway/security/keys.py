@@ -249,7 +249,7 @@ class KeyTable:
     succeeds."""
 
     def __init__(self, entries: Iterable[KeyEntry]) -> None:
-        nothing = mint("nobody")[1]
+        nothing = mint("unknown")[1]
         self._kept = {
             entry.id: _Kept(
                 entry.client_key(),
@@ -260,7 +260,7 @@ class KeyTable:
             )
             for entry in entries
         }
-        self._nobody = _Kept(ClientKey(KeyId(""), TenantName("")), nothing, 0, nothing, 0)
+        self._unknown = _Kept(ClientKey(KeyId(""), TenantName("")), nothing, 0, nothing, 0)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -268,7 +268,7 @@ class KeyTable:
     def find(self, credential: str, wall_ns: int) -> FoundKey | None:
         """Key that the credential proves and that is valid at `wall_ns`; else None."""
         key_id, secret = _parts(credential)
-        kept = self._kept.get(key_id, self._nobody)
+        kept = self._kept.get(key_id, self._unknown)
         is_new, is_old = kept.secret.matches(secret), kept.old.matches(secret)
         if is_new and wall_ns < kept.expires_ns:
             return FoundKey(kept.key, is_old=False)

@@ -114,7 +114,7 @@ class _HttpTransport(OTLPSpanExporter):
 def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Transport:
     timeout_s = config.timeout_ns / SECOND_NS
     tls = config.tls or CollectorTlsConfig()
-    assert config.endpoint is not None, "whoever traces has a collector"
+    assert config.endpoint is not None, "tracing has a collector's endpoint"
     if config.protocol is Protocol.GRPC:
         is_encrypted = config.endpoint.startswith("https:")
         return _GrpcTransport(

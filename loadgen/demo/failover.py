@@ -95,7 +95,7 @@ class FailoverReport:
             yield f"{name}: {count} × {detail}, which no death explains"
         if failover is None:
             if not self.run.is_partial:
-                yield f"{name}: nobody was killed"
+                yield f"{name}: no gateway was killed"
             return
         for word, seen in self.moments():
             if seen is None:
@@ -167,7 +167,7 @@ def why_lost(report: FailoverReport) -> Iterator[str]:
 
 def seen_by_the_mesh(report: FailoverReport) -> RenderableType:
     failover = report.failover
-    assert failover is not None, "somebody was killed"
+    assert failover is not None, "a gateway was killed"
     title = f"{failover.gateway}: kill -9 after {failover.death.killed_ns / _SECOND_NS:.1f} s of load"
     table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("seen")

@@ -99,7 +99,7 @@ def _readers(scenario: DemoScenario) -> Iterator[tuple[RegionName, int]]:
 
 def _about_death(scenario: DemoScenario) -> str:
     if not has_addresses_of_its_own():
-        return f"{NO_ADDRESSES} So nobody is killed."
+        return f"{NO_ADDRESSES} So no gateway is killed."
     return (
         f"Then, in {DEATH_RUN}, the gateway of {scenario.killed} is killed halfway, and returns. Clients know one "
         f"name, {ZONE}, which the controller and every gateway answer for."

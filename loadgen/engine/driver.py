@@ -65,9 +65,9 @@ class EngineDriver:
         assert time_scale > 0
         self.metrics = [RequestMetrics(ranks.config.context_tokens_max) for _ in ranks.models]
         """Request metrics by rank."""
-        self.on_fetching: Callable[[engine_model.Fetching], None] = _nobody_fetches
+        self.on_fetching: Callable[[engine_model.Fetching], None] = _cannot_fetch
         """Called with a request whose KV cache is to be fetched; `deliver` or `fail` must follow."""
-        self.on_gone: Callable[[str], None] = _nobody_minds
+        self.on_gone: Callable[[str], None] = _ignore
         """Called with the id of a request that has finished or was aborted, and of one whose kept blocks were
         released."""
         self._ranks = ranks
@@ -218,9 +218,9 @@ class EngineDriver:
         return model_ns * self._time_scale / _SECOND_NS
 
 
-def _nobody_fetches(fetching: engine_model.Fetching) -> None:
-    raise AssertionError(f"{fetching.request_id} is remote, and nobody fetches here")
+def _cannot_fetch(fetching: engine_model.Fetching) -> None:
+    raise AssertionError(f"{fetching.request_id} is remote, and no fetching is set up here")
 
 
-def _nobody_minds(_request_id: str) -> None:
+def _ignore(_request_id: str) -> None:
     pass

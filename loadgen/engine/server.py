@@ -38,7 +38,7 @@ from mesh.clock import Clock
 __all__ = ["EngineServer", "EngineServerConfig", "serve_engines"]
 
 _SCALE_OUT_DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
-_NOBODY_READS_THIS = 499
+_CLIENT_CLOSED_REQUEST = 499
 _GARBAGE = b"\x00\xff{{{ vllm:num_requests_waiting{ ??? \n"
 
 
@@ -377,7 +377,7 @@ def _guard(faults: FaultSwitch, *, is_flat: bool) -> Middleware:
         except web.HTTPException as error:
             return _error(request, ApiError(error.status, error.reason, error.reason), is_flat=is_flat)
         except ConnectionResetError:
-            return web.Response(status=_NOBODY_READS_THIS)
+            return web.Response(status=_CLIENT_CLOSED_REQUEST)
 
     return guard
 

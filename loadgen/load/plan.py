@@ -23,7 +23,7 @@ from mesh.faults import ConfigError
 from mesh.yaml_file import read_yaml
 
 _SECOND_NS = 1_000_000_000
-_EVERYBODY = "*"
+_ALL_CLIENTS = "*"
 HERE = "here"
 """Region of clients for which the scenario names none."""
 
@@ -37,7 +37,7 @@ class Keys:
     by_owner: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, region: str, tenant: str) -> str | None:
-        owners = (f"{region}/{tenant}", region, _EVERYBODY)
+        owners = (f"{region}/{tenant}", region, _ALL_CLIENTS)
         return next((self.by_owner[owner] for owner in owners if owner in self.by_owner), None)
 
 
@@ -92,7 +92,7 @@ def read_keys(given: Sequence[str], file: Path | None, scenario: Scenario) -> Ke
         if not separator:
             raise ConfigError("--key: should be OWNER=KEY, where OWNER is REGION, REGION/TENANT or *")
         by_owner[owner] = key
-    known = [_EVERYBODY, *dict.fromkeys(clients.region for clients in scenario.clients)]
+    known = [_ALL_CLIENTS, *dict.fromkeys(clients.region for clients in scenario.clients)]
     for owner, key in by_owner.items():
         if owner.partition("/")[0] not in known:
             raise ConfigError(f"keys: the owner of one is none of {', '.join(known)}, or REGION/TENANT")

@@ -83,7 +83,7 @@ def facts(document: Figures) -> list[str]:
         f" answers of {load['output_tokens_mean']:,.0f} tokens in the mean, together"
         f" {load['total_tokens']['p50']:,} (p50), {load['total_tokens']['p99']:,} (p99).",
         f"Objectives: TTFT at most {slo['ttft_s']:g} s and TPOT at most {slo['tpot_ms']:g} ms, each for all but"
-        f" {slo['late_share']:.0%} of all requests, of which each of two pools may have half; nobody preempted.",
+        f" {slo['late_share']:.0%} of all requests, of which each of two pools may have half; none preempted.",
     ]
     if load["too_long_share"] > 0:
         told.append(f"{load['too_long_share']:.2%} of requests fit into no window and are refused, not planned for.")

@@ -197,7 +197,9 @@ def flow(run: Figures, regions: Sequence[str]) -> Table:
         TableRow(client, [_flow_cell(counted.get((client, engine), 0), totals[client]) for engine in regions])
         for client in regions
     ]
-    return _plain(f"Who served whom, {run['name']}", ["asked in \\ served in", *regions], rows, kind="flow")
+    return _plain(
+        f"Regions that asked and that served, {run['name']}", ["asked in \\ served in", *regions], rows, kind="flow"
+    )
 
 
 def _flow_cell(count: int, total: int) -> TableCell:

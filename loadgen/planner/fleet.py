@@ -151,8 +151,8 @@ class Sizing:
         share = self.lengths.share_up_to(threshold_tokens)
         short = self._pool("short", threshold_tokens, short_lengths, share)
         long = self._pool("long", self.profile.context_tokens_max, long_lengths, 1 - share)
-        everybody = self.homogeneous().throughput_per_s
-        gain = short.throughput_per_s / everybody if everybody and short.throughput_per_s else None
+        overall = self.homogeneous().throughput_per_s
+        gain = short.throughput_per_s / overall if overall and short.throughput_per_s else None
         return SplitSize(threshold_tokens, short, long, gain)
 
     def _pool(self, name: str, context_tokens: int, lengths: WeightedShapes | None, share: float) -> PoolSize:

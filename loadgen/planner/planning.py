@@ -113,8 +113,8 @@ def _jobs(profile: Profile, lengths: WeightedShapes, ask: PlanInputs) -> Iterato
     assert ask.trial is not None, "formulas alone play nothing"
     for seats in ask.seats:
         sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
-        everybody = sizing.homogeneous()
-        yield _Job(PlannedPool(seats, None, "all"), profile, everybody, lengths, ask.slo, ask.trial)
+        homogeneous = sizing.homogeneous()
+        yield _Job(PlannedPool(seats, None, "all"), profile, homogeneous, lengths, ask.slo, ask.trial)
         for threshold in ask.thresholds:
             sized = sizing.split(threshold)
             for size, part in zip((sized.short, sized.long), lengths.cut(threshold), strict=True):
@@ -135,8 +135,8 @@ def _fleet(
     profile: Profile, lengths: WeightedShapes, ask: PlanInputs, seats: SeatCounting, verified: Verified
 ) -> Figures:
     sizing = Sizing(profile, lengths, ask.rate_per_s, seats)
-    everybody = _pool_figures(sizing.homogeneous(), verified.get(PlannedPool(seats, None, "all")))
-    whole = _whole(profile, [everybody])
+    homogeneous = _pool_figures(sizing.homogeneous(), verified.get(PlannedPool(seats, None, "all")))
+    whole = _whole(profile, [homogeneous])
     splits = [_split_figures(sizing, threshold, verified, whole) for threshold in ask.thresholds]
     counted = "verified_instances" if ask.trial is not None else "instances"
     best = fewest((each["threshold_tokens"], each[counted]) for each in splits)
@@ -144,12 +144,12 @@ def _fleet(
     saved = None if chosen is None else savings(chosen[counted], whole[counted])
     return {
         "seats": str(seats),
-        "homogeneous": {"pool": everybody, **whole},
+        "homogeneous": {"pool": homogeneous, **whole},
         "splits": splits,
         "best_threshold_tokens": best,
         "best_savings_share": saved,
         "advice": _advice(saved, best),
-        "regions": _region_figures(ask, everybody, chosen),
+        "regions": _region_figures(ask, homogeneous, chosen),
     }
 
 
@@ -219,11 +219,11 @@ def _sum(pools: Sequence[Figures], key: str) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _region_figures(ask: PlanInputs, everybody: Figures, chosen: Figures | None) -> Figures | None:
+def _region_figures(ask: PlanInputs, homogeneous: Figures, chosen: Figures | None) -> Figures | None:
     """Fleets by region, from simulated rates where available, else by formula."""
     if not ask.regions:
         return None
-    designs: dict[str, list[Figures]] = {"homogeneous": [everybody]}
+    designs: dict[str, list[Figures]] = {"homogeneous": [homogeneous]}
     if chosen is not None:
         designs["split"] = [chosen["short"], chosen["long"]]
     told: dict[str, Any] = {}

@@ -170,7 +170,7 @@ class _Instance:
     def run_out(self) -> None:
         while self._asked and not self._tally.is_hopeless:
             next_ns = self._model.next_change_ns()
-            assert next_ns is not None, "whoever is there comes to an end"
+            assert next_ns is not None, "each running request ends"
             self.run_until(next_ns)
 
     def _first_token(self, asked: _Asked, at_ns: int) -> None:

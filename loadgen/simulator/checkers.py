@@ -354,7 +354,7 @@ class InvariantWatch:
                 bool(self._open_to(view, visit, idle) - visit.failed_at - view.too_short_for(visit))
                 for visit in waiters
             )
-            self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
+            self._expect("no request waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """True for a request that has waited for long and may go to any replica of the region. Failures exclude only
@@ -408,7 +408,7 @@ class InvariantWatch:
                 self._expect("counts come back to zero", not any(counts), f"{pool.spec.name}: {counts}")
 
     def _check_answer_after_healing(self, request: ClientRequest, outcome: Outcome | None) -> None:
-        self._expect("somebody is served after healing", request.gateway_id is not None, "no gateway is up")
+        self._expect("each request is served after healing", request.gateway_id is not None, "no gateway is up")
         assert request.gateway_id is not None
         view = self._views[request.gateway_id]
         may_enter = names_place(view.rule_of(request.profile.tenant), view.spec.place)
@@ -416,7 +416,7 @@ class InvariantWatch:
         detail = f"{request.request_id} at {request.gateway_id}: {outcome} {request.detail}, not {wanted}"
         is_foreign = not request.profile.connectors and not self._is_whole_at_home(view.spec.place)
         is_well = outcome is wanted or (is_foreign and outcome in _TURNED_AWAY)
-        self._expect("somebody is served after healing", is_well, detail)
+        self._expect("each request is served after healing", is_well, detail)
 
     def _is_whole_at_home(self, place: Place) -> bool:
         """True if a replica at this place runs requests from the prompt to the last token."""
@@ -749,15 +749,19 @@ class InvariantWatch:
         where = f"{request_id} at {view.spec.gateway_id}"
         self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
         if Outcome.REJECTED_RESIDENCY_PROCESSING in ends:
-            self._expect("nobody is refused whom somebody may serve", not self._may_serve(view, event.profile), where)
+            self._expect(
+                "no request is refused that a target may serve", not self._may_serve(view, event.profile), where
+            )
         elif Outcome.REJECTED_TOO_LONG in ends:
-            self._expect("nobody is too long who fits", not self._fits_somewhere(view, event.profile), where)
+            self._expect(
+                "no request that fits is refused as too long", not self._fits_somewhere(view, event.profile), where
+            )
         elif Outcome.REJECTED_UNSUPPORTED in ends:
             serves = self._may_serve(view, event.profile, heard=True)
-            self._expect("nobody is refused whom somebody may serve", not serves, where)
+            self._expect("no request is refused that a target may serve", not serves, where)
         elif not is_over and not event.profile.follows and not view.is_locked_down:
             may_come = event.profile.model in view.away or self._may_serve(view, event.profile, knows_all=False)
-            self._expect("nobody waits whom nobody may serve", may_come, where)
+            self._expect("no request waits that no target may serve", may_come, where)
 
     def _may_serve(self, view: _View, profile: RequestProfile, *, heard: bool = False, knows_all: bool = True) -> bool:
         """True if a target could serve the request, were all of them up and free. `heard`: peers count only if they

@@ -234,7 +234,7 @@ class ControlWatch:
             self._check_adopted(gateway_id, served, replica_id, served.origins[request_id], where)
         if served.taken in self._away:
             owner = self._away[served.taken].get(replica_id, home)
-            self._expect("nobody pushes to what its own snapshot gives another", owner == gateway_id, where)
+            self._expect("no gateway pushes to what its own snapshot gives another", owner == gateway_id, where)
         for source, known in served.sources.items():
             if (lost_ns := known.lost_ns.get(replica_id)) is not None:
                 late_ns = self._heard_for_ns(gateway_id, served, source, lost_ns)
@@ -375,13 +375,13 @@ class ControlWatch:
         is_sure = self._mind.is_loss_believed or not self._has_lost_most(clock_ns)
         before, seen.condition = seen.condition, told.condition
         if told.condition is Condition.DOWN and before is not Condition.RETURNING:
-            self._expect("nobody whose stream is open is called down", not seen.is_connected, told.gateway_id)
+            self._expect("no gateway whose stream is open is called down", not seen.is_connected, told.gateway_id)
             enough = seen.failures >= self._config.probe_failures_min
             self._expect("who is called down did not answer probes", enough, f"{told.gateway_id}: {seen.failures}")
             witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
-            self._expect("nobody whom a peer hears is called down", not witnesses, told.gateway_id)
-            self._expect("nobody is called down while frozen", not self._mind.frozen, told.gateway_id)
-            self._expect("nobody is called down when most are missing at once", is_sure, told.gateway_id)
+            self._expect("no gateway that a peer hears is called down", not witnesses, told.gateway_id)
+            self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
+            self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
         if told.condition is Condition.UP and before is not Condition.UNKNOWN:
             since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns
             is_watched = since_ns is None or since_ns >= self._config.return_after_ns
@@ -488,7 +488,7 @@ class ControlWatch:
             self._expect(
                 "no name is without an answer while an allowed gateway lives", bool(there or not allowed), detail
             )
-            self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
+            self._expect("no name leads to a gateway that is down or not allowed", there <= allowed, detail)
             self._check_further(area, detail)
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
@@ -543,9 +543,9 @@ class ControlWatch:
         away = {each: owner for each, owner in self._mind.owners.items() if owner != self._homes[each]}
         self._expect("everything comes home", not away, str(away))
         self._expect(
-            "everything is somebody's", len(self._mind.owners) == len(self._homes), str(len(self._mind.owners))
+            "each replica has an owner", len(self._mind.owners) == len(self._homes), str(len(self._mind.owners))
         )
-        self._expect("nobody stays frozen", not self._mind.frozen, self._mind.frozen)
+        self._expect("no controller stays frozen", not self._mind.frozen, self._mind.frozen)
         for gateway_id, replicas in serving.items():
             own = {each for each, home in self._homes.items() if home == gateway_id}
             self._expect("everything is served at home", set(replicas) == own, f"{gateway_id} serves {replicas}")

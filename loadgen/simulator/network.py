@@ -139,10 +139,10 @@ class NetworkLine:
         """Drop the callbacks of a closed line at once, rather than by a garbage collection."""
         if not self._near_open and not self._far_open:
             self._network.forget(self)
-            self._on_near_break = self._on_far_break = _nobody
+            self._on_near_break = self._on_far_break = _ignore_break
 
 
-def _nobody(_: str) -> None:
+def _ignore_break(_: str) -> None:
     """Callback of a closed end; does nothing."""
 
 

@@ -65,7 +65,7 @@ def connected(address: str) -> Iterator[RayCluster]:
         raise ConfigError(
             f"--ray needs Ray ({error}), which comes with the extra `ray`: pip install 'nightside[ray]'"
         ) from error
-    _check_that_somebody_listens(address)
+    _check_cluster_answers(address)
     environment = {"py_modules": [str(_ROOT / package) for package in _PACKAGES], "excludes": _EXCLUDED}
     try:
         ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level="error")
@@ -77,7 +77,7 @@ def connected(address: str) -> Iterator[RayCluster]:
         ray.shutdown()
 
 
-def _check_that_somebody_listens(address: str) -> None:
+def _check_cluster_answers(address: str) -> None:
     """Check that a cluster answers at the address, because Ray itself would wait for minutes. Raises ConfigError."""
     if address == "auto" or "://" in address:
         return

@@ -436,7 +436,7 @@ class SimContinuation:
         sink = self._sink
         client_request = sink.client_request
         if not sink.is_heard:
-            raise NoRemainder("nobody hears the answer")
+            raise NoRemainder("no client hears the answer")
         said = client_request.told.breaks_off(sink.home.now_ns)
         if client_request.is_stored or not 0 < said < client_request.output_tokens:
             raise NoRemainder("nothing of it is left, or nothing was said")

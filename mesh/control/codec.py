@@ -18,7 +18,7 @@ from mesh.control.vocabulary import (
     FEATURE_DOCUMENT_LENGTH_MAX,
     FEATURES_MAX,
     LEFT_OUT_MAX,
-    NOBODY,
+    NO_GATEWAY,
     Alive,
     Announcement,
     ControlSnapshot,
@@ -480,7 +480,9 @@ def _owner(message: peer_pb2.ReplicaOwner, what: str) -> ReplicaOwner:
     return ReplicaOwner(
         read_replica_id(message.replica_id, f"{what}.replica_id"),
         read_gateway_id(message.home_gateway_id, f"{what}.home_gateway_id"),
-        read_gateway_id(message.owner_gateway_id, f"{what}.owner_gateway_id") if message.owner_gateway_id else NOBODY,
+        read_gateway_id(message.owner_gateway_id, f"{what}.owner_gateway_id")
+        if message.owner_gateway_id
+        else NO_GATEWAY,
     )
 
 

@@ -162,7 +162,7 @@ class ReplicaGrant(Struct, frozen=True):
     rules; an empty rule, which allows no place, where the home's policy is unknown."""
 
 
-NOBODY = GatewayId("")
+NO_GATEWAY = GatewayId("")
 
 
 class ReplicaOwner(Struct, frozen=True):

@@ -19,6 +19,15 @@ def checked(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def checked_at(root: Path, file: str, text: str) -> subprocess.CompletedProcess[str]:
+    """Check of one file of a project below `root`."""
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(text)
+    return subprocess.run(
+        [sys.executable, ROOT / ".ci/prose", file], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -58,3 +67,32 @@ def test_docstrings_begin_with_a_noun_or_a_verb(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "module.py:1: begins with 'of'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("gateway/module.py", 'ERROR = f"{1}: nobody answers"\n', "1: says 'nobody' in a string: : nobody answers"),
+        ("mesh/module.py", 'assert True, "somebody\'s"\n', "1: says 'somebody' in a string: somebody's"),
+        ("nightside.py", 'told(\n    ":Whoever_waits"\n)\n', "2: says 'Whoever' in a string: :Whoever_waits"),
+        ("controller/dns/route53/layout.py", 'X = "nobody asks"\n', "1: says 'nobody' in a string: nobody asks"),
+    ],
+)
+def test_strings_of_programs_name_machines(tmp_path: Path, file: str, text: str, fault: str) -> None:
+    done = checked_at(tmp_path, file, text)
+
+    assert (done.returncode, done.stdout) == (1, f"{file}:{fault}\n1 texts cannot be read cold.\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("controller/dns/route53/layout.py", 'X = "nobody"\n'),
+        ("tests/module.py", 'X = "nobody asks"\n'),
+        ("gateway/module.py", 'X = "a nobodyish name"\n'),
+    ],
+)
+def test_strings_that_are_kept_and_those_of_tests_pass(tmp_path: Path, file: str, text: str) -> None:
+    done = checked_at(tmp_path, file, text)
+
+    assert (done.returncode, done.stdout) == (0, "")

@@ -32,7 +32,8 @@ SETS_MAX = 100
 KINDS = {"A": 4, "AAAA": 6}
 _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 """Documentation addresses (RFC 5737, RFC 3849): a record has to have an address."""
-_NOBODY = "nobody"
+_NO_ADDRESS = "nobody"
+"""Label of the records without an address. Zones of running meshes have it: a changed one would rename records."""
 
 
 class Route53Layout:
@@ -99,8 +100,8 @@ class Route53Layout:
 
     def _leaves(self, tree: RecordTree, checks: Mapping[str, str]) -> Iterator[RecordSet]:
         for kind, text in _NOWHERE.items():
-            name = f"{_NOBODY}.{self.below}"
-            yield RecordSet(name, kind, _NOBODY, tree.ttl_s, (text,), location=NO_CLIENTS)
+            name = f"{_NO_ADDRESS}.{self.below}"
+            yield RecordSet(name, kind, _NO_ADDRESS, tree.ttl_s, (text,), location=NO_CLIENTS)
         pools = {self._pool(each.region): each.addresses for each in tree.areas} | {self._anywhere: tree.anywhere}
         for name, addresses in pools.items():
             for address in addresses:
@@ -130,7 +131,7 @@ class Route53Layout:
                 yield from self._nearest(self._closed(jurisdiction), kind, inside)
             for area in tree.areas:
                 others = [each for each in closed if each != area.jurisdiction]
-                turned_away = {place: self._nobody for each in others for place in self._places[each]}
+                turned_away = {place: self._no_address for each in others for place in self._places[each]}
                 yield from self._by_place(self._region_name(area.region), kind, self._to(area, kind), turned_away)
             kept = {place: self._closed(each) for each in closed for place in self._places[each]}
             elsewhere = f"open.{self.below}" if is_open else self._to_anywhere(tree, kind)
@@ -155,14 +156,14 @@ class Route53Layout:
             yield RecordSet(name, kind, identifier, alias=self._alias(target), location=place)
 
     def _to(self, area: Area, kind: str) -> str:
-        return self._pool(area.region) if _has(area.addresses, kind) else self._nobody
+        return self._pool(area.region) if _has(area.addresses, kind) else self._no_address
 
     def _to_anywhere(self, tree: RecordTree, kind: str) -> str:
-        return self._anywhere if _has(tree.anywhere, kind) else self._nobody
+        return self._anywhere if _has(tree.anywhere, kind) else self._no_address
 
     @property
-    def _nobody(self) -> str:
-        return f"{_NOBODY}.{self.below}"
+    def _no_address(self) -> str:
+        return f"{_NO_ADDRESS}.{self.below}"
 
     def _closed(self, jurisdiction: Jurisdiction) -> str:
         return f"{jurisdiction.lower()}.closed.{self.below}"

@@ -67,10 +67,10 @@ class _Drain:
 
 
 class _Model:
-    __slots__ = ("everybody", "first_token_ns", "interactive")
+    __slots__ = ("first_token_ns", "interactive", "overall")
 
     def __init__(self) -> None:
-        self.everybody = _Drain()
+        self.overall = _Drain()
         self.interactive = _Drain()
         """Rate of interactive requests alone: requests of lower classes go after them, so their waits say nothing about
         theirs."""
@@ -95,7 +95,7 @@ class DrainRates:
         """Record a request that has arrived, is queued, and could not start at once."""
         model = request.profile.model
         known = self._of(model)
-        known.everybody.waits(waiting.length(model), now_ns)
+        known.overall.waits(waiting.length(model), now_ns)
         if not request.request_class.service_rank:
             known.interactive.waits(waiting.interactive_length(model), now_ns)
 
@@ -105,7 +105,7 @@ class DrainRates:
         known = self._by_model.get(model)
         if known is None:
             return
-        known.everybody.served(waiting.length(model), now_ns)
+        known.overall.served(waiting.length(model), now_ns)
         if not request.request_class.service_rank:
             known.interactive.served(waiting.interactive_length(model), now_ns)
 
@@ -115,7 +115,7 @@ class DrainRates:
         if known is None:
             return
         if not waiting.length(model):
-            known.everybody.since_ns = None
+            known.overall.since_ns = None
         if not waiting.interactive_length(model):
             known.interactive.since_ns = None
 
@@ -128,7 +128,7 @@ class DrainRates:
     def rate(self, model: ModelName, now_ns: int) -> float | None:
         """Requests of the model a second, over all classes; None: not known yet."""
         known = self._by_model.get(model)
-        return None if known is None else known.everybody.rate(now_ns)
+        return None if known is None else known.overall.rate(now_ns)
 
     def rates(self, now_ns: int) -> dict[ModelName, float]:
         """Rates of the models whose rate is known."""
@@ -157,7 +157,7 @@ class DrainRates:
         known = self._by_model.get(request.profile.model)
         if within_ns is None or known is None:
             return None
-        drain = known.everybody if request.request_class.service_rank else known.interactive
+        drain = known.overall if request.request_class.service_rank else known.interactive
         rate = drain.rate(now_ns)
         ahead = 0 if rate is None else waiting.ahead_of(request)
         if rate is None or not ahead:

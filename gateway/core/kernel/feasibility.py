@@ -50,7 +50,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
     return (
         _only_handed_over(core, request_class)
         or _too_long(core, request_class)
-        or _why_nobody(core, profile, request_class, None)
+        or _why_no_target(core, profile, request_class, None)
     )
 
 
@@ -81,7 +81,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
         _other_identity(core, request_class)
         or _only_handed_over(core, request_class)
         or _too_long(core, request_class)
-        or _why_nobody(core, request.profile, request_class, stamp)
+        or _why_no_target(core, request.profile, request_class, stamp)
     )
 
 
@@ -89,8 +89,10 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    nobody = "whoever has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
-    words = (", ".join(named) or nobody) + _its_turn(core, request)
+    otherwise = (
+        "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
+    )
+    words = (", ".join(named) or otherwise) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 
 
@@ -104,7 +106,7 @@ def _its_turn(core: GatewayState, request: RequestState) -> str:
 # Reasons why no target could
 
 
-def _why_nobody(
+def _why_no_target(
     core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
 ) -> Refusal | None:
     """Reason by residency, overflow or unknown model. `stamp`: for a forward, which is judged by its origin's rule.

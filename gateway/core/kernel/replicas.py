@@ -323,7 +323,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Set the pool's threshold to `tokens`. A pool that is not assigned, or has no threshold, is ignored."""
         self.version += self.groups.retune(pool, tokens)
 
-    def somebody_answers(self) -> bool:
+    def any_answers(self) -> bool:
         """Return whether reachable engines could serve any request."""
         return self.groups.can_answer(self.reachable)
 

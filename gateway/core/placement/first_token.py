@@ -23,7 +23,7 @@ class FirstTokenLine:
         self._byte_ns = 0.0
 
     def add(self, uncached_bytes: int, took_ns: int) -> None:
-        assert uncached_bytes >= 0, "nobody knows more of a prompt than there is"
+        assert uncached_bytes >= 0, "no more than the whole prompt is cached"
         assert took_ns >= 0, "time went backwards"
         self._count = self._count * _FORGET + 1
         self._sum_bytes = self._sum_bytes * _FORGET + uncached_bytes

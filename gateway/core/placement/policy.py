@@ -220,7 +220,7 @@ PlugIns = Callable[[str], PolicyFactory]
 
 
 def no_plug_ins(name: str) -> PolicyFactory:
-    raise AssertionError(f"there is no placement policy {name}, and nobody handed in others")
+    raise AssertionError(f"there is no placement policy {name}, and none was handed in")
 
 
 def share_of(profile: RequestProfile, blocks: int) -> float:

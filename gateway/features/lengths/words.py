@@ -24,8 +24,8 @@ def _in_pool(choice: ExplainedPool) -> str:
     meant = f"which pool {choice.preferred} is meant for"
     steps: dict[str, str] = {
         PoolStep.PREFERRED: f"which pool {choice.pool} is meant for",
-        PoolStep.SPILLED: f"{meant}: that was full, and nobody waited for {choice.pool}",
-        PoolStep.STOOD_IN: f"{meant}: nobody there answered, and {choice.pool} takes it",
+        PoolStep.SPILLED: f"{meant}: that was full, and no request waited for {choice.pool}",
+        PoolStep.STOOD_IN: f"{meant}: no engine there answered, and {choice.pool} takes it",
         PoolStep.REMOTE: "and goes into the pool there that is meant for so many",
     }
     return f"{budget}{refused}, {steps.get(choice.step, f'which came to pool {choice.pool} as {choice.step}')}."

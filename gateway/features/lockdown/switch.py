@@ -17,7 +17,7 @@ from gateway.core.events import Event
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from mesh.clock import Clock
-from mesh.operators import ANYBODY, Operator, told_of
+from mesh.operators import ANY_OPERATOR, Operator, told_of
 from mesh.state_files import StateFile, StateUnusable
 from mesh.threads import finish_in_thread
 
@@ -95,7 +95,7 @@ class LockdownSwitch:
                 since=self.state.since,
             )
 
-    async def order(self, *, active: bool, cut: bool, reason: str, by: Operator = ANYBODY) -> LockdownAnswer:
+    async def order(self, *, active: bool, cut: bool, reason: str, by: Operator = ANY_OPERATOR) -> LockdownAnswer:
         """Put a command into force at once and store it, even if the caller is cancelled; the answer says whether it is
         stored."""
         self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time(), cut)

@@ -52,7 +52,7 @@ class Callers:
 
     def patience_with(self, caller: str) -> WastedFrameLimit:
         """Patience that all streams of this caller share."""
-        self._forget_whoever_left()
+        self._forget_departed()
         return self._callers.setdefault(caller, _Caller()).patience
 
     @contextmanager
@@ -75,7 +75,7 @@ class Callers:
             resting[caller] = now_ns + REST_NS
         self._rests_until_ns = resting
 
-    def _forget_whoever_left(self) -> None:
+    def _forget_departed(self) -> None:
         """Forget callers without streams, except those that wasted frames in the last second: otherwise reconnecting
         would reset their count."""
         now_ns = self._clock.now_ns()

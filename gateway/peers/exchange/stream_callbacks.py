@@ -9,14 +9,14 @@ from msgspec import Struct
 from gateway.core.vocabulary import GatewayId
 
 
-def _nobody(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """Default callback, which does nothing."""
 
 
 class StreamCallbacks(Struct, frozen=True):
-    ignored: Callable[[GatewayId], None] = _nobody
+    ignored: Callable[[GatewayId], None] = _ignore
     """Called for a frame about a forward that is over or never began."""
-    broken: Callable[[GatewayId, str], None] = _nobody
+    broken: Callable[[GatewayId, str], None] = _ignore
     """Called when a stream ended that should not have, with the reason in words."""
 
 

@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
     def _fault(self, status: int) -> str:
         wanted = self._wanted
         if wanted is None:
-            return "an answer that nobody asked for"
+            return "an answer without a request"
         if status != 200:
             return f"status {status}: {self._tail!r}"
         if not wanted.tokens:

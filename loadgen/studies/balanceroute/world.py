@@ -184,7 +184,7 @@ class _World:
     def _due_ns(self) -> int:
         came = self._came_ns[self._next] if self._next < len(self._came_ns) else None
         due = [each for each in (came, self._group.next_change_ns(), self._tier.next_ns()) if each is not None]
-        assert due, "somebody waits, and nothing will ever happen"
+        assert due, "requests wait, and no event is due"
         return min(due)
 
     def _hear(self, now_ns: int) -> None:

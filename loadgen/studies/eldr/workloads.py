@@ -94,7 +94,7 @@ class EldrWorkload:
         self.test = test
         self.costs = costs
         self._fits: dict[tuple[int, bool], EldrFit] = {}
-        assert not set(calibration.documents) & set(test.documents), "nobody is tested with what was fitted to"
+        assert not set(calibration.documents) & set(test.documents), "no test document was fitted to"
 
     def fit(self, workers: int, *, is_balanced: bool = True) -> EldrFit:
         key = workers, is_balanced

@@ -69,7 +69,7 @@ class OneName(httpx2.AsyncBaseTransport):
             self._on_answer(response.headers.get(REGION_HEADER, ""))
             return response
         tried = ", ".join(f"'{each}'" for each in addresses)
-        raise httpx2.ConnectError(f"nobody listens at {tried}", request=request)
+        raise httpx2.ConnectError(f"no process listens at {tried}", request=request)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

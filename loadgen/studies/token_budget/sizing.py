@@ -99,9 +99,9 @@ def _parts(paper: PaperLoad, design: str) -> list[_Part]:
 
 
 def _times(paper: PaperLoad, window: int, instances: int, share: float, *, is_steady: bool, quick: bool) -> Times:
-    everybody = paper.lengths()
-    short, long = everybody.cut(THRESHOLD)
-    lengths = everybody if share == 1.0 else short if window == THRESHOLD else long
+    all_lengths = paper.lengths()
+    short, long = all_lengths.cut(THRESHOLD)
+    lengths = all_lengths if share == 1.0 else short if window == THRESHOLD else long
     assert lengths is not None, "the paper's loads have short and long requests"
     profile = LLAMA_3_70B_A100
     slice_ = min(instances, 1 if quick else 6 if is_steady else 40)

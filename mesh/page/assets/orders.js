@@ -23,7 +23,7 @@ export class Orders {
     return ROLES.indexOf(this.role) >= ROLES.indexOf(role);
   }
 
-  // The buttons at the top, for what can be ordered as things are, by whoever looks.
+  // The buttons at the top, for what can be ordered as things are, by the current operator.
   show(all) {
     this.all = all;
     if (!all.who || !all.state) return;

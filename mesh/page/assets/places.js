@@ -38,7 +38,7 @@ const KNOWN = {
 
 const BY_NAME = new Map(Object.entries(KNOWN));
 
-// [latitude, longitude], or null where nobody knows.
+// [latitude, longitude], or null where it is unknown.
 export function placeOf(region) {
   if (typeof region.latitude === "number" && typeof region.longitude === "number") return [region.latitude, region.longitude];
   return BY_NAME.get(region.region) ?? null;

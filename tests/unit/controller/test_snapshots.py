@@ -9,7 +9,7 @@ from controller.views import View
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from mesh.control.codec import read_from_controller, said_by_controller
-from mesh.control.vocabulary import NOBODY, ReplicaOwner
+from mesh.control.vocabulary import NO_GATEWAY, ReplicaOwner
 from tests.fakes.attached import hello
 from tests.support.core import AP, EU, REGIONS, US, policy, rule
 
@@ -68,7 +68,7 @@ def test_what_an_operator_took_out_is_nobodys_and_what_merely_nobody_may_have_st
     view = view_of(owners, orders.DrainReplica("us-1-r0"))
     snapshot = snapshot_for(GatewayId("us-1"), view)
     assert snapshot.replicas == ()
-    assert snapshot.away == (ReplicaOwner(ReplicaId("us-1-r0"), GatewayId("us-1"), NOBODY),)
+    assert snapshot.away == (ReplicaOwner(ReplicaId("us-1-r0"), GatewayId("us-1"), NO_GATEWAY),)
 
 
 def test_an_owner_that_is_not_registered_any_more_is_none() -> None:

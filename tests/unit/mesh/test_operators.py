@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.faults import ConfigError
-from mesh.operators import ANYBODY, NotAnOperator, Operator, Operators, told_of
+from mesh.operators import ANY_OPERATOR, NotAnOperator, Operator, Operators, told_of
 from mesh.operators_config import OperatorsConfig, OperatorTokenConfig, Role, operator_faults
 from mesh.reloader import ReloadRefused
 from tests.support.log_calls import OPERATORS_FIELDS
@@ -20,7 +20,7 @@ def tokens(folder: Path, **roles: Role) -> OperatorsConfig:
 
 def test_log_lines_name_the_operator_and_the_role_where_a_credential_is_required() -> None:
     told = told_of(Operator("grafana", Role.LOOK))
-    assert (told, told_of(ANYBODY)) == (dict(zip(OPERATORS_FIELDS, ("grafana", Role.LOOK), strict=True)), {})
+    assert (told, told_of(ANY_OPERATOR)) == (dict(zip(OPERATORS_FIELDS, ("grafana", Role.LOOK), strict=True)), {})
 
 
 def test_each_role_may_do_what_those_before_it_may() -> None:
@@ -43,7 +43,7 @@ async def test_a_token_says_who_asks(tmp_path: Path) -> None:
 
 
 async def test_where_nothing_is_asked_for_anybody_may_do_everything() -> None:
-    assert await Operators().identify("") == ANYBODY
+    assert await Operators().identify("") == ANY_OPERATOR
     assert not Operators().are_asked
 
 

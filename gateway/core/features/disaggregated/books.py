@@ -175,7 +175,7 @@ def dispatch(entry: Entry, worker: Worker) -> None:
 
 def start(entry: Entry) -> None:
     worker = entry.worker
-    assert worker is not None, "nobody has it"
+    assert worker is not None, "the entry is at a worker"
     if not entry.is_running:
         entry.is_running = True
         worker.running += 1
@@ -184,7 +184,7 @@ def start(entry: Entry) -> None:
 def progress(entry: Entry, generated: int) -> None:
     """Set the number of tokens generated in all. An older count that arrives late is ignored."""
     worker = entry.worker
-    assert worker is not None, "nobody has it"
+    assert worker is not None, "the entry is at a worker"
     if generated > entry.generated:
         worker.load += generated - entry.generated
         entry.generated = generated
@@ -192,7 +192,7 @@ def progress(entry: Entry, generated: int) -> None:
 
 def end(entry: Entry) -> None:
     worker = entry.worker
-    assert worker is not None, "nobody has it"
+    assert worker is not None, "the entry is at a worker"
     worker.in_flight -= 1
     worker.fresh -= entry.heard == worker.heard
     worker.running -= entry.is_running

@@ -312,7 +312,7 @@ class DecodePools:
         """Choose the decode worker of a request whose prefill and decode legs start together. The pool has room, or the
         request would not have been placed there."""
         admission = pool.tier.commit(_facts_of(profile, None), now_ns)
-        assert admission is not None, f"{pool.spec.name}: nobody decodes what was placed there"
+        assert admission is not None, f"{pool.spec.name}: no decode admission for a request that was placed there"
         return admission
 
     # Records

@@ -332,7 +332,7 @@ class DecodeTier:
         if entry is None:
             return
         worker = entry.worker
-        assert worker is not None, "whoever was sent is at a worker"
+        assert worker is not None, "an entry that was sent is at a worker"
         if self._is_ours(worker):
             self.policy.over(entry)
         books.end(entry)

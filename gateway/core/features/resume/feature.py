@@ -158,7 +158,7 @@ class Resume(Feature):
         if not self._config.enabled or event.remainder is None:
             return "it cannot go on elsewhere"
         if event.is_final:
-            return "the gateway there says that nobody should go on with it"
+            return "the other gateway says that no gateway should resume it"
         used = (resumes_in(event.notes) or NO_RESUMES).count
         if used >= self._left(part):
             return f"it went on elsewhere {part.count + used} times already"
@@ -205,7 +205,7 @@ class Resume(Feature):
         part.is_poison = True
         deaths = f"{part.first_step_deaths} in a row failed it before their first token"
         outcome = Outcome.FAILED_MIDSTREAM if part.count else Outcome.FAILED_BEFORE_FIRST_BYTE
-        self._core.end(request, outcome, f"{request.last_failure}; {deaths}: nobody goes on with it")
+        self._core.end(request, outcome, f"{request.last_failure}; {deaths}: no gateway resumes it")
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:  # noqa: ARG002
         """Tell the end how often the answer was resumed; the failure of a forward tells it even where it never was, as

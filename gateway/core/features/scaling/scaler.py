@@ -260,8 +260,8 @@ class Scaler:
                 if steady.wanted < before
                 else ScalingReason.STEADY
             )
-        somebody_may_lose = any(each.may_lose for each in verdicts.values())
-        return steady.take(verdict, somebody_may_lose, pool, now_ns)
+        any_may_lose = any(each.may_lose for each in verdicts.values())
+        return steady.take(verdict, any_may_lose, pool, now_ns)
 
     def _doubt(self, pool: PoolSettings, sample: Sample, verdict: RegionPlan, now_ns: int) -> None:
         """Doubt neighbours that seem idle but do not take waiting requests for `patience_ns`: the region then relies on

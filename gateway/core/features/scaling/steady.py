@@ -46,12 +46,12 @@ class Steady:
         if wanted != self.wanted:
             self._change(wanted, now_ns)
 
-    def take(self, verdict: RegionPlan, somebody_may_lose: bool, pool: PoolSettings, now_ns: int) -> ScalingReason:
+    def take(self, verdict: RegionPlan, any_may_lose: bool, pool: PoolSettings, now_ns: int) -> ScalingReason:
         """Apply one plan. The flag says whether some region of the mesh could lose a replica."""
         if verdict.replicas > self.wanted:
             return self._rise(verdict, now_ns)
         self._short_since_ns = None
-        if somebody_may_lose:
+        if any_may_lose:
             return self._cool(verdict, now_ns)
         self._calm_since_ns = None
         if verdict.missing and self.wanted >= pool.replicas_max:

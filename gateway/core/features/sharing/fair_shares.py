@@ -89,7 +89,7 @@ class Charge:
 
 def charge_of(request: RequestState) -> Charge:
     charge = request.queue_part
-    assert isinstance(charge, Charge), "whoever waits has an account"
+    assert isinstance(charge, Charge), "each waiting request has an account"
     return charge
 
 

@@ -14,7 +14,7 @@ from gateway.core.vocabulary import LegResult, LegRole
 
 _RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
 """Results of legs for which an engine may have done some work."""
-_NO_CHARGE = "whoever waits has an account"
+_NO_CHARGE = "each waiting request has an account"
 
 
 class Sharing(Feature):
@@ -91,14 +91,14 @@ class Sharing(Feature):
         for request in open_requests:
             charge = request.queue_part
             if not isinstance(charge, Charge):
-                found.append(("everybody who is here has an account", request.request_id))
+                found.append(("each open request has an account", request.request_id))
                 continue
             if charge.account not in shares:
                 found.append(("an account is kept while its tenant is here", charge.account.name))
             if charge.input_tokens < 0 or charge.output_tokens < 0:
-                found.append(("nobody is charged less than nothing", request.request_id))
+                found.append(("no request is charged less than nothing", request.request_id))
             if request.attempts and not (charge.is_counted or request.profile.is_control):
-                found.append(("whoever was started was charged", request.request_id))
+                found.append(("each started request was charged", request.request_id))
             if request.phase is Phase.WAITING:
                 waiting[charge.account.name] = waiting.get(charge.account.name, 0) + 1
         told = {each.name: each.waiting for each in shares.waiting.values()}

@@ -176,7 +176,7 @@ def score_eldr(
     fitted: Calibration, tested: Calibration, seed: int = 0, on_progress: OnProgress = lambda _: None
 ) -> EldrScores:
     """Score the weights and layers of one calibration on another, whose documents differ."""
-    assert not set(fitted.documents) & set(tested.documents), "whoever is tested with was never seen"
+    assert not set(fitted.documents) & set(tested.documents), "no test document is among the fitted ones"
     idf = idf_over(fitted.prefill)
     pairs = draw_pairs(len(fitted), seed)
     weighted = fitted.prefill.astype(np.float32) * idf

@@ -52,8 +52,6 @@ def place_experts(activity: Floats, ranks: int) -> Ranks:
 def place_by_cluster(decode: Floats, labels: npt.NDArray[np.intp], clusters: int, ranks: int) -> Ranks:
     """Place experts for each cluster by what its members' answers picked: [clusters, layers, experts]. An empty cluster
     is placed by all answers."""
-    everybody = decode.mean(axis=0)
-    activity = [
-        decode[labels == each].mean(axis=0) if (labels == each).any() else everybody for each in range(clusters)
-    ]
+    overall = decode.mean(axis=0)
+    activity = [decode[labels == each].mean(axis=0) if (labels == each).any() else overall for each in range(clusters)]
     return np.stack([place_experts(each, ranks) for each in activity])

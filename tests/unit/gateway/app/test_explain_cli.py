@@ -152,7 +152,7 @@ def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
         ),
         (
             {"pool": "long", "step": PoolStep.STOOD_IN},
-            "which pool short is meant for: nobody there answered, and long takes it.",
+            "which pool short is meant for: no engine there answered, and long takes it.",
         ),
         (
             {"pool": "", "step": PoolStep.REMOTE, "refused_tokens": 128},

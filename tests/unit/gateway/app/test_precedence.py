@@ -16,7 +16,7 @@ from gateway.config.orders import Orders, OrdersRefused
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
 from mesh.control.vocabulary import (
-    NOBODY,
+    NO_GATEWAY,
     ControlSnapshot,
     Ownership,
     PeerGrant,
@@ -171,9 +171,9 @@ async def test_what_was_adopted_is_let_go_of_once_a_peer_knows_that_it_went_home
 
 
 async def test_what_is_nobodys_by_order_is_served_by_nobody(told: Told) -> None:
-    await told.precedence.take(snapshot(1, away=(owner("r1", NOBODY),)))
+    await told.precedence.take(snapshot(1, away=(owner("r1", NO_GATEWAY),)))
     assert told.last.away == {"r1"}
-    told.precedence.hear(Ownership(ControlVersion(1, 5), (owner("r2", NOBODY),)))
+    told.precedence.hear(Ownership(ControlVersion(1, 5), (owner("r2", NO_GATEWAY),)))
     assert told.last.away == {"r1", "r2"}
 
 

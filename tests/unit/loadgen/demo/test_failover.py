@@ -83,7 +83,7 @@ def test_what_no_death_explains_and_what_was_not_seen_are_problems() -> None:
 
 
 def test_a_run_that_was_over_before_anybody_died_says_so_unless_it_was_stopped() -> None:
-    assert list(report(failover=None).problems()) == ["failover: nobody was killed"]
+    assert list(report(failover=None).problems()) == ["failover: no gateway was killed"]
     assert list(report(failover=None, is_partial=True).problems()) == []
     assert next(report(LATE, failover=None).problems()) == "failover: 1 × cut, which no death explains"
 

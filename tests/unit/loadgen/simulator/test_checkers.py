@@ -335,10 +335,10 @@ def more_than_a_batch(told: Witness) -> None:
         (refused_as_dishonest, Witness(), "no honest forward is called dishonest"),
         (ended_while_it_ran, Witness(), "who ends a request ends its legs"),
         (left_while_it_ran, Witness(), "who ends a request ends its legs"),
-        (waits_for_nobody, Witness(process="home"), "nobody waits whom nobody may serve"),
-        (refused_beside_a_replica, Witness(), "nobody is refused whom somebody may serve"),
+        (waits_for_nobody, Witness(process="home"), "no request waits that no target may serve"),
+        (refused_beside_a_replica, Witness(), "no request is refused that a target may serve"),
         (pushed_to_where_its_home_does_not_accept_it, Witness(), "a replica takes only what its home accepts"),
-        (waits_for_what_its_home_does_not_accept, Witness(process="home"), "nobody waits whom nobody may serve"),
+        (waits_for_what_its_home_does_not_accept, Witness(process="home"), "no request waits that no target may serve"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -364,7 +364,7 @@ def test_a_failure_excuses_no_wait_but_beside_the_engine_where_it_was(failed_at:
     told.arrive("a", start("a", at=failed_at))
     told.end("a")
     engines = {ReplicaId("r-us"): IdleEngine(ReplicaId("r-us"))}
-    with nullcontext() if may_wait else pytest.raises(Broken, match="nobody waits beside an idle engine"):
+    with nullcontext() if may_wait else pytest.raises(Broken, match="no request waits beside an idle engine"):
         told.watch.look_for_idle_engines(engines, told.now_ns + 10 * SECOND)  # type: ignore[arg-type]
 
 

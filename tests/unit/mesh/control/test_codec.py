@@ -9,7 +9,7 @@ from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPo
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
 from mesh.control import codec
 from mesh.control.vocabulary import (
-    NOBODY,
+    NO_GATEWAY,
     Alive,
     Announcement,
     ControlSnapshot,
@@ -325,5 +325,5 @@ def test_a_snapshot_is_bounded(spoil: Callable[[pb.Snapshot], object], fault: st
 
 
 def test_a_replica_that_nobody_is_to_serve_has_no_owner() -> None:
-    owned = (ReplicaOwner(ReplicaId("r0"), GatewayId("us-1"), NOBODY),)
+    owned = (ReplicaOwner(ReplicaId("r0"), GatewayId("us-1"), NO_GATEWAY),)
     assert codec.read_owners(codec.owners_to_pb(owned), "away") == owned

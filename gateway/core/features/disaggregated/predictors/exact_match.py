@@ -55,7 +55,7 @@ class ExactMatch(Estimator):
     """ExactMatch estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: ExactMatchArrays) -> None:
-        self._everybody = Survival(arrays.everybody)
+        self._overall = Survival(arrays.everybody)
         self._by_prompt = None if arrays.by_prompt is None else KeyedLengths(arrays.by_prompt, "by_prompt")
         self._by_length = None if arrays.by_length is None else KeyedLengths(arrays.by_length, "by_length")
         self._bounds = [] if arrays.by_length is None else list(arrays.by_length.keys)
@@ -63,7 +63,7 @@ class ExactMatch(Estimator):
             raise UnusableArrays("by_length.keys: there is no bucket of lengths")
 
     def estimate(self, ages: Ages, features: list[Features], horizon: int) -> tuple[Numbers, Numbers]:
-        probability, tokens = self._everybody.estimate(ages, features, horizon)
+        probability, tokens = self._overall.estimate(ages, features, horizon)
         for number, (age, each) in enumerate(zip(ages.tolist(), features, strict=True)):
             found = self._find(each, age, horizon)
             if found is not None:

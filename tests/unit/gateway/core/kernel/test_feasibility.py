@@ -263,7 +263,7 @@ class TestOursThatAreAway:
     def test_a_request_waits_until_whoever_has_them_is_heard(self) -> None:
         one = self.away(EU_PEER, AP_PEER)
         assert ended(one.ask("q", model=RARE)) == []
-        assert one.core.why_it_waits(RequestId("q")) == "whoever has our replicas now"
+        assert one.core.why_it_waits(RequestId("q")) == "the gateway that has our replicas now"
         one.hear("gw-ap", AP)
         assert one.core.why_it_waits(RequestId("q")), "who serves something else ends no wait"
         assert started(one.hear("gw-eu", EU, model=RARE)) == ["gw-eu"]

@@ -13,7 +13,7 @@ from loadgen.studies.failover.clients import SdkCall
 
 DEATH = Death(frozenset({"127.77.3.1"}), 10, 12, 1_000)
 CUT = SdkCall(RegionName("us"), 5, 15, has_begun=True, fault="RemoteProtocolError: peer closed connection")
-NOBODY = replace(CUT, left_ns=20, ended_ns=30, has_begun=False, fault="nobody listens at '127.77.3.1'")
+NOBODY = replace(CUT, left_ns=20, ended_ns=30, has_begun=False, fault="no process listens at '127.77.3.1'")
 
 
 def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:
@@ -28,7 +28,7 @@ def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:
     [
         (CUT, Cause.IN_FLIGHT),
         (NOBODY, Cause.CACHED),
-        (replace(NOBODY, fault="nobody listens at '127.77.4.1'"), Cause.OTHER),
+        (replace(NOBODY, fault="no process listens at '127.77.4.1'"), Cause.OTHER),
         (replace(CUT, is_refused=True, fault="InternalServerError: Error code: 503"), Cause.OTHER),
         (replace(CUT, left_ns=13), Cause.OTHER),
     ],

@@ -61,7 +61,7 @@ async def test_an_error_that_is_answered_is_told_from_a_connection_that_breaks()
 
 async def test_where_nobody_listens_is_named() -> None:
     async with httpx2.AsyncClient(transport=OneName(Leads("127.77.9.9"), lambda _: None)) as http:
-        with pytest.raises(httpx2.ConnectError, match=r"nobody listens at '127\.77\.9\.9'"):
+        with pytest.raises(httpx2.ConnectError, match=r"no process listens at '127\.77\.9\.9'"):
             await http.get("http://llm.test:1/")
     async with httpx2.AsyncClient(transport=OneName(Leads(), lambda _: None)) as http:
         with pytest.raises(httpx2.ConnectError, match="leads nowhere"):

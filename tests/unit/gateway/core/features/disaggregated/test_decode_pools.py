@@ -407,12 +407,12 @@ def test_a_prefill_worker_with_a_full_cache_is_passed_over() -> None:
 
 def test_it_takes_both_parts_to_serve_anybody() -> None:
     desk = pair(workers(decode=1))
-    assert desk.core.replicas.somebody_answers()
+    assert desk.core.replicas.any_answers()
     for name in ("p0", "d0"):
         desk.probe(name, healthy=False)
-        assert not desk.core.replicas.somebody_answers()
+        assert not desk.core.replicas.any_answers()
         desk.probe(name)
-    assert desk.core.replicas.somebody_answers()
+    assert desk.core.replicas.any_answers()
 
 
 def test_both_legs_start_at_once_where_engines_meet() -> None:

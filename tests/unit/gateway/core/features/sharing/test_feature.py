@@ -150,10 +150,10 @@ class TestViolations:
     @pytest.mark.parametrize(
         ("defect", "invariant"),
         [
-            (loses_the_charge, "everybody who is here has an account"),
+            (loses_the_charge, "each open request has an account"),
             (forgets_the_account, "an account is kept while its tenant is here"),
-            (owes, "nobody is charged less than nothing"),
-            (is_not_charged, "whoever was started was charged"),
+            (owes, "no request is charged less than nothing"),
+            (is_not_charged, "each started request was charged"),
             (waits_twice, "accounts count those who wait"),
             (runs_twice, "what runs is shared out by what runs"),
             (fills_with_accounts, "every map has a bound"),
