@@ -12,7 +12,7 @@ machine_image = "<machine image in eu-west-1>"
 machine_type  = "<machine type of controllers>"
 package       = { file = "<package file>", sha256 = "<package sha256>" }
 
-# clients in the EU are told of gateways there and of no others
+# clients in the EU are led only to gateways there
 closed_jurisdictions = {
   EU = ["AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT", "LU", "LV", "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK"]
 }

@@ -23,7 +23,7 @@ replicas = {
   europe-west1b = [{ id = "europe-west1-vllm-1", url = "<engine 1 in europe-west1>", models = ["<model>"] }]
 }
 
-# Google's balancer forgets a connection on which nothing has moved for a minute
+# Google's balancer drops the state of a connection that is idle for a minute
 settings    = { limits = { keep_alive_comments = "30s" } }
 mesh_folder = "../../../examples/three-clouds/mesh"
 labels      = { project = "nightside" }

@@ -12,14 +12,14 @@ machine_image = "<machine image in eu-west-1>"
 machine_type  = "<machine type of controllers>"
 package       = { file = "<package file>", sha256 = "<package sha256>" }
 
-# clients in the EU are told of gateways there and of no others
+# clients in the EU are led only to gateways there
 closed_jurisdictions = {
   EU = ["AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT", "LU", "LV", "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK"]
 }
 probe_ca       = true
 shared_secrets = ["<secret of all controllers>"]
-# Route53 tells latency by AWS's regions alone: each region of another cloud by the nearest of them
+# Route53 knows latency by AWS's regions only: each region of another cloud is mapped to the nearest one
 aws_regions = { europe-west1 = "eu-central-1", japaneast = "ap-northeast-1" }
-recovery    = "replace" # of machines in AWS; Google's groups and Azure see to theirs
+recovery    = "replace" # of machines in AWS; Google's groups and Azure recover their own
 mesh_folder = "../../examples/three-clouds/mesh"
 tags        = { project = "nightside" }

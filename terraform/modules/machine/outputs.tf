@@ -1,4 +1,4 @@
 output "script" {
-  description = "A shell script for the machine's first boot; running it again does no harm."
+  description = "A shell script for the machine's first boot; it may be run again."
   value       = local.script
 }

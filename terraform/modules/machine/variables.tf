@@ -1,6 +1,6 @@
 variable "cloud" {
   type        = string
-  description = "Whose machine it is: aws, gcp or azure."
+  description = "The machine's cloud: aws, gcp or azure."
   validation {
     condition     = contains(["aws", "gcp", "azure"], var.cloud)
     error_message = "The cloud is aws, gcp or azure."
@@ -9,7 +9,7 @@ variable "cloud" {
 
 variable "role" {
   type        = string
-  description = "What runs on it: gateway or controller."
+  description = "The program that runs on it: gateway or controller."
   validation {
     condition     = contains(["gateway", "controller"], var.role)
     error_message = "The role is gateway or controller."
@@ -18,7 +18,7 @@ variable "role" {
 
 variable "environment" {
   type        = map(string)
-  description = "What the cloud's part of the scripts reads: CLOUD_REGION, STORE, and what the files under files/ say."
+  description = "Variables of the cloud's part of the scripts: CLOUD_REGION, STORE, and others that the files under files/ list."
   default     = {}
   validation {
     condition     = alltrue([for name, text in var.environment : can(regex("^[A-Z_]+$", name)) && !strcontains(text, "'") && !strcontains(text, "\n")])
@@ -42,7 +42,7 @@ variable "objects" {
 
 variable "secrets" {
   type        = list(string)
-  description = "Secrets to fetch, as the cloud calls them. Each holds a JSON object: name of a file below /etc/nightside, such as tls/peers.key, to its content."
+  description = "Secrets to fetch, by the cloud's names. Each holds a JSON object: name of a file below /etc/nightside, such as tls/peers.key, to its content."
   validation {
     condition     = alltrue([for each in var.secrets : can(regex("^[^\\s'\"$`\\\\]+$", each))])
     error_message = "A secret's name has no blanks, quotes, dollar signs or backslashes."
@@ -51,7 +51,7 @@ variable "secrets" {
 
 variable "refresh" {
   type        = string
-  description = "How often configuration and secrets are fetched anew, as systemd writes durations."
+  description = "Interval at which configuration and secrets are fetched, in systemd's notation."
   default     = "5min"
   validation {
     condition     = can(regex("^[0-9]+(s|min|h)$", var.refresh))
@@ -61,7 +61,7 @@ variable "refresh" {
 
 variable "has_farewell" {
   type        = bool
-  description = "Does the cloud say before it ends the machine, and wait?"
+  description = "Does the cloud announce the end of the machine, and wait?"
 }
 
 variable "extra_files" {

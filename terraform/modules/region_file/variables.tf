@@ -1,15 +1,15 @@
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it."
+  description = "The mesh's name of the region, as in its policy file and certificates."
   validation {
     condition     = can(regex("^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", var.region))
-    error_message = "Small letters, digits and inner dashes or dots: it stands in certificates."
+    error_message = "A region's name has small letters, digits and inner dashes or dots, because certificates contain it."
   }
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "gateways" {
@@ -18,7 +18,7 @@ variable "gateways" {
     health_host    = string
     client_address = list(string)
   }))
-  description = "By the gateway's name: HOST:PORT where peers reach it, the host under which it answers for its health (its certificate for clients has to hold it), and the addresses that clients are told."
+  description = "By the gateway's name: HOST:PORT where peers reach it, the host at which its health is probed (its certificate for clients has to contain it), and the addresses published to clients."
 }
 
 variable "peers" {
@@ -27,52 +27,52 @@ variable "peers" {
     jurisdiction = string
     address      = string
   }))
-  description = "Gateways of other regions by name, with HOST:PORT where they are reached. Those of this region know each other by themselves."
+  description = "Gateways of other regions by name, with their HOST:PORT. Gateways of this region find each other by themselves."
   default     = {}
 }
 
 variable "controllers" {
   type        = list(string)
-  description = "HOST:PORT of each controller; none: the region lives by its file alone."
+  description = "HOST:PORT of each controller; none: the region uses its file alone."
   default     = []
 }
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees: the controller works out from it who is nearest."
+  description = "Coordinate of the region, in degrees: the controller computes the nearest gateways from it."
   default     = null
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
   default     = null
 }
 
 variable "replicas" {
   type        = any
-  description = "By the gateway's name, its engines, as `replicas` of a region file has them. An engine belongs to one gateway; others of the region reach it through that one. Engines found by DNS go into `settings.dns_replicas`."
+  description = "By the gateway's name, its engines, in the form of `replicas` of a region file. An engine belongs to one gateway; others of the region reach it through that one. Engines found by DNS go into `settings.dns_replicas`."
   default     = {}
   validation {
     condition     = alltrue([for name in keys(var.replicas) : contains(keys(var.gateways), name)])
-    error_message = "Replicas are given to a gateway that is none of the region's."
+    error_message = "Replicas are given to a gateway that is not in the region."
   }
 }
 
 variable "settings" {
   type        = any
-  description = "Further keys of the region file, section by section; a section named here and by this module is merged, and this one's keys win."
+  description = "Further keys of the region file, section by section; a section named here and by this module is merged, and the keys given here win."
   default     = {}
 }
 
 variable "has_keys" {
   type        = bool
-  description = "Is there a file keys.yaml among the secrets? Without one anybody who may connect may ask, which a gateway refuses beyond loopback."
+  description = "Is there a file keys.yaml among the secrets? Without one every client that can connect may send requests, which a gateway refuses beyond loopback."
   default     = true
 }
 
 variable "client_port" {
   type        = number
-  description = "Where gateways listen for clients. Balancers that leave ports as they are want 443."
+  description = "Port where gateways listen for clients. Balancers that do not map ports need 443."
   default     = 8443
 }

@@ -1,4 +1,4 @@
-# What a mesh has once: its name, its controllers and what they must not forget. Regions live on without any of it.
+# The single parts of a mesh: its name, its controllers and their table. Regions continue without any of them.
 
 module "network" {
   source = "../../modules/network/aws"
@@ -11,7 +11,7 @@ module "network" {
 }
 
 locals {
-  # what regions said, as `terraform output -json` writes it
+  # regions' outputs, as `terraform output -json` writes them
   files = var.mesh_folder == null ? [] : [for name in fileset(var.mesh_folder, "*.peers.json") : jsondecode(file("${var.mesh_folder}/${name}"))]
 
   vpc_id  = var.network.cidr == null ? var.network.vpc_id : module.network[0].vpc_id

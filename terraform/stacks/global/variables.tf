@@ -1,11 +1,11 @@
 variable "aws_region" {
   type        = string
-  description = "Where the controllers and their table are."
+  description = "AWS region of the controllers and their table."
 }
 
 variable "name" {
   type        = string
-  description = "The mesh's, for the names of what is made."
+  description = "The mesh's name, a prefix of the resources' names."
   default     = "nightside"
 }
 
@@ -16,13 +16,13 @@ variable "domain" {
 
 variable "existing_zone_id" {
   type        = string
-  description = "A hosted zone that is there already, of the name itself or of one above it; null: one is made."
+  description = "An existing hosted zone, of the name itself or of a parent; null: a new one is made."
   default     = null
 }
 
 variable "parent_zone_id" {
   type        = string
-  description = "The hosted zone above, where that is in this account, to delegate the new one from; null: delegate it by hand."
+  description = "The parent zone, if it is in this account, to delegate the new zone from; null: delegate it by hand."
   default     = null
 }
 
@@ -32,7 +32,7 @@ variable "network" {
     vpc_id  = optional(string)
     subnets = optional(map(string))
   })
-  description = "A `cidr` for a network to be made, such as 10.20.0.0/20; or `vpc_id` and `subnets`, by availability zone, of one that is there."
+  description = "A `cidr` for a new network, such as 10.20.0.0/20; or `vpc_id` and `subnets`, by availability zone, of an existing one."
   validation {
     condition     = (var.network.cidr != null) != (var.network.vpc_id != null && var.network.subnets != null)
     error_message = "Either a cidr, or a vpc_id with subnets."
@@ -46,7 +46,7 @@ variable "controllers" {
     secrets    = list(string)
     generation = optional(number, 1)
   }))
-  description = "By name, in which availability zone each is, and the ARNs of its secrets (tls/controller.pem, tls/controller.key, tls/roots.pem). Two at least, in two zones. Raising one's `generation` replaces its machine."
+  description = "By name, each controller's availability zone, and the ARNs of its secrets (tls/controller.pem, tls/controller.key, tls/roots.pem). At least two, in two zones. Raising one's `generation` replaces its machine."
 }
 
 variable "shared_secrets" {
@@ -57,7 +57,7 @@ variable "shared_secrets" {
 
 variable "secrets_kms_key_arn" {
   type        = string
-  description = "The key that the secrets are encrypted with, where that is one of the account's own."
+  description = "The key that encrypts the secrets, if the account has its own."
   default     = null
 }
 
@@ -74,7 +74,7 @@ variable "machine_image" {
 
 variable "machine_type" {
   type        = string
-  description = "Of the controllers' machines; of the image's architecture."
+  description = "Machine type of the controllers, of the image's architecture."
 }
 
 variable "package" {
@@ -87,7 +87,7 @@ variable "package" {
 
 variable "mesh_folder" {
   type        = string
-  description = "A folder with what the other roots said: REGION.peers.json for each region, by which gateways are let in. null: there is none, and the variables below say it."
+  description = "A folder with the other roots' outputs: REGION.peers.json for each region, from which the firewall admits gateways. null: the variables below give them."
   default     = null
 }
 
@@ -97,30 +97,30 @@ variable "gateways" {
     jurisdiction = string
     address      = string
   }))
-  description = "All gateways of the mesh: `peers` of all regions' outputs. Empty at first; the second apply lets them in."
+  description = "All gateways of the mesh: `peers` of all regions' outputs. Empty at first; the second apply admits them."
   default     = {}
 }
 
 variable "regions_file" {
   type        = string
-  description = "The table of regions, a file where Terraform runs; the same that the regions' policies name."
+  description = "The table of regions, a file on the machine that runs Terraform; the same that the regions' policies name."
 }
 
 variable "aws_regions" {
   type        = map(string)
-  description = "The AWS region nearest to each of the mesh's that has another name."
+  description = "The nearest AWS region, for each region of the mesh with another name."
   default     = {}
 }
 
 variable "closed_jurisdictions" {
   type        = map(list(string))
-  description = "Jurisdictions whose clients are told of no gateways elsewhere, with the places they are in: {EU = [\"AT\", \"BE\", …]}."
+  description = "Jurisdictions whose clients are led only to gateways there, with their places: {EU = [\"AT\", \"BE\", …]}."
   default     = {}
 }
 
 variable "health_checks" {
   type        = string
-  description = "What Route53 asks each address by itself: none, tcp or https."
+  description = "Route53's own health check of each address: none, tcp or https."
   default     = "https"
 }
 
@@ -132,7 +132,7 @@ variable "probe_ca" {
 
 variable "recovery" {
   type        = string
-  description = "What is done with the AWS machine of a gateway that is down: none, replace or reboot."
+  description = "The action on the AWS machine of a gateway that is down: none, replace or reboot."
   default     = "replace"
 }
 
@@ -144,12 +144,12 @@ variable "settings" {
 
 variable "deletion_protection" {
   type        = bool
-  description = "Of the table."
+  description = "Deletion protection of the table."
   default     = true
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

@@ -1,4 +1,4 @@
-{{/* What things are called. A release is one region, so that a gateway's name is its pod's. */}}
+{{/* Names. A release is one region, so a gateway's name is its pod's. */}}
 
 {{- define "nightside.gateway" -}}{{ .top.Values.region }}-{{ .ordinal }}{{- end }}
 
@@ -20,7 +20,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "nightside.image" -}}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{- end }}
 
-{{/* Where pods of this release reach each other. */}}
+{{/* Addresses where pods of this release reach each other. */}}
 {{- define "nightside.peerHost" -}}
 {{ include "nightside.gateway" . }}.{{ .top.Values.region }}-peers.{{ .top.Release.Namespace }}.svc
 {{- end }}
@@ -29,7 +29,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ include "nightside.controller" . }}.{{ .top.Values.controller.name }}.{{ .top.Release.Namespace }}.svc
 {{- end }}
 
-{{/* From SIGTERM to SIGKILL: the hook, the drain, and what takes the process down. */}}
+{{/* Time from SIGTERM to SIGKILL: the hook, the drain, and the end of the process. */}}
 {{- define "nightside.graceSeconds" -}}
 {{- if lt (int .Values.drainSeconds) (int .Values.requestDeadlineSeconds) -}}
 {{- fail "drainSeconds is below requestDeadlineSeconds, so that upgrades would cut answers off" -}}
@@ -37,7 +37,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ add .Values.preStopSeconds .Values.drainSeconds 30 }}
 {{- end }}
 
-{{/* A container's, for the admission standard "restricted". */}}
+{{/* Security context of a container, for the admission standard "restricted". */}}
 {{- define "nightside.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -54,7 +54,7 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
-{{/* Not two on one node, and evenly over zones. Takes top, component and how ("required" or "preferred"). */}}
+{{/* At most one on a node, and evenly over zones. Takes top, component and how ("required" or "preferred"). */}}
 {{- define "nightside.placement" -}}
 affinity:
   podAntiAffinity:
@@ -124,7 +124,7 @@ priorityClassName: {{ . }}
   {{- end }}
 {{- end }}
 
-{{/* The same in a file of ours. Takes top and id. */}}
+{{/* The same in a configuration file. Takes top and id. */}}
 {{- define "nightside.meshTls" -}}
 {{- if eq .top.Values.certificates.peers.kind "certManager" -}}
 certificate: /etc/nightside/mesh/tls.crt

@@ -2,7 +2,7 @@
 
 resource "aws_s3_bucket" "this" {
   bucket_prefix = "${var.name}-"
-  force_destroy = true # all that is in it Terraform has put there
+  force_destroy = true # Terraform has put all its contents there
   tags          = var.tags
 }
 
@@ -72,7 +72,7 @@ resource "aws_s3_object" "package" {
   lifecycle {
     precondition {
       condition     = filesha256(var.package.file) == var.package.sha256
-      error_message = "The file ${var.package.file} is not the package that is pinned."
+      error_message = "The SHA-256 of ${var.package.file} is not the pinned one."
     }
   }
 }

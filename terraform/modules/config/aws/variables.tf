@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "Begins the bucket's name."
+  description = "Prefix of the bucket's name."
   validation {
     condition     = can(regex("^[a-z0-9][a-z0-9-]{1,35}$", var.name))
     error_message = "Up to 36 small letters, digits and dashes."
@@ -12,7 +12,7 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
 }
 
 variable "objects" {
@@ -28,5 +28,5 @@ variable "kms_key_arn" {
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
 }

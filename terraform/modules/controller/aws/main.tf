@@ -87,7 +87,7 @@ module "config" {
   tags = var.tags
 }
 
-# Where each is reached
+# Addresses
 
 resource "aws_network_interface" "slot" {
   for_each        = var.slots

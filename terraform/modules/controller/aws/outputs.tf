@@ -9,11 +9,11 @@ output "groups" {
 }
 
 output "files" {
-  description = "By controller, its file as it lies in object storage."
+  description = "By controller, its file in object storage."
   value       = local.files
 }
 
 output "rights" {
-  description = "By controller, what its machine may do, as an IAM policy."
+  description = "By controller, its machine's permissions, as an IAM policy."
   value       = { for name, slot in module.slot : name => slot.policy }
 }

@@ -1,5 +1,5 @@
-# What a controller may do, besides what any slot may: its one table, its one name, and machines that carry the tag.
-# `make check-deploy` holds these against the calls that the code makes, both ways.
+# Permissions of a controller besides those of any slot: its one table, its one name, and machines with the tag.
+# `make check-deploy` compares these with the calls that the code makes, both ways.
 
 locals {
   arn = "arn:${local.account.partition}"

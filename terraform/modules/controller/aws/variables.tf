@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "The mesh's, for the names of what is made."
+  description = "The mesh's name, a prefix of the resources' names."
   default     = "nightside"
   validation {
     condition     = can(regex("^[a-z0-9-]{1,24}$", var.name))
@@ -23,11 +23,11 @@ variable "slots" {
   }))
   description = <<-END
     One for each controller, by its name, such as controller-1. `secrets` are ARNs of secrets that it alone may read: tls/controller.pem, tls/controller.key and tls/roots.pem, as files of a JSON
-    object. Raising `generation` has its machine replaced; raise one at a time.
+    object. Raising `generation` replaces its machine; raise one at a time.
   END
   validation {
     condition     = length(var.slots) >= 2 && length(distinct([for slot in values(var.slots) : slot.zone])) >= 2
-    error_message = "Two controllers at least, in two zones: one leads, and another follows when it dies."
+    error_message = "At least two controllers, in two zones: when the leader dies, another one takes over."
   }
   validation {
     condition     = alltrue([for name, slot in var.slots : can(regex("^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", name)) && length(slot.secrets) > 0])
@@ -47,7 +47,7 @@ variable "shared_secrets" {
 
 variable "secrets_kms_key_arn" {
   type        = string
-  description = "The key that the secrets are encrypted with, where that is one of the account's own."
+  description = "The key that encrypts the secrets, if the account has its own."
   default     = null
 }
 
@@ -56,13 +56,13 @@ variable "machine_image" {
   description = "Id of the machine image. It needs what modules/machine/README.md lists."
   validation {
     condition     = can(regex("^ami-[0-9a-f]{8,17}$", var.machine_image))
-    error_message = "An image is called ami- and its number."
+    error_message = "An image's id is ami- and a number."
   }
 }
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. No request goes through a controller: a small one will do."
+  description = "Machine type of the image's architecture. No request goes through a controller, so a small one is enough."
 }
 
 variable "package" {
@@ -70,7 +70,7 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
   validation {
     condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
     error_message = "A SHA-256 is 64 hexadecimal digits."
@@ -95,48 +95,48 @@ variable "zone" {
 
 variable "regions_file" {
   type        = string
-  description = "The table of regions, a file where Terraform runs; the same that the regions' policies name."
+  description = "The table of regions, a file on the machine that runs Terraform; the same that the regions' policies name."
 }
 
 variable "aws_regions" {
   type        = map(string)
-  description = "The AWS region that is nearest to one of the mesh's, for each that has another name, such as all of those of other clouds: Route53 tells latency by AWS's regions alone."
+  description = "The nearest AWS region, for each region of the mesh with another name, such as those of other clouds: Route53 knows latency by AWS's regions only."
   default     = {}
   validation {
     condition     = alltrue([for each in values(var.aws_regions) : can(regex("^[a-z]{2,3}(-[a-z]+)+-[0-9]$", each))])
-    error_message = "AWS's regions are called as eu-central-1 is."
+    error_message = "AWS's regions have names such as eu-central-1."
   }
 }
 
 variable "closed_jurisdictions" {
   type        = map(list(string))
-  description = "Jurisdictions whose clients are told of gateways there and of no others, with the places they are in: countries (DE), parts of them (US-CA), continents (continent:EU)."
+  description = "Jurisdictions whose clients are led only to gateways there, with their places: countries (DE), parts of them (US-CA), continents (continent:EU)."
   default     = {}
 }
 
 variable "health_checks" {
   type        = string
-  description = "Route53 asks each address for its health, besides the controllers: none, tcp or https. Each check costs money every month."
+  description = "Route53's own health check of each address, besides the controllers': none, tcp or https. Each check costs money every month."
   default     = "https"
   validation {
     condition     = contains(["none", "tcp", "https"], var.health_checks)
-    error_message = "none, tcp or https."
+    error_message = "The value is none, tcp or https."
   }
 }
 
 variable "probe_ca" {
   type        = bool
-  description = "Do gateways' certificates for clients come from an authority of your own, tls/gateways-ca.pem of a secret? Else the machine's own list of authorities has to know it."
+  description = "Do gateways' certificates for clients come from an authority of your own, tls/gateways-ca.pem of a secret? Otherwise the machine's own list of authorities has to contain it."
   default     = false
 }
 
 variable "recovery" {
   type        = string
-  description = "What controllers may do with the machine of a gateway that is down: none, replace (its group does) or reboot. Only machines that carry the tag nightside:gateway."
+  description = "The controllers' action on the machine of a gateway that is down: none, replace (by its group) or reboot. It applies only to machines with the tag nightside:gateway."
   default     = "replace"
   validation {
     condition     = contains(["none", "replace", "reboot"], var.recovery)
-    error_message = "none, replace or reboot."
+    error_message = "The value is none, replace or reboot."
   }
 }
 
@@ -146,23 +146,23 @@ variable "gateways" {
     jurisdiction = string
     address      = string
   }))
-  description = "All gateways of the mesh: `peers` of all regions' outputs. They alone may attach."
+  description = "All gateways of the mesh: `peers` of all regions' outputs. Only these may attach."
   default     = {}
   validation {
     condition     = alltrue([for each in values(var.gateways) : can(regex("^[0-9.]+:[0-9]+$", each.address))])
-    error_message = "A gateway's address is IPv4:PORT: the firewall lets it in by that."
+    error_message = "A gateway's address is IPv4:PORT: the firewall needs it."
   }
 }
 
 variable "settings" {
   type        = any
-  description = "Further sections of the controllers' file, such as `decisions`; what stands here wins."
+  description = "Further sections of the controllers' file, such as `decisions`; they override the module's."
   default     = {}
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each controller's disk, which holds the record of orders."
+  description = "Size of each controller's disk, which holds the record of orders."
   default     = 8
 }
 
@@ -186,6 +186,6 @@ variable "log_days" {
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

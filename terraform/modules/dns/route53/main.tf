@@ -1,5 +1,5 @@
-# The hosted zone of the mesh's one name. What is in it belongs to the controller: no record of it is ever declared here, so
-# that Terraform and the controller have nothing to quarrel about.
+# The hosted zone of the mesh's one name. Its records belong to the controller: none is declared here, so Terraform and
+# the controller never change the same record.
 
 resource "aws_route53_zone" "this" {
   count         = var.existing_zone_id == null ? 1 : 0

@@ -4,6 +4,6 @@ output "zone_id" {
 }
 
 output "name_servers" {
-  description = "What the zone above has to name as NS of the one name; empty where the zone was there already."
+  description = "Name servers for the NS record in the parent zone; empty for an existing zone."
   value       = var.existing_zone_id == null ? aws_route53_zone.this[0].name_servers : []
 }

@@ -9,28 +9,28 @@ variable "name" {
 
 variable "existing_zone_id" {
   type        = string
-  description = "A hosted zone that is there already, of the name itself or of one above it; null: one is made for the name."
+  description = "An existing hosted zone, of the name itself or of a parent; null: a new one is made for the name."
   default     = null
 }
 
 variable "parent_zone_id" {
   type        = string
-  description = "The hosted zone above, where that is in this account: the new one is delegated from there. null: delegate it by hand, by the output `name_servers`."
+  description = "The parent zone, if it is in this account: the new zone is delegated from there. null: delegate it by hand, by the output `name_servers`."
   default     = null
   validation {
     condition     = var.parent_zone_id == null || var.existing_zone_id == null
-    error_message = "A zone that is there already is not delegated anew."
+    error_message = "An existing zone is not delegated anew."
   }
 }
 
 variable "force_destroy" {
   type        = bool
-  description = "Destroy the zone also with records in it. The controller's are no part of Terraform's state, so that without this a zone in use cannot be destroyed by mistake."
+  description = "Destroy the zone even with records in it. The controller's records are not in Terraform's state, so without this a zone in use cannot be destroyed by mistake."
   default     = false
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

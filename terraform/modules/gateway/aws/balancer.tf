@@ -1,4 +1,4 @@
-# For clients alone: peers and controllers reach each slot by its own address. It hands on bytes as they come.
+# For clients alone: peers and controllers reach each slot by its own address. It passes bytes on as they come.
 
 resource "aws_eip" "clients" {
   for_each = { for slot in values(local.slots) : slot.zone => slot.subnet_id... }
@@ -31,7 +31,7 @@ resource "aws_lb_target_group" "clients" {
   protocol               = var.client_tls.kind == "acm" ? "TLS" : "TCP"
   port                   = 8443
   preserve_client_ip     = true
-  deregistration_delay   = 660 # streams that run go on for as long as a drain
+  deregistration_delay   = 660 # running streams continue for as long as a drain
   connection_termination = false
   tags                   = merge(local.tags, { Name = "${local.prefix}-clients" })
 
@@ -46,7 +46,7 @@ resource "aws_lb_target_group" "clients" {
     unhealthy_threshold = 2
   }
 
-  # one that drains is not ready: its streams are left alone all the same
+  # a draining gateway is not ready: its streams are left alone all the same
   target_health_state {
     enable_unhealthy_connection_termination = false
     unhealthy_draining_interval             = 660

@@ -1,5 +1,5 @@
-# Logs and metrics into CloudWatch, by the agent of the machine image. Metrics are scraped on loopback, where nobody else
-# can ask for them.
+# Logs and metrics into CloudWatch, by the agent of the machine image. Metrics are scraped on loopback, which only the
+# machine's own programs reach.
 
 resource "aws_cloudwatch_log_group" "this" {
   for_each          = var.collector ? toset(["log", "metrics"]) : toset([])

@@ -1,5 +1,5 @@
-# Who may connect: clients to the balancer, the balancer and controllers to the clients' port, peers to theirs. And whereto:
-# engines, peers, controllers, and AWS over HTTPS.
+# Permitted sources: clients to the balancer, the balancer and controllers to the clients' port, peers to theirs.
+# Permitted targets: engines, peers, controllers, and AWS over HTTPS.
 
 resource "aws_security_group" "balancer" {
   name_prefix = "${local.prefix}-balancer-"
@@ -80,7 +80,7 @@ resource "aws_vpc_security_group_ingress_rule" "siblings" {
   for_each          = local.slots
   security_group_id = aws_security_group.gateways.id
   description       = "Gateway ${each.key} of this region"
-  cidr_ipv4         = "${local.addresses[each.key]}/32" # they know each other by their own addresses
+  cidr_ipv4         = "${local.addresses[each.key]}/32" # siblings use each other's own addresses
   ip_protocol       = "tcp"
   from_port         = 7070
   to_port           = 7070

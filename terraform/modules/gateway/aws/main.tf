@@ -1,5 +1,5 @@
-# A region's gateways in AWS: one slot for each, with a name, an address, a disk and secrets of its own, whichever machine
-# happens to be in it.
+# A region's gateways in AWS: one slot for each, with a name, an address, a disk and secrets of its own, kept when the
+# machine in it is replaced.
 
 data "aws_caller_identity" "this" {}
 data "aws_partition" "this" {}
@@ -86,7 +86,7 @@ module "config" {
   tags = local.tags
 }
 
-# Where each is reached
+# Addresses
 
 resource "aws_network_interface" "slot" {
   for_each        = local.slots

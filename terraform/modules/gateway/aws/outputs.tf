@@ -10,7 +10,7 @@ output "peers" {
 }
 
 output "client_addresses" {
-  description = "Addresses of the balancer: what the mesh's one name tells clients. Without a controller, put them into the name yourself."
+  description = "Addresses of the balancer, which the mesh's one name resolves to. Without a controller, publish them yourself."
   value       = [for eip in aws_eip.clients : eip.public_ip]
 }
 
@@ -20,21 +20,21 @@ output "groups" {
 }
 
 output "region_files" {
-  description = "By gateway, its region file as it lies in object storage."
+  description = "By gateway, its region file in object storage."
   value       = module.region_file.files
 }
 
 output "scripts" {
-  description = "By gateway, what its machine runs at its first boot."
+  description = "By gateway, the script of its machine's first boot."
   value       = { for name, slot in module.slot : name => slot.script }
 }
 
 output "config_bucket" {
-  description = "The bucket that machines read configuration and packages from."
+  description = "The bucket from which machines read configuration and packages."
   value       = module.config.bucket
 }
 
 output "rights" {
-  description = "By gateway, what its machine may do, as an IAM policy."
+  description = "By gateway, its machine's permissions, as an IAM policy."
   value       = { for name, slot in module.slot : name => slot.policy }
 }

@@ -1,11 +1,11 @@
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it; AWS's own name, as a rule."
+  description = "The mesh's name of the region, as in its policy file and certificates; usually AWS's own name."
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "vpc_id" {
@@ -24,10 +24,10 @@ variable "slots" {
     existing_disk_id = optional(string)
   }))
   description = <<-END
-    One for each gateway, by a short name that is put behind the region's: slot `a` of us-east-1 is gateway us-east-1a.
+    One for each gateway, by a short name appended to the region's: slot `a` of us-east-1 is gateway us-east-1a.
     `secrets` are ARNs of secrets that this slot alone may read (certificates and keys; see the README).
-    `health_host` is a name that its certificate for clients holds and that leads to its own address; without one its address is used, which the certificate has to hold then.
-    Raising `generation` has its machine replaced: raise one slot's at a time.
+    `health_host` is a name in its certificate for clients that resolves to its own address; without one the certificate has to contain the address itself.
+    Raising `generation` replaces its machine: raise one slot's at a time.
     `existing_disk_id` is a volume in the zone to use in place of a new one, such as one made from a snapshot.
   END
   validation {
@@ -52,22 +52,22 @@ variable "shared_secrets" {
 
 variable "secrets_kms_key_arn" {
   type        = string
-  description = "The key that the secrets are encrypted with, where that is one of the account's own; null: AWS's."
+  description = "The key that encrypts the secrets, if the account has its own; null: AWS's."
   default     = null
 }
 
 variable "machine_image" {
   type        = string
-  description = "Id of the machine image. It needs what modules/machine/README.md lists; nothing here looks one up, since what it runs is yours to settle."
+  description = "Id of the machine image. It needs what modules/machine/README.md lists; nothing here looks one up: the choice of image is yours."
   validation {
     condition     = can(regex("^ami-[0-9a-f]{8,17}$", var.machine_image))
-    error_message = "An image is called ami- and its number."
+    error_message = "An image's id is ami- and a number."
   }
 }
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. A gateway uses one core; docs/how_to/operations.md has what that carries."
+  description = "Machine type of the image's architecture. A gateway uses one core; docs/how_to/operations.md states its capacity."
 }
 
 variable "package" {
@@ -75,7 +75,7 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
   validation {
     condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
     error_message = "A SHA-256 is 64 hexadecimal digits."
@@ -84,12 +84,12 @@ variable "package" {
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
+  description = "The region's residency policy, a file on the machine that runs Terraform. The table of regions that it names, `regions.yaml` beside it, is uploaded too."
 }
 
 variable "replicas" {
   type        = any
-  description = "By gateway (such as us-east-1a), its engines, as `replicas` of a region file has them."
+  description = "By gateway (such as us-east-1a), its engines, in the form of `replicas` of a region file."
   default     = {}
 }
 
@@ -115,7 +115,7 @@ variable "peers" {
   default     = {}
   validation {
     condition     = alltrue([for peer in values(var.peers) : can(regex("^[0-9.]+:[0-9]+$", peer.address))])
-    error_message = "A peer's address is IPv4:PORT: the firewall lets it in by that."
+    error_message = "A peer's address is IPv4:PORT: the firewall needs it."
   }
 }
 
@@ -125,25 +125,25 @@ variable "controllers" {
   default     = []
   validation {
     condition     = alltrue([for each in var.controllers : can(regex("^[0-9.]+:[0-9]+$", each))])
-    error_message = "A controller's address is IPv4:PORT: the firewall lets it in by that."
+    error_message = "A controller's address is IPv4:PORT: the firewall needs it."
   }
 }
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
   validation {
     condition     = var.latitude >= -90 && var.latitude <= 90
-    error_message = "From -90 to 90."
+    error_message = "A latitude is from -90 to 90."
   }
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
   validation {
     condition     = var.longitude >= -180 && var.longitude <= 180
-    error_message = "From -180 to 180."
+    error_message = "A longitude is from -180 to 180."
   }
 }
 
@@ -162,7 +162,7 @@ variable "engines" {
     cidrs = list(string)
     ports = optional(list(number), [8000])
   })
-  description = "Where engines are: gateways may connect there, and nowhere else but to peers, controllers and AWS."
+  description = "Networks of engines: gateways may connect only to these, to peers, to controllers and to AWS."
 }
 
 variable "client_tls" {
@@ -171,7 +171,7 @@ variable "client_tls" {
     certificate_arn = optional(string)
     policy          = optional(string, "ELBSecurityPolicy-TLS13-1-2-2021-06")
   })
-  description = "Who ends clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, and the balancer sees bytes. `acm`: the balancer, by a certificate of ACM, which renews it; from there on it is TLS again, by tls/clients.pem, of which the balancer looks at nothing."
+  description = "Component that terminates clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets; the balancer passes bytes on. `acm`: the balancer, by a certificate that ACM renews; it connects to the gateway by TLS again, with tls/clients.pem, which it does not verify."
   default     = { kind = "files" }
   validation {
     condition     = contains(["files", "acm"], var.client_tls.kind) && (var.client_tls.kind == "acm") == (var.client_tls.certificate_arn != null)
@@ -181,21 +181,21 @@ variable "client_tls" {
 
 variable "client_idle_timeout_s" {
   type        = number
-  description = "How long the balancer keeps a connection on which nothing moves. A model may think for minutes before its first token: keep it above `limits.first_token_deadline`. With `acm` AWS fixes it at 350."
+  description = "How long the balancer keeps an idle connection. A model may think for minutes before its first token: keep it above `limits.first_token_deadline`. With `acm` AWS fixes it at 350."
   default     = 900
   validation {
     condition     = var.client_idle_timeout_s >= 60 && var.client_idle_timeout_s <= 6000
-    error_message = "AWS takes 60 to 6000."
+    error_message = "AWS accepts 60 to 6000."
   }
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each slot's disk: the last snapshot, usage, and audit records where there are any."
+  description = "Size of each slot's disk, which holds the last snapshot, usage and, if enabled, audit records."
   default     = 20
   validation {
     condition     = var.disk_gib >= 1 && floor(var.disk_gib) == var.disk_gib
-    error_message = "Whole GiB."
+    error_message = "The size is a whole number of GiB."
   }
 }
 
@@ -219,12 +219,12 @@ variable "collector" {
 
 variable "deletion_protection" {
   type        = bool
-  description = "Of the balancer, whose addresses clients and name servers know."
+  description = "Deletion protection of the balancer, whose addresses clients and name servers know."
   default     = true
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

@@ -1,4 +1,4 @@
-# For clients alone: peers and controllers reach each slot by its own address. It hands on packets as they come.
+# For clients alone: peers and controllers reach each slot by its own address. It passes packets on as they come.
 
 resource "azurerm_public_ip" "clients" {
   name                = "${local.prefix}-clients"
@@ -35,7 +35,7 @@ resource "azurerm_network_interface_backend_address_pool_association" "slot" {
   backend_address_pool_id = azurerm_lb_backend_address_pool.gateways.id
 }
 
-# Connections that a gateway has go on while it is not ready: a drain cuts none.
+# A gateway's existing connections continue while it is not ready: a drain cuts none.
 resource "azurerm_lb_probe" "ready" {
   name                = "ready"
   loadbalancer_id     = azurerm_lb.clients.id
@@ -56,6 +56,6 @@ resource "azurerm_lb_rule" "clients" {
   backend_address_pool_ids       = [azurerm_lb_backend_address_pool.gateways.id]
   probe_id                       = azurerm_lb_probe.ready.id
   idle_timeout_in_minutes        = var.client_idle_timeout_min
-  tcp_reset_enabled              = true # who is cut off for being idle is told
+  tcp_reset_enabled              = true # the peer of an idle connection that is cut gets a reset
   disable_outbound_snat          = true
 }

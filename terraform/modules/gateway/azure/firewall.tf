@@ -1,5 +1,5 @@
-# Who may connect: clients, the balancer's probes and controllers to the clients' port, peers to theirs. And whereto: engines,
-# peers, controllers, and Azure's own services over HTTPS.
+# Permitted sources: clients, the balancer's probes and controllers to the clients' port, peers to theirs. Permitted
+# targets: engines, peers, controllers, and Azure's own services over HTTPS.
 
 resource "azurerm_network_security_group" "gateways" {
   name                = "${local.prefix}-gateways"
@@ -20,7 +20,7 @@ locals {
       to-storage    = { priority = 150, direction = "Outbound", others = ["Storage"], ports = ["443"] }
       to-vaults     = { priority = 160, direction = "Outbound", others = ["AzureKeyVault"], ports = ["443"] }
       to-monitoring = { priority = 170, direction = "Outbound", others = ["AzureMonitor"], ports = ["443"] }
-      to-management = { priority = 175, direction = "Outbound", others = ["AzureResourceManager"], ports = ["443"] } # the monitor's agent asks it
+      to-management = { priority = 175, direction = "Outbound", others = ["AzureResourceManager"], ports = ["443"] } # the monitor's agent calls it
     },
     length(var.peers) == 0 ? {} : {
       peers    = { priority = 120, direction = "Inbound", others = [for ip in local.peer_ips : "${ip}/32"], ports = ["7070"] }
@@ -45,7 +45,7 @@ resource "azurerm_network_security_rule" "allowed" {
   source_port_range           = "*"
   destination_port_ranges     = each.value.ports
 
-  # a name of Azure's for a service stands alone, networks stand in a list
+  # Azure's name for a service is a single value, networks are a list
   source_address_prefix        = each.value.direction == "Outbound" ? "*" : can(cidrhost(each.value.others[0], 0)) ? null : each.value.others[0]
   source_address_prefixes      = each.value.direction == "Inbound" && can(cidrhost(each.value.others[0], 0)) ? each.value.others : null
   destination_address_prefix   = each.value.direction == "Inbound" ? "*" : can(cidrhost(each.value.others[0], 0)) ? null : each.value.others[0]

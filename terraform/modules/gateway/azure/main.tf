@@ -1,5 +1,5 @@
-# A region's gateways in Azure: one slot for each, with a name, an address, a disk and secrets of its own, and a machine that
-# comes and goes.
+# A region's gateways in Azure: one slot for each, with a name, an address, a disk and secrets of its own, and a machine
+# that comes and goes.
 
 locals {
   slots  = { for name, slot in var.slots : "${var.region}${name}" => slot }
@@ -54,7 +54,7 @@ module "machine" {
   extra_files  = var.log_workspace_id == null ? {} : local.collector_files
 }
 
-# What stays
+# Resources that outlive the machine
 
 resource "azurerm_public_ip" "slot" {
   for_each            = local.slots
@@ -145,7 +145,7 @@ resource "azurerm_linux_virtual_machine" "slot" {
     identity_ids = [azurerm_user_assigned_identity.slot[each.key].id]
   }
 
-  # longer than a unit takes to stop, and the longest that Azure takes
+  # longer than a unit takes to stop, and the longest that Azure permits
   termination_notification {
     enabled = true
     timeout = "PT15M"
@@ -156,7 +156,7 @@ resource "azurerm_linux_virtual_machine" "slot" {
     replace_triggered_by = [terraform_data.generation[each.key]]
   }
 
-  # all that the machine needs as it boots
+  # everything that the machine needs at boot
   depends_on = [
     azurerm_network_interface_security_group_association.slot,
     azurerm_role_assignment.objects,

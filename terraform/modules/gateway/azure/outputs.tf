@@ -10,7 +10,7 @@ output "peers" {
 }
 
 output "client_addresses" {
-  description = "Addresses of the balancer: what the mesh's one name tells clients. Without a controller, put them into the name yourself."
+  description = "Addresses of the balancer, which the mesh's one name resolves to. Without a controller, publish them yourself."
   value       = [azurerm_public_ip.clients.ip_address]
 }
 
@@ -20,11 +20,11 @@ output "machines" {
 }
 
 output "config_container" {
-  description = "The container that machines read configuration and packages from."
+  description = "The container from which machines read configuration and packages."
   value       = azurerm_storage_container.config.id
 }
 
 output "region_files" {
-  description = "By gateway, its region file as it lies in object storage."
+  description = "By gateway, its region file in object storage."
   value       = module.region_file.files
 }

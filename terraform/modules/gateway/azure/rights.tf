@@ -1,4 +1,4 @@
-# What the machine of a slot may do: read the region's objects, and its own secrets.
+# Permissions of a slot's machine: read the region's objects, and its own secrets.
 
 resource "azurerm_user_assigned_identity" "slot" {
   for_each            = local.slots

@@ -38,7 +38,7 @@ resource "azurerm_storage_blob" "package" {
   lifecycle {
     precondition {
       condition     = filesha256(var.package.file) == var.package.sha256
-      error_message = "The file ${var.package.file} is not the package that is pinned."
+      error_message = "The SHA-256 of ${var.package.file} is not the pinned one."
     }
   }
 }

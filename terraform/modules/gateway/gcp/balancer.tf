@@ -1,5 +1,5 @@
-# For clients alone: peers and controllers reach each slot by its own address. With `files` packets are handed on as they
-# are; with `managed` Google's proxy ends TLS, and begins it anew.
+# For clients alone: peers and controllers reach each slot by its own address. With `files` packets are passed on as
+# they are; with `managed` Google's proxy terminates TLS and starts it anew.
 
 resource "google_compute_address" "clients" {
   count  = var.client_tls.kind == "files" ? 1 : 0
@@ -30,7 +30,7 @@ resource "google_compute_region_backend_service" "clients" {
   protocol                        = "TCP"
   load_balancing_scheme           = "EXTERNAL"
   health_checks                   = [google_compute_region_health_check.ready[0].id]
-  connection_draining_timeout_sec = 660 # streams that run go on for as long as a drain
+  connection_draining_timeout_sec = 660 # running streams continue for as long as a drain
 
   dynamic "backend" {
     for_each = local.slots
@@ -40,7 +40,7 @@ resource "google_compute_region_backend_service" "clients" {
     }
   }
 
-  # a gateway that drains is not ready: its streams are left alone all the same
+  # a draining gateway is not ready: its streams are left alone all the same
   connection_tracking_policy {
     tracking_mode                                = "PER_CONNECTION"
     connection_persistence_on_unhealthy_backends = "ALWAYS_PERSIST"
@@ -69,7 +69,7 @@ resource "google_compute_global_address" "clients" {
 
 resource "google_compute_managed_ssl_certificate" "clients" {
   count = var.client_tls.kind == "managed" ? 1 : 0
-  name  = "${local.prefix}-${substr(sha256(join(" ", var.client_tls.domains)), 0, 8)}" # other domains want another one
+  name  = "${local.prefix}-${substr(sha256(join(" ", var.client_tls.domains)), 0, 8)}" # other domains need another certificate
 
   managed {
     domains = var.client_tls.domains

@@ -1,5 +1,5 @@
 # Logs and metrics into Cloud Logging and Cloud Monitoring, by the Ops Agent of the machine image. Metrics are scraped on
-# loopback, where nobody else can ask for them.
+# loopback, which only the machine's own programs reach.
 
 locals {
   collector_file = yamlencode({

@@ -1,5 +1,5 @@
-# Who may connect: clients, Google's health checks and controllers to the clients' port, peers to theirs. And whereto:
-# engines, peers, controllers, and Google's own services over HTTPS.
+# Permitted sources: clients, Google's health checks and controllers to the clients' port, peers to theirs. Permitted
+# targets: engines, peers, controllers, and Google's own services over HTTPS.
 
 resource "google_compute_firewall" "clients" {
   name          = "${local.prefix}-clients"
@@ -59,7 +59,7 @@ resource "google_compute_firewall" "out" {
 resource "google_compute_firewall" "nothing_else_out" {
   name               = "${local.prefix}-nothing-else-out"
   network            = var.network
-  description        = "Whatever is not let out by name stays in"
+  description        = "Denies egress that no other rule allows"
   direction          = "EGRESS"
   priority           = 65000
   destination_ranges = ["0.0.0.0/0"]

@@ -1,11 +1,12 @@
-# A region's gateways in Google Cloud: one slot for each, with a name, addresses, a disk and secrets of its own, whichever
-# machine happens to be in it. A slot is a stateful managed group of one: what dies is made anew with all of that.
+# A region's gateways in Google Cloud: one slot for each, with a name, addresses, a disk and secrets of its own, kept
+# when the machine in it is replaced. A slot is a stateful managed group of one: a dead machine is recreated with all of
+# them.
 
 locals {
   slots   = { for name, slot in var.slots : "${var.region}${name}" => slot }
   prefix  = "nightside-${var.region}"
   labels  = merge(var.labels, { nightside-region = replace(var.region, ".", "-") })
-  port    = 443 # the balancer leaves ports as they are, and the unit may bind it
+  port    = 443 # the balancer does not map ports, and the unit may bind it
   clients = var.client_tls.kind == "files" ? google_compute_address.clients[0].address : google_compute_global_address.clients[0].address
 
   controller_ips = distinct([for each in var.controllers : split(":", each)[0]])
@@ -56,7 +57,7 @@ module "machine" {
   extra_files  = var.collector ? { "/etc/google-cloud-ops-agent/config.yaml" = local.collector_file } : {}
 }
 
-# What stays
+# Resources that outlive the machine
 
 resource "google_compute_address" "slot" {
   for_each = local.slots
@@ -98,7 +99,7 @@ resource "google_service_account" "slot" {
   lifecycle {
     precondition {
       condition     = length("ns-${each.key}") <= 30
-      error_message = "Google's accounts have names of up to 30 letters: ${each.key} is too long by some."
+      error_message = "Google's accounts have names of up to 30 letters: ${each.key} makes a longer one."
     }
   }
 }
@@ -145,7 +146,7 @@ resource "google_compute_instance_template" "slot" {
 
   service_account {
     email  = google_service_account.slot[each.key].email
-    scopes = ["cloud-platform"] # what it may do its roles say
+    scopes = ["cloud-platform"] # its roles limit its permissions
   }
 
   shielded_instance_config {
@@ -176,7 +177,7 @@ resource "google_compute_instance_group_manager" "slot" {
     port = local.port
   }
 
-  # addresses and disk are free only once the machine before has ended
+  # addresses and disk are free only once the previous machine has ended
   update_policy {
     type                  = "PROACTIVE"
     minimal_action        = "REPLACE"
@@ -228,7 +229,7 @@ resource "google_compute_per_instance_config" "slot" {
   }
 }
 
-# Alive, and nothing more: a gateway that drains is not ready, and is left alone.
+# Liveness only: a draining gateway is not ready, and is left alone.
 resource "google_compute_health_check" "alive" {
   name                = "${local.prefix}-alive"
   check_interval_sec  = 10

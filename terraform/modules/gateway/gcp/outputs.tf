@@ -10,7 +10,7 @@ output "peers" {
 }
 
 output "client_addresses" {
-  description = "Addresses of the balancer: what the mesh's one name tells clients. Without a controller, put them into the name yourself."
+  description = "Addresses of the balancer, which the mesh's one name resolves to. Without a controller, publish them yourself."
   value       = [local.clients]
 }
 
@@ -20,11 +20,11 @@ output "groups" {
 }
 
 output "config_bucket" {
-  description = "The bucket that machines read configuration and packages from."
+  description = "The bucket from which machines read configuration and packages."
   value       = google_storage_bucket.config.name
 }
 
 output "region_files" {
-  description = "By gateway, its region file as it lies in object storage."
+  description = "By gateway, its region file in object storage."
   value       = module.region_file.files
 }

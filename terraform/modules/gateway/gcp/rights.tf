@@ -1,4 +1,4 @@
-# What the machine of a slot may do: read its own objects and secrets, write logs and metrics.
+# Permissions of a slot's machine: read its own objects and secrets, write logs and metrics.
 
 resource "google_storage_bucket_iam_member" "slot" {
   for_each = local.slots

@@ -5,7 +5,7 @@ resource "google_storage_bucket" "config" {
   location                    = var.gcp_region
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
-  force_destroy               = true # all that is in it Terraform has put there
+  force_destroy               = true # Terraform has put all its contents there
   labels                      = local.labels
 
   versioning {
@@ -38,7 +38,7 @@ resource "google_storage_bucket_object" "package" {
   lifecycle {
     precondition {
       condition     = filesha256(var.package.file) == var.package.sha256
-      error_message = "The file ${var.package.file} is not the package that is pinned."
+      error_message = "The SHA-256 of ${var.package.file} is not the pinned one."
     }
   }
 }

@@ -1,11 +1,11 @@
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it; Google's own name, as a rule."
+  description = "The mesh's name of the region, as in its policy file and certificates; usually Google's own name."
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "project" {
@@ -36,10 +36,10 @@ variable "slots" {
     generation  = optional(number, 1)
   }))
   description = <<-END
-    One for each gateway, by a short name that is put behind the region's: slot `a` of europe-west1 is gateway europe-west1a.
+    One for each gateway, by a short name appended to the region's: slot `a` of europe-west1 is gateway europe-west1a.
     `secrets` are secrets that this slot alone may read (projects/PROJECT/secrets/NAME; see the README).
-    `health_host` is a name that its certificate for clients holds and that leads to its own address; without one its address is used, which the certificate has to hold then.
-    Raising `generation` has its machine replaced: drain it before, and raise one slot's at a time (see the README).
+    `health_host` is a name in its certificate for clients that resolves to its own address; without one the certificate has to contain the address itself.
+    Raising `generation` replaces its machine: drain it before, and raise one slot's at a time (see the README).
   END
   validation {
     condition     = length(var.slots) > 0 && alltrue([for name, _ in var.slots : can(regex("^[a-z0-9]{1,8}$", name))])
@@ -47,7 +47,7 @@ variable "slots" {
   }
   validation {
     condition     = alltrue([for slot in values(var.slots) : length(slot.secrets) > 0 && alltrue([for each in slot.secrets : can(regex("^projects/[^/]+/secrets/[^/]+$", each))])])
-    error_message = "Each slot has secrets of its own, called projects/PROJECT/secrets/NAME."
+    error_message = "Each slot has secrets of its own, named projects/PROJECT/secrets/NAME."
   }
   validation {
     condition     = max([for slot in values(var.slots) : slot.generation]...) - min([for slot in values(var.slots) : slot.generation]...) <= 1
@@ -61,22 +61,22 @@ variable "shared_secrets" {
   default     = []
   validation {
     condition     = alltrue([for each in var.shared_secrets : can(regex("^projects/[^/]+/secrets/[^/]+$", each))])
-    error_message = "Secrets are called projects/PROJECT/secrets/NAME."
+    error_message = "A secret's name is projects/PROJECT/secrets/NAME."
   }
 }
 
 variable "machine_image" {
   type        = string
-  description = "The machine image by its own name and never by its family: projects/PROJECT/global/images/NAME. It needs what modules/machine/README.md lists; nothing here looks one up."
+  description = "The machine image by its own name, never by its family: projects/PROJECT/global/images/NAME. It needs what modules/machine/README.md lists; nothing here looks one up."
   validation {
     condition     = can(regex("^projects/[^/]+/global/images/[^/]+$", var.machine_image)) && !strcontains(var.machine_image, "/family/")
-    error_message = "An image is called projects/PROJECT/global/images/NAME."
+    error_message = "An image's name is projects/PROJECT/global/images/NAME."
   }
 }
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. A gateway uses one core."
+  description = "Machine type of the image's architecture. A gateway uses one core."
 }
 
 variable "package" {
@@ -84,7 +84,7 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
   validation {
     condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
     error_message = "A SHA-256 is 64 hexadecimal digits."
@@ -93,12 +93,12 @@ variable "package" {
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
+  description = "The region's residency policy, a file on the machine that runs Terraform. The table of regions that it names, `regions.yaml` beside it, is uploaded too."
 }
 
 variable "replicas" {
   type        = any
-  description = "By gateway (such as us-east-1a), its engines, as `replicas` of a region file has them."
+  description = "By gateway (such as us-east-1a), its engines, in the form of `replicas` of a region file."
   default     = {}
 }
 
@@ -124,7 +124,7 @@ variable "peers" {
   default     = {}
   validation {
     condition     = alltrue([for peer in values(var.peers) : can(regex("^[0-9.]+:[0-9]+$", peer.address))])
-    error_message = "A peer's address is IPv4:PORT: the firewall lets it in by that."
+    error_message = "A peer's address is IPv4:PORT: the firewall needs it."
   }
 }
 
@@ -134,25 +134,25 @@ variable "controllers" {
   default     = []
   validation {
     condition     = alltrue([for each in var.controllers : can(regex("^[0-9.]+:[0-9]+$", each))])
-    error_message = "A controller's address is IPv4:PORT: the firewall lets it in by that."
+    error_message = "A controller's address is IPv4:PORT: the firewall needs it."
   }
 }
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
   validation {
     condition     = var.latitude >= -90 && var.latitude <= 90
-    error_message = "From -90 to 90."
+    error_message = "A latitude is from -90 to 90."
   }
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
   validation {
     condition     = var.longitude >= -180 && var.longitude <= 180
-    error_message = "From -180 to 180."
+    error_message = "A longitude is from -180 to 180."
   }
 }
 
@@ -171,16 +171,16 @@ variable "engines" {
     cidrs = list(string)
     ports = optional(list(number), [8000])
   })
-  description = "Where engines are: gateways may connect there, and nowhere else but to peers, controllers and Google."
+  description = "Networks of engines: gateways may connect only to these, to peers, to controllers and to Google."
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each slot's disk: the last snapshot, usage, and audit records where there are any."
+  description = "Size of each slot's disk, which holds the last snapshot, usage and, if enabled, audit records."
   default     = 20
   validation {
     condition     = var.disk_gib >= 1 && floor(var.disk_gib) == var.disk_gib
-    error_message = "Whole GiB."
+    error_message = "The size is a whole number of GiB."
   }
 }
 
@@ -189,7 +189,7 @@ variable "client_tls" {
     kind    = string
     domains = optional(list(string), [])
   })
-  description = "Who ends clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, behind a balancer that hands on packets. `managed`: Google's global proxy, by a certificate for `domains` that Google renews; from there on it is TLS again."
+  description = "Component that terminates clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, behind a balancer that passes packets on. `managed`: Google's global proxy, by a certificate for `domains` that Google renews; it connects to the gateway by TLS again."
   default     = { kind = "files" }
   validation {
     condition     = contains(["files", "managed"], var.client_tls.kind) && (var.client_tls.kind == "managed") == (length(var.client_tls.domains) > 0)
@@ -199,17 +199,17 @@ variable "client_tls" {
 
 variable "client_idle_timeout_s" {
   type        = number
-  description = "With `managed`, how long the proxy keeps a connection on which nothing moves. A model may think for minutes before its first token."
+  description = "With `managed`, how long the proxy keeps an idle connection. A model may think for minutes before its first token."
   default     = 900
   validation {
     condition     = var.client_idle_timeout_s >= 60
-    error_message = "At least a minute: models think."
+    error_message = "The value is at least a minute, because models may think before their first token."
   }
 }
 
 variable "health_check_cidrs" {
   type        = list(string)
-  description = "Where Google asks for health from, and where its proxies connect from, as its page on firewall rules for load balancing lists them."
+  description = "Source networks of Google's health checks and proxies, as its page on firewall rules for load balancing lists them."
   default     = ["35.191.0.0/16", "130.211.0.0/22", "209.85.152.0/22", "209.85.204.0/22"]
 }
 
@@ -227,6 +227,6 @@ variable "collector" {
 
 variable "labels" {
   type        = map(string)
-  description = "On everything that takes labels."
+  description = "Labels of all resources that have labels."
   default     = {}
 }

@@ -1,5 +1,5 @@
-# The least that gateways need: a network with a public subnet in each zone and a way out. Who has a network already leaves
-# this module out.
+# The minimal network for gateways: a network with a public subnet in each zone and a way out. Teams with a network of
+# their own leave this module out.
 
 resource "aws_vpc" "this" {
   cidr_block           = var.cidr
@@ -8,7 +8,7 @@ resource "aws_vpc" "this" {
   tags                 = merge(var.tags, { Name = var.name })
 }
 
-# Nobody uses the default group: it lets nothing through.
+# The default group is unused: it permits no traffic.
 resource "aws_default_security_group" "this" {
   vpc_id = aws_vpc.this.id
   tags   = merge(var.tags, { Name = "${var.name}-unused" })
@@ -45,7 +45,7 @@ resource "aws_route_table_association" "this" {
   route_table_id = aws_route_table.this.id
 }
 
-# Objects of S3 stay inside: no money for traffic, and no need of the way out.
+# Traffic to S3 stays inside the network: it costs nothing and needs no internet gateway.
 resource "aws_vpc_endpoint" "s3" {
   vpc_id            = aws_vpc.this.id
   service_name      = "com.amazonaws.${data.aws_region.this.region}.s3"

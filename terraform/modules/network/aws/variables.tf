@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "Begins the names of what is made."
+  description = "Prefix of the resources' names."
 }
 
 variable "cidr" {
@@ -14,7 +14,7 @@ variable "cidr" {
 
 variable "zones" {
   type        = list(string)
-  description = "Availability zones: one public subnet each. Gateways in two or more outlive the loss of one."
+  description = "Availability zones: one public subnet each. Gateways in two or more zones survive the loss of one."
   validation {
     condition     = length(var.zones) >= 2 && length(distinct(var.zones)) == length(var.zones)
     error_message = "At least two zones, each once."
@@ -35,6 +35,6 @@ variable "flow_log_group" {
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

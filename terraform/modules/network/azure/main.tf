@@ -1,4 +1,4 @@
-# The least that gateways need: a network with one subnet. Who has a network already leaves this module out.
+# The minimal network for gateways: a network with one subnet. Teams with a network of their own leave this module out.
 
 resource "azurerm_virtual_network" "this" {
   name                = var.name

@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "Of the network and its subnet."
+  description = "Name of the network and its subnet."
 }
 
 variable "location" {
@@ -10,12 +10,12 @@ variable "location" {
 
 variable "resource_group" {
   type        = string
-  description = "Where it is made."
+  description = "The resource group of the network."
 }
 
 variable "cidr" {
   type        = string
-  description = "The network's addresses; its one subnet has them all."
+  description = "The network's addresses; its one subnet has all of them."
   validation {
     condition     = can(cidrhost(var.cidr, 0))
     error_message = "An IPv4 network such as 10.23.0.0/20."
@@ -24,6 +24,6 @@ variable "cidr" {
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

@@ -1,5 +1,5 @@
-# The least that gateways need: a network with one subnet, which spans all zones of its region. Who has a network already leaves
-# this module out.
+# The minimal network for gateways: a network with one subnet, which spans all zones of its region. Teams with a network
+# of their own leave this module out.
 
 resource "google_compute_network" "this" {
   name                    = var.name

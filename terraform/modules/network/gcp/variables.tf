@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "Of the network and its subnet."
+  description = "Name of the network and its subnet."
 }
 
 variable "gcp_region" {

@@ -1,5 +1,5 @@
-# One slot: a name, an interface, a disk and rights that stay, and a machine that comes and goes. It is an auto scaling group
-# of one: what dies is replaced, and nothing else is ever scaled.
+# One slot: a name, an interface, a disk and rights that stay, and a replaceable machine. It is an auto scaling group of
+# one: a dead machine is replaced, and nothing is scaled.
 
 locals {
   drain_s = 690 # longer than a unit takes to stop, which is longer than a drain
@@ -71,7 +71,7 @@ resource "aws_launch_template" "this" {
   }
 
   tag_specifications {
-    resource_type = "volume" # the system's: the slot's own disk is attached later
+    resource_type = "volume" # the system's disk; the slot's own disk is attached later
     tags          = merge(var.tags, { Name = "${local.group}-system" })
   }
 
@@ -84,17 +84,17 @@ resource "aws_autoscaling_group" "this" {
   min_size                  = 1
   max_size                  = 1
   desired_capacity          = 1
-  health_check_type         = "EC2" # who is not ready drains or is cut off: whether a gateway is dead the controller says
+  health_check_type         = "EC2" # readiness is no sign of death: a gateway may drain or be cut off; the controller decides
   health_check_grace_period = 300
   target_group_arns         = var.target_group_arns
   wait_for_capacity_timeout = "15m"
 
   launch_template {
     id      = aws_launch_template.this.id
-    version = "$Latest" # a new version replaces nobody: the generation does
+    version = "$Latest" # a new version replaces no machine: the generation does
   }
 
-  # the interface and the disk are free only once the one before has ended
+  # the interface and the disk are free only once the previous machine has ended
   instance_maintenance_policy {
     min_healthy_percentage = 0
     max_healthy_percentage = 100

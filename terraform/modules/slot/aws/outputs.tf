@@ -4,11 +4,11 @@ output "group" {
 }
 
 output "script" {
-  description = "What its machine runs at its first boot."
+  description = "The script of its machine's first boot."
   value       = module.machine.script
 }
 
 output "policy" {
-  description = "What its machine may do, as an IAM policy."
+  description = "Its machine's permissions, as an IAM policy."
   value       = aws_iam_role_policy.this.policy
 }

@@ -1,5 +1,5 @@
-# What the machine may do: fetch its own files and secrets, take its own disk, say that it has drained, and what its role
-# adds. Each statement is named after what of the boot scripts needs it.
+# Permissions of the machine: fetch its own files and secrets, attach its own disk, report its drain, and those that its
+# role adds. Each statement is named after the part of the boot scripts that needs it.
 
 locals {
   arn = "arn:${var.account.partition}"

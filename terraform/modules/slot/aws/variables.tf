@@ -1,11 +1,11 @@
 variable "name" {
   type        = string
-  description = "Of the gateway or controller in it."
+  description = "Name of the gateway or controller in it."
 }
 
 variable "role" {
   type        = string
-  description = "What runs in it: gateway or controller."
+  description = "The program that runs in it: gateway or controller."
 }
 
 variable "zone" {
@@ -15,7 +15,7 @@ variable "zone" {
 
 variable "network_interface_id" {
   type        = string
-  description = "The slot's interface: whichever machine is in the slot has it."
+  description = "The slot's interface, attached to the machine that is in the slot."
 }
 
 variable "machine_image" {
@@ -25,12 +25,12 @@ variable "machine_image" {
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture."
+  description = "Machine type of the image's architecture."
 }
 
 variable "generation" {
   type        = number
-  description = "Raising it has the machine replaced."
+  description = "Raising it replaces the machine."
 }
 
 variable "existing_disk_id" {
@@ -41,7 +41,7 @@ variable "existing_disk_id" {
 
 variable "disk_gib" {
   type        = number
-  description = "Of the slot's disk."
+  description = "Size of the slot's disk."
 }
 
 variable "kms_key_arn" {
@@ -58,7 +58,7 @@ variable "target_group_arns" {
 
 variable "config_bucket" {
   type        = string
-  description = "Where configuration and packages are."
+  description = "Bucket of configuration and packages."
 }
 
 variable "manifest" {
@@ -78,13 +78,13 @@ variable "secrets" {
 
 variable "statements" {
   type        = any
-  description = "What the machine may do besides taking its disk, saying that it has drained, and fetching its objects and secrets: statements of an IAM policy."
+  description = "The machine's permissions besides attaching its disk, reporting its drain, and fetching its objects and secrets: statements of an IAM policy."
   default     = []
 }
 
 variable "decryption_keys" {
   type        = list(string)
-  description = "ARNs of the account's own keys that objects and secrets are encrypted with."
+  description = "ARNs of the account's own keys that encrypt objects and secrets."
   default     = []
 }
 
@@ -105,5 +105,5 @@ variable "account" {
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
 }

@@ -1,4 +1,4 @@
-# The table that controllers share: docs/how_to/stores.md says what is in it, and that `id` is its one key.
+# The table that controllers share: docs/how_to/stores.md describes its contents; `id` is its one key.
 
 resource "aws_dynamodb_table" "this" {
   name                        = var.name

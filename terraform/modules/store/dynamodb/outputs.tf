@@ -4,6 +4,6 @@ output "name" {
 }
 
 output "arn" {
-  description = "For the rights of who uses it."
+  description = "The table's ARN, for the permissions of its users."
   value       = aws_dynamodb_table.this.arn
 }

@@ -1,6 +1,6 @@
 variable "name" {
   type        = string
-  description = "The table's name. One table is one mesh's."
+  description = "The table's name. Each mesh has its own table."
   validation {
     condition     = can(regex("^[A-Za-z0-9_.-]{3,255}$", var.name))
     error_message = "3 to 255 letters, digits, dashes, dots and underscores."
@@ -15,12 +15,12 @@ variable "kms_key_arn" {
 
 variable "deletion_protection" {
   type        = bool
-  description = "Without it a destroy takes the operators' orders along: `nightside ctl export` first."
+  description = "Without it a destroy deletes the operators' orders: run `nightside ctl export` first."
   default     = true
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

@@ -4,16 +4,16 @@ output "peers" {
 }
 
 output "client_addresses" {
-  description = "What the one name tells this region's clients."
+  description = "Addresses that the one name resolves to for this region's clients."
   value       = module.gateways.client_addresses
 }
 
 output "groups" {
-  description = "By gateway, its auto scaling group, to find its machine by."
+  description = "By gateway, its auto scaling group, which leads to its machine."
   value       = module.gateways.groups
 }
 
 output "config_bucket" {
-  description = "Where its machines read configuration and packages from."
+  description = "The bucket from which its machines read configuration and packages."
   value       = module.gateways.config_bucket
 }

@@ -9,7 +9,7 @@ variable "network" {
     vpc_id  = optional(string)
     subnets = optional(map(string))
   })
-  description = "A `cidr` for a network to be made, such as 10.21.0.0/20; or `vpc_id` and `subnets`, by availability zone, of one that is there (the engines', as a rule)."
+  description = "A `cidr` for a new network, such as 10.21.0.0/20; or `vpc_id` and `subnets`, by availability zone, of an existing one (usually the engines')."
   validation {
     condition     = (var.network.cidr != null) != (var.network.vpc_id != null && var.network.subnets != null)
     error_message = "Either a cidr, or a vpc_id with subnets."
@@ -25,23 +25,23 @@ variable "slots" {
     generation       = optional(number, 1)
     existing_disk_id = optional(string)
   }))
-  description = "By a short name that is put behind the region's, each gateway: its availability zone, the ARNs of its secrets, and what modules/gateway/aws says besides."
+  description = "Each gateway, by a short name appended to the region's: its availability zone, the ARNs of its secrets, and the other fields of modules/gateway/aws."
 }
 
 variable "mesh_folder" {
   type        = string
-  description = "A folder with what the other roots said: REGION.peers.json for each region, and controllers.json. null: there is none, and the variables below say it."
+  description = "A folder with the other roots' outputs: REGION.peers.json for each region, and controllers.json. null: the variables below give them."
   default     = null
 }
 
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it; AWS's own name, as a rule."
+  description = "The mesh's name of the region, as in its policy file and certificates; usually AWS's own name."
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "shared_secrets" {
@@ -52,18 +52,18 @@ variable "shared_secrets" {
 
 variable "secrets_kms_key_arn" {
   type        = string
-  description = "The key that the secrets are encrypted with, where that is one of the account's own; null: AWS's."
+  description = "The key that encrypts the secrets, if the account has its own; null: AWS's."
   default     = null
 }
 
 variable "machine_image" {
   type        = string
-  description = "Id of the machine image. It needs what modules/machine/README.md lists; nothing here looks one up, since what it runs is yours to settle."
+  description = "Id of the machine image. It needs what modules/machine/README.md lists; nothing here looks one up: the choice of image is yours."
 }
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. A gateway uses one core; docs/how_to/operations.md has what that carries."
+  description = "Machine type of the image's architecture. A gateway uses one core; docs/how_to/operations.md states its capacity."
 }
 
 variable "package" {
@@ -71,17 +71,17 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
 }
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
+  description = "The region's residency policy, a file on the machine that runs Terraform. The table of regions that it names, `regions.yaml` beside it, is uploaded too."
 }
 
 variable "replicas" {
   type        = any
-  description = "By gateway (such as us-east-1a), its engines, as `replicas` of a region file has them."
+  description = "By gateway (such as us-east-1a), its engines, in the form of `replicas` of a region file."
   default     = {}
 }
 
@@ -115,12 +115,12 @@ variable "controllers" {
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "client_cidrs" {
@@ -134,7 +134,7 @@ variable "engines" {
     cidrs = list(string)
     ports = optional(list(number), [8000])
   })
-  description = "Where engines are: gateways may connect there, and nowhere else but to peers, controllers and AWS."
+  description = "Networks of engines: gateways may connect only to these, to peers, to controllers and to AWS."
 }
 
 variable "client_tls" {
@@ -143,19 +143,19 @@ variable "client_tls" {
     certificate_arn = optional(string)
     policy          = optional(string, "ELBSecurityPolicy-TLS13-1-2-2021-06")
   })
-  description = "Who ends clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, and the balancer sees bytes. `acm`: the balancer, by a certificate of ACM, which renews it; from there on it is TLS again, by tls/clients.pem, of which the balancer looks at nothing."
+  description = "Component that terminates clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets; the balancer passes bytes on. `acm`: the balancer, by a certificate that ACM renews; it connects to the gateway by TLS again, with tls/clients.pem, which it does not verify."
   default     = { kind = "files" }
 }
 
 variable "client_idle_timeout_s" {
   type        = number
-  description = "How long the balancer keeps a connection on which nothing moves. A model may think for minutes before its first token: keep it above `limits.first_token_deadline`. With `acm` AWS fixes it at 350."
+  description = "How long the balancer keeps an idle connection. A model may think for minutes before its first token: keep it above `limits.first_token_deadline`. With `acm` AWS fixes it at 350."
   default     = 900
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each slot's disk: the last snapshot, usage, and audit records where there are any."
+  description = "Size of each slot's disk, which holds the last snapshot, usage and, if enabled, audit records."
   default     = 20
 }
 
@@ -179,12 +179,12 @@ variable "collector" {
 
 variable "deletion_protection" {
   type        = bool
-  description = "Of the balancer, whose addresses clients and name servers know."
+  description = "Deletion protection of the balancer, whose addresses clients and name servers know."
   default     = true
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

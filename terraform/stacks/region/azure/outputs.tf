@@ -4,7 +4,7 @@ output "peers" {
 }
 
 output "client_addresses" {
-  description = "Addresses of the balancer: what the mesh's one name tells clients. Without a controller, put them into the name yourself."
+  description = "Addresses of the balancer, which the mesh's one name resolves to. Without a controller, publish them yourself."
   value       = module.gateways.client_addresses
 }
 
@@ -14,6 +14,6 @@ output "machines" {
 }
 
 output "config_container" {
-  description = "The container that machines read configuration and packages from."
+  description = "The container from which machines read configuration and packages."
   value       = module.gateways.config_container
 }

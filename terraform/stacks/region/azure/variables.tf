@@ -5,13 +5,13 @@ variable "subscription_id" {
 
 variable "existing_subnet_id" {
   type        = string
-  description = "A subnet that is there; null: `cidr` says what is made."
+  description = "An existing subnet; null: a network with `cidr` is made."
   default     = null
 }
 
 variable "cidr" {
   type        = string
-  description = "The addresses of a network to be made, such as 10.23.0.0/20, without `existing_subnet_id`."
+  description = "The addresses of a new network, such as 10.23.0.0/20, without `existing_subnet_id`."
   default     = null
   validation {
     condition     = (var.cidr != null) != (var.existing_subnet_id != null)
@@ -21,18 +21,18 @@ variable "cidr" {
 
 variable "mesh_folder" {
   type        = string
-  description = "A folder with what the other roots said: REGION.peers.json for each region, and controllers.json. null: there is none, and the variables below say it."
+  description = "A folder with the other roots' outputs: REGION.peers.json for each region, and controllers.json. null: the variables below give them."
   default     = null
 }
 
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it; Azure's own name, as a rule."
+  description = "The mesh's name of the region, as in its policy file and certificates; usually Azure's own name."
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "location" {
@@ -42,7 +42,7 @@ variable "location" {
 
 variable "resource_group" {
   type        = string
-  description = "Where all of it is made."
+  description = "The resource group of all resources."
 }
 
 variable "slots" {
@@ -54,10 +54,10 @@ variable "slots" {
     generation  = optional(number, 1)
   }))
   description = <<-END
-    One for each gateway, by a short name that is put behind the region's: slot `a` of japaneast is gateway japaneasta. `zone` is an availability zone such as 1.
+    One for each gateway, by a short name appended to the region's: slot `a` of japaneast is gateway japaneasta. `zone` is an availability zone such as 1.
     `secrets` are URLs of secrets in the vault, without a version, that become files (see the README).
-    `health_host` is a name that its certificate for clients holds and that leads to its own address; without one its address is used, which the certificate has to hold then.
-    Raising `generation` has its machine replaced: raise one slot's at a time.
+    `health_host` is a name in its certificate for clients that resolves to its own address; without one the certificate has to contain the address itself.
+    Raising `generation` replaces its machine: raise one slot's at a time.
   END
 }
 
@@ -69,22 +69,22 @@ variable "shared_secrets" {
 
 variable "vault_id" {
   type        = string
-  description = "The key vault of the secrets, with rights by roles (RBAC). Each slot may read its own and the shared ones."
+  description = "The key vault of the secrets, with permissions by roles (RBAC). Each slot may read its own and the shared ones."
 }
 
 variable "machine_image" {
   type        = string
-  description = "Id of the machine image: a version of a gallery's, or an image. It needs what modules/machine/README.md lists; nothing here looks one up."
+  description = "Id of the machine image: a version in a gallery, or an image. It needs what modules/machine/README.md lists; nothing here looks one up."
 }
 
 variable "machine_type" {
   type        = string
-  description = "Azure's size, of the image's architecture. A gateway uses one core."
+  description = "Azure's machine size, of the image's architecture. A gateway uses one core."
 }
 
 variable "ssh_public_key" {
   type        = string
-  description = "Azure wants a key for the machines' administrator. The firewall lets nobody in by it."
+  description = "Azure requires an SSH key for the machines' administrator. The firewall admits no SSH connection."
 }
 
 variable "package" {
@@ -92,17 +92,17 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
 }
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
+  description = "The region's residency policy, a file on the machine that runs Terraform. The table of regions that it names, `regions.yaml` beside it, is uploaded too."
 }
 
 variable "replicas" {
   type        = any
-  description = "By gateway (such as us-east-1a), its engines, as `replicas` of a region file has them."
+  description = "By gateway (such as us-east-1a), its engines, in the form of `replicas` of a region file."
   default     = {}
 }
 
@@ -136,12 +136,12 @@ variable "controllers" {
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "client_cidrs" {
@@ -155,18 +155,18 @@ variable "engines" {
     cidrs = list(string)
     ports = optional(list(number), [8000])
   })
-  description = "Where engines are: gateways may connect there, and nowhere else but to peers, controllers and Azure."
+  description = "Networks of engines: gateways may connect only to these, to peers, to controllers and to Azure."
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each slot's disk: the last snapshot, usage, and audit records where there are any."
+  description = "Size of each slot's disk, which holds the last snapshot, usage and, if enabled, audit records."
   default     = 20
 }
 
 variable "client_idle_timeout_min" {
   type        = number
-  description = "How long the balancer keeps a connection on which nothing moves, in minutes. A model may think for minutes before its first token."
+  description = "How long the balancer keeps an idle connection, in minutes. A model may think for minutes before its first token."
   default     = 15
 }
 
@@ -178,12 +178,12 @@ variable "disk_encryption_set_id" {
 
 variable "log_workspace_id" {
   type        = string
-  description = "The Log Analytics workspace that the machines' log goes to; null: it stays on the machines."
+  description = "The Log Analytics workspace for the machines' logs; null: they stay on the machines."
   default     = null
 }
 
 variable "tags" {
   type        = map(string)
-  description = "On everything."
+  description = "Tags of all resources."
   default     = {}
 }

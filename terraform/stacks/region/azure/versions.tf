@@ -1,7 +1,7 @@
 terraform {
   required_version = ">= 1.9"
 
-  # where the state lies is given to `terraform init -backend-config=…`: storage of the team's own
+  # the state's location is given to `terraform init -backend-config=…`: storage of the team's own
   backend "azurerm" {}
 
   required_providers {

@@ -1,5 +1,5 @@
-# One region in Google Cloud: its gateways, and a network where there is none. Its state is its own: whatever goes wrong here
-# stays in this region.
+# One region in Google Cloud: its gateways, and a network where there is none. Its state is its own: a fault here stays
+# in this region.
 
 module "network" {
   source = "../../../modules/network/gcp"
@@ -10,7 +10,7 @@ module "network" {
   cidr       = var.cidr
 }
 
-# what other roots said, as `terraform output -json` writes it
+# other roots' outputs, as `terraform output -json` writes them
 locals {
   files       = var.mesh_folder == null ? [] : [for name in fileset(var.mesh_folder, "*.peers.json") : jsondecode(file("${var.mesh_folder}/${name}"))]
   peers       = { for name, each in merge(var.peers, local.files...) : name => each if each.region != var.region }

@@ -3,13 +3,13 @@ variable "existing_network" {
     network = string
     subnet  = string
   })
-  description = "A network and a subnet that are there, by their ids; null: `cidr` says what is made."
+  description = "An existing network and subnet, by their ids; null: both are made with `cidr`."
   default     = null
 }
 
 variable "cidr" {
   type        = string
-  description = "The addresses of a subnet to be made, such as 10.22.0.0/20, without `existing_network`."
+  description = "The addresses of a new subnet, such as 10.22.0.0/20, without `existing_network`."
   default     = null
   validation {
     condition     = (var.cidr != null) != (var.existing_network != null)
@@ -19,18 +19,18 @@ variable "cidr" {
 
 variable "mesh_folder" {
   type        = string
-  description = "A folder with what the other roots said: REGION.peers.json for each region, and controllers.json. null: there is none, and the variables below say it."
+  description = "A folder with the other roots' outputs: REGION.peers.json for each region, and controllers.json. null: the variables below give them."
   default     = null
 }
 
 variable "region" {
   type        = string
-  description = "The mesh's name of the region, as its policy file and its certificates have it; Google's own name, as a rule."
+  description = "The mesh's name of the region, as in its policy file and certificates; usually Google's own name."
 }
 
 variable "jurisdiction" {
   type        = string
-  description = "Whose law holds there, spelt as in the policy files."
+  description = "The region's jurisdiction, spelt as in the policy files."
 }
 
 variable "project" {
@@ -51,10 +51,10 @@ variable "slots" {
     generation  = optional(number, 1)
   }))
   description = <<-END
-    One for each gateway, by a short name that is put behind the region's: slot `a` of europe-west1 is gateway europe-west1a.
+    One for each gateway, by a short name appended to the region's: slot `a` of europe-west1 is gateway europe-west1a.
     `secrets` are secrets that this slot alone may read (projects/PROJECT/secrets/NAME; see the README).
-    `health_host` is a name that its certificate for clients holds and that leads to its own address; without one its address is used, which the certificate has to hold then.
-    Raising `generation` has its machine replaced: drain it before, and raise one slot's at a time (see the README).
+    `health_host` is a name in its certificate for clients that resolves to its own address; without one the certificate has to contain the address itself.
+    Raising `generation` replaces its machine: drain it before, and raise one slot's at a time (see the README).
   END
 }
 
@@ -66,12 +66,12 @@ variable "shared_secrets" {
 
 variable "machine_image" {
   type        = string
-  description = "The machine image by its own name and never by its family: projects/PROJECT/global/images/NAME. It needs what modules/machine/README.md lists; nothing here looks one up."
+  description = "The machine image by its own name, never by its family: projects/PROJECT/global/images/NAME. It needs what modules/machine/README.md lists; nothing here looks one up."
 }
 
 variable "machine_type" {
   type        = string
-  description = "Of the image's architecture. A gateway uses one core."
+  description = "Machine type of the image's architecture. A gateway uses one core."
 }
 
 variable "package" {
@@ -79,17 +79,17 @@ variable "package" {
     file   = string
     sha256 = string
   })
-  description = "The bundle of deploy/bundle/make: where it lies on the machine that runs Terraform, and its SHA-256."
+  description = "The bundle of deploy/bundle/make: its path on the machine that runs Terraform, and its SHA-256."
 }
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
+  description = "The region's residency policy, a file on the machine that runs Terraform. The table of regions that it names, `regions.yaml` beside it, is uploaded too."
 }
 
 variable "replicas" {
   type        = any
-  description = "By gateway (such as us-east-1a), its engines, as `replicas` of a region file has them."
+  description = "By gateway (such as us-east-1a), its engines, in the form of `replicas` of a region file."
   default     = {}
 }
 
@@ -123,12 +123,12 @@ variable "controllers" {
 
 variable "latitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "longitude" {
   type        = number
-  description = "Where the region is, in degrees."
+  description = "Coordinate of the region, in degrees."
 }
 
 variable "client_cidrs" {
@@ -142,12 +142,12 @@ variable "engines" {
     cidrs = list(string)
     ports = optional(list(number), [8000])
   })
-  description = "Where engines are: gateways may connect there, and nowhere else but to peers, controllers and Google."
+  description = "Networks of engines: gateways may connect only to these, to peers, to controllers and to Google."
 }
 
 variable "disk_gib" {
   type        = number
-  description = "Of each slot's disk: the last snapshot, usage, and audit records where there are any."
+  description = "Size of each slot's disk, which holds the last snapshot, usage and, if enabled, audit records."
   default     = 20
 }
 
@@ -156,19 +156,19 @@ variable "client_tls" {
     kind    = string
     domains = optional(list(string), [])
   })
-  description = "Who ends clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, behind a balancer that hands on packets. `managed`: Google's global proxy, by a certificate for `domains` that Google renews; from there on it is TLS again."
+  description = "Component that terminates clients' TLS. `files`: the gateway, by tls/clients.pem of its secrets, behind a balancer that passes packets on. `managed`: Google's global proxy, by a certificate for `domains` that Google renews; it connects to the gateway by TLS again."
   default     = { kind = "files" }
 }
 
 variable "client_idle_timeout_s" {
   type        = number
-  description = "With `managed`, how long the proxy keeps a connection on which nothing moves. A model may think for minutes before its first token."
+  description = "With `managed`, how long the proxy keeps an idle connection. A model may think for minutes before its first token."
   default     = 900
 }
 
 variable "health_check_cidrs" {
   type        = list(string)
-  description = "Where Google asks for health from, and where its proxies connect from, as its page on firewall rules for load balancing lists them."
+  description = "Source networks of Google's health checks and proxies, as its page on firewall rules for load balancing lists them."
   default     = ["35.191.0.0/16", "130.211.0.0/22", "209.85.152.0/22", "209.85.204.0/22"]
 }
 
@@ -186,6 +186,6 @@ variable "collector" {
 
 variable "labels" {
   type        = map(string)
-  description = "On everything that takes labels."
+  description = "Labels of all resources that have labels."
   default     = {}
 }

@@ -24,15 +24,15 @@ run "what_a_controller_is_told" {
 
   assert {
     condition     = yamldecode(output.files["controller-1"]).records.route53.locations == { EU = ["IE", "DE"] } && yamldecode(output.files["controller-1"]).decisions.closed_jurisdictions == ["EU"]
-    error_message = "A closed jurisdiction has its places."
+    error_message = "A closed jurisdiction lists its places."
   }
   assert {
     condition     = yamldecode(output.files["controller-2"]).controller == "controller-2" && yamldecode(output.files["controller-2"]).store == yamldecode(output.files["controller-1"]).store
-    error_message = "Each has its name, and all have one store."
+    error_message = "Each controller has its own name, and all share one store."
   }
   assert {
     condition     = keys(aws_vpc_security_group_ingress_rule.gateways) == ["203.0.113.7"] && aws_vpc_security_group_ingress_rule.gateways["203.0.113.7"].from_port == 7090
-    error_message = "Gateways alone attach."
+    error_message = "Only gateways may attach."
   }
 }
 

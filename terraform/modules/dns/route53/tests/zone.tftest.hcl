@@ -11,7 +11,7 @@ run "a_zone_of_its_own" {
 
   assert {
     condition     = aws_route53_zone.this[0].name == "llm.example.net" && length(aws_route53_record.delegation) == 0
-    error_message = "Without a zone above, it is delegated by hand."
+    error_message = "Without a parent zone, it is delegated by hand."
   }
 }
 
@@ -23,7 +23,7 @@ run "delegated_from_above" {
 
   assert {
     condition     = aws_route53_record.delegation[0].type == "NS" && aws_route53_record.delegation[0].zone_id == "Z0PARENT"
-    error_message = "The zone above names its servers."
+    error_message = "The parent zone names its servers."
   }
 }
 
@@ -39,7 +39,7 @@ run "a_zone_that_is_there" {
 
   assert {
     condition     = length(aws_route53_zone.this) == 0 && output.zone_id == "Z0EXISTING"
-    error_message = "Nothing is made beside a zone that is there."
+    error_message = "No zone is made beside an existing one."
   }
 }
 

@@ -1,4 +1,4 @@
-# Run by `make check-deploy` on a stand-in for the provider: it shows what is asked of AWS, and not what AWS makes of it.
+# Run by `make check-deploy` on a stand-in for the provider: it shows the requests to AWS, not their effect there.
 
 provider "aws" {
   region = "us-east-1"
@@ -45,15 +45,15 @@ run "what_a_region_file_says" {
 
   assert {
     condition     = yamldecode(output.region_files["us-east-1a"]).gateway == "us-east-1a"
-    error_message = "A gateway is called by its region and its slot."
+    error_message = "A gateway is named after its region and its slot."
   }
   assert {
     condition     = yamldecode(output.region_files["us-east-1a"]).control.client_addresses == ["203.0.113.80", "203.0.113.80"]
-    error_message = "Clients are told the balancer's addresses."
+    error_message = "Clients get the balancer's addresses."
   }
   assert {
     condition     = yamldecode(output.region_files["us-east-1a"]).control.health_url == "https://203.0.113.7:8443/health" && yamldecode(output.region_files["us-east-1b"]).control.health_url == "https://b.gateways.example.net:8443/health"
-    error_message = "Each gateway is asked for its own health, by its own address or name."
+    error_message = "Each gateway's health is probed at its own address or name."
   }
   assert {
     condition     = [for peer in yamldecode(output.region_files["us-east-1a"]).peers : peer.gateway] == ["us-east-1b", "europe-west1a"]
@@ -61,15 +61,15 @@ run "what_a_region_file_says" {
   }
   assert {
     condition     = length(yamldecode(output.region_files["us-east-1a"]).replicas) == 1 && length(yamldecode(output.region_files["us-east-1b"]).replicas) == 0
-    error_message = "An engine is one gateway's."
+    error_message = "An engine belongs to one gateway."
   }
   assert {
     condition     = yamldecode(output.region_files["us-east-1a"]).limits == { drain = "10m", request_deadline = "10m", requests_max = 5000 }
-    error_message = "Settings are added to what the module says of a section."
+    error_message = "Settings are merged into the module's own section."
   }
   assert {
     condition     = output.peers == { us-east-1a = { region = "us-east-1", jurisdiction = "US", address = "203.0.113.7:7070" }, us-east-1b = { region = "us-east-1", jurisdiction = "US", address = "203.0.113.7:7070" } }
-    error_message = "What others are given are the slots' own addresses."
+    error_message = "Other regions get the slots' own addresses."
   }
 }
 
@@ -82,15 +82,15 @@ run "who_may_connect" {
   }
   assert {
     condition     = aws_vpc_security_group_ingress_rule.from_balancer.cidr_ipv4 == null && aws_vpc_security_group_ingress_rule.from_balancer.from_port == 8443
-    error_message = "Nobody but the balancer and controllers reaches the clients' port of a gateway."
+    error_message = "Only the balancer and controllers reach the clients' port of a gateway."
   }
   assert {
     condition     = toset(keys(aws_vpc_security_group_ingress_rule.peers)) == toset(["192.0.2.10"]) && aws_vpc_security_group_ingress_rule.peers["192.0.2.10"].cidr_ipv4 == "192.0.2.10/32" && aws_vpc_security_group_ingress_rule.peers["192.0.2.10"].to_port == 7070
-    error_message = "Peers come one by one."
+    error_message = "Each peer has a firewall rule of its own."
   }
   assert {
     condition     = toset(keys(aws_vpc_security_group_ingress_rule.controllers)) == toset(["198.51.100.10", "198.51.100.11"])
-    error_message = "Controllers ask for health."
+    error_message = "Controllers may probe health."
   }
   assert {
     condition     = toset(keys(aws_vpc_security_group_egress_rule.engines)) == toset(["10.40.0.0/16-8000", "10.40.0.0/16-30000"])
@@ -103,7 +103,7 @@ run "streams_are_left_alone" {
 
   assert {
     condition     = aws_lb_listener.clients.protocol == "TCP" && aws_lb_listener.clients.tcp_idle_timeout_seconds == 900
-    error_message = "The balancer hands on bytes, and keeps a connection on which nothing moves."
+    error_message = "The balancer passes bytes on, and keeps idle connections."
   }
   assert {
     condition     = aws_lb_target_group.clients.deregistration_delay == "660" && one(aws_lb_target_group.clients.health_check).path == "/ready"

@@ -1,4 +1,4 @@
-# Run by `make check-deploy` on a stand-in for the provider: it shows what is asked of Google, and not what Google makes of it.
+# Run by `make check-deploy` on a stand-in for the provider: it shows the requests to Google, not their effect there.
 
 provider "google" {
   project = "example-project"
@@ -32,7 +32,7 @@ run "one_machine_that_is_replaced_after_it_has_ended" {
 
   assert {
     condition     = one(google_compute_instance_group_manager.slot["europe-west1a"].update_policy).max_surge_fixed == 0 && one(google_compute_instance_group_manager.slot["europe-west1a"].update_policy).replacement_method == "RECREATE"
-    error_message = "The next machine waits for the addresses and the disk of the one before."
+    error_message = "The next machine waits for the addresses and the disk of the previous one."
   }
   assert {
     condition     = one(one(google_compute_per_instance_config.slot["europe-west1a"].preserved_state).disk).delete_rule == "NEVER"
@@ -49,11 +49,11 @@ run "who_may_connect" {
 
   assert {
     condition     = one(google_compute_firewall.peers.allow).ports == tolist(["7070"]) && contains(google_compute_firewall.peers.source_ranges, "192.0.2.10/32") && !contains(google_compute_firewall.peers.source_ranges, "0.0.0.0/0")
-    error_message = "Peers come one by one."
+    error_message = "Each peer has a firewall rule of its own."
   }
   assert {
     condition     = toset(keys(google_compute_firewall.out)) == toset(["services", "engines", "siblings", "peers", "controllers"]) && one(google_compute_firewall.nothing_else_out.deny).protocol == "all"
-    error_message = "A gateway reaches what is named and nothing else."
+    error_message = "A gateway reaches only the named targets."
   }
   assert {
     condition     = toset([for each in google_secret_manager_secret_iam_member.slot : each.secret_id]) == toset(["projects/example-project/secrets/a", "projects/example-project/secrets/b", "projects/example-project/secrets/keys"]) && length(google_secret_manager_secret_iam_member.slot) == 4
@@ -70,7 +70,7 @@ run "streams_are_left_alone" {
   }
   assert {
     condition     = yamldecode(output.region_files["europe-west1a"]).listen.http == "0.0.0.0:443" && google_compute_forwarding_rule.clients[0].ports == toset(["443"])
-    error_message = "The balancer leaves ports as they are."
+    error_message = "The balancer does not map ports."
   }
 }
 
@@ -82,11 +82,11 @@ run "a_certificate_of_googles" {
 
   assert {
     condition     = google_compute_backend_service.clients[0].timeout_sec == 900 && google_compute_backend_service.clients[0].protocol == "SSL" && length(google_compute_region_backend_service.clients) == 0
-    error_message = "Google's proxy keeps connections on which nothing moves, and speaks TLS to gateways."
+    error_message = "Google's proxy keeps idle connections, and connects to gateways by TLS."
   }
   assert {
     condition     = !contains(google_compute_firewall.clients.source_ranges, "0.0.0.0/0")
-    error_message = "Behind a proxy nobody but the proxy comes."
+    error_message = "Behind a proxy only the proxy connects."
   }
 }
 

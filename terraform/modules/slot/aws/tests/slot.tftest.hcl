@@ -29,15 +29,15 @@ run "one_machine_that_is_replaced_after_it_has_ended" {
 
   assert {
     condition     = [aws_autoscaling_group.this.min_size, aws_autoscaling_group.this.max_size, aws_autoscaling_group.this.desired_capacity] == [1, 1, 1]
-    error_message = "Nothing is scaled."
+    error_message = "The group has one machine and is never scaled."
   }
   assert {
     condition     = one(aws_autoscaling_group.this.instance_maintenance_policy).max_healthy_percentage == 100 && one(aws_autoscaling_group.this.instance_maintenance_policy).min_healthy_percentage == 0
-    error_message = "The next machine waits for the interface and the disk of the one before."
+    error_message = "The next machine waits for the interface and the disk of the previous one."
   }
   assert {
     condition     = one(aws_autoscaling_group.this.initial_lifecycle_hook).heartbeat_timeout > 660
-    error_message = "AWS waits for longer than a unit takes to stop."
+    error_message = "AWS waits longer than a unit takes to stop."
   }
   assert {
     condition     = one(aws_autoscaling_group.this.launch_template).version == "$Latest" && one(aws_autoscaling_group.this.instance_refresh).triggers == toset(["tag"])
@@ -66,7 +66,7 @@ run "its_interface_and_its_disk" {
   }
   assert {
     condition     = one(aws_launch_template.this.metadata_options).http_tokens == "required"
-    error_message = "Credentials are not given to whoever can have the machine fetch a URL."
+    error_message = "Credentials are not available to requests that the machine is tricked into making."
   }
 }
 
@@ -78,6 +78,6 @@ run "a_disk_that_is_there" {
 
   assert {
     condition     = length(aws_ebs_volume.this) == 0 && strcontains(output.script, "DISK='vol-0fedcba9876543210'")
-    error_message = "No disk is made beside one that is given."
+    error_message = "No disk is made beside a given one."
   }
 }

@@ -1,4 +1,4 @@
-# What tests give: two gateways in a network of their own, one peer, two controllers.
+# Variables of tests: two gateways in a network of their own, one peer, two controllers.
 aws_region   = "us-east-1"
 region       = "us-east-1"
 jurisdiction = "US"

@@ -5,7 +5,7 @@ resource_group  = "nightside-japaneast"
 cidr            = "10.23.0.0/20"
 machine_image   = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/images/providers/Microsoft.Compute/images/nightside-1"
 machine_type    = "Standard_D2s_v5"
-ssh_public_key  = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtleSBvZiBub2JvZHkgYXQgYWxsIGF0IGFsbCBhdCBhbGw nobody"
+ssh_public_key  = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtleSBvZiBub2JvZHkgYXQgYWxsIGF0IGFsbCBhdCBhbGw unused"
 vault_id        = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/secrets/providers/Microsoft.KeyVault/vaults/mesh"
 slots = {
   a = { zone = "1", secrets = ["https://mesh.vault.azure.net/secrets/japaneasta"] }
