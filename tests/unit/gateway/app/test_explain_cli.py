@@ -147,8 +147,8 @@ def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
         ),
         (
             {"pool": "long", "step": PoolStep.SPILLED, "is_soft": True},
-            "(200 of prompt, 100 as others come to), which pool short is meant for: that was full, and nobody waited"
-            " for long.",
+            "(200 of prompt, 100 as others come to), which pool short is meant for: that was full, and no request"
+            " waited for long.",
         ),
         (
             {"pool": "long", "step": PoolStep.STOOD_IN},
