@@ -17,7 +17,7 @@ from controller.dns.claim import LABEL, TTL_S, OwnerClaim, claim_in
 from controller.dns.provider import PublishedRecords
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import Area, RecordTree
-from mesh.naming.zone import Zone, address_sets, https_set, region_name, services
+from mesh.naming.zone import HttpsTarget, Zone, address_sets, https_set, region_name, services
 
 ADDRESSES_MAX = 100
 """Addresses of one kind under one name."""
@@ -119,4 +119,4 @@ def _at(name: dns.name.Name, addresses: Collection[str], tree: RecordTree) -> It
             raise ValueError(f"{name} has {len(each)} addresses, and at most {ADDRESSES_MAX} are published by one name")
         yield each
     if addresses and tree.tls:
-        yield https_set(name, tree, ())
+        yield https_set(name, tree, [HttpsTarget(name, tuple(addresses))])

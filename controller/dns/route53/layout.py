@@ -25,7 +25,7 @@ from controller.dns.provider import PublishedRecords
 from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, RecordLocation, RecordSet, location_of
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.tree import Area, RecordTree
-from mesh.naming.zone import Zone, https_set, region_name, services
+from mesh.naming.zone import HttpsTarget, Zone, https_set, region_name, services
 
 SETS_MAX = 100
 """Record sets of one name and kind that Route53 accepts."""
@@ -185,7 +185,8 @@ class Route53Layout:
         if not tree.tls:
             return
         for text in (self.zone, *(self._region_name(each.region) for each in tree.areas)):
-            words = https_set(dns.name.from_text(text), tree, ())[0].to_text()
+            name = dns.name.from_text(text)
+            words = https_set(name, tree, [HttpsTarget(name, ())])[0].to_text()
             yield RecordSet(text, "HTTPS", ttl_s=tree.ttl_s, values=(words,))
 
 
