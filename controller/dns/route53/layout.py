@@ -93,7 +93,7 @@ class Route53Layout:
             if each.kind in KINDS:
                 pools.setdefault(each.name, set()).update(each.values)
         areas = {region: frozenset(pools.get(self._pool(region), ())) for region in claim.regions}
-        return PublishedRecords(claim.version, areas, frozenset(pools.get(self._anywhere, ())))
+        return PublishedRecords(claim.version, areas, frozenset(pools.get(self._anywhere, ())), {})
 
     # Addresses
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from controller.dns.claim import OwnerClaim
 from controller.dns.rfc2136 import _Update
-from controller.dns.rfc2136_records import ADDRESSES_MAX, Key, claim_key, wanted
-from tests.support.naming import US, US_ADDRESS, ZONE, tree
+from controller.dns.rfc2136_records import ADDRESSES_MAX, Key, claim_key, owned_keys, wanted
+from mesh.naming.tree import RecordTree
+from tests.support.naming import US, US_ADDRESS, ZONE, tree, with_further
 
 A, AAAA = dns.rdatatype.A, dns.rdatatype.AAAA
 KEY = dns.tsig.Key("k", "c2VjcmV0")
@@ -49,6 +50,48 @@ def in_us(count: int, *further: str) -> set[str]:
     sets = wanted(given, OwnerClaim.following(None, "nightside", 1, given))
     name = dns.name.from_text(US, origin=ZONE)
     return {item.to_text() for (at, kind), each in sets.items() if at == name and kind in (A, AAAA) for item in each}
+
+
+def https_at(given: RecordTree, region: str) -> list[str]:
+    sets = wanted(given, OwnerClaim.following(None, "nightside", 1, given))
+    found = sets.get((dns.name.from_text(region, origin=ZONE), dns.rdatatype.HTTPS), ())
+    return sorted(each.to_text() for each in found)
+
+
+def test_the_records_of_a_tree_are_exactly_those_under_its_claim() -> None:
+    ordered = with_further(tree(1), US, "203.0.113.9")
+    for given in (tree(1), ordered, replace(ordered, port=8443), replace(ordered, tls=False, port=80)):
+        claim = OwnerClaim.following(None, "nightside", 1, given)
+        owned = set(owned_keys(ZONE, claim))
+        assert set(wanted(given, claim)) <= owned
+        targets = {str(name) for name, _ in owned if str(name).startswith(("nearest.", "further."))}
+        assert len(targets) == (6 if given.tls and given != tree(1) else 0)
+
+
+def test_targets_have_the_trees_ttl_and_no_hints() -> None:
+    given = with_further(tree(1), US, "203.0.113.9")
+    sets = wanted(given, OwnerClaim.following(None, "nightside", 1, given))
+    at = dns.name.from_text("nearest.us-east-1", origin=ZONE)
+    assert sets[at, A].ttl == sets[dns.name.from_text(US, origin=ZONE), dns.rdatatype.HTTPS].ttl == given.ttl_s
+    assert https_at(given, US) == [
+        '1 nearest.us-east-1.mesh.example. alpn="http/1.1"',
+        '2 further.us-east-1.mesh.example. alpn="http/1.1"',
+    ]
+
+
+def test_too_many_addresses_for_one_name_still_have_an_order() -> None:
+    many = tuple(f"192.0.2.{number}" for number in range(ADDRESSES_MAX))
+    given = with_further(tree(1, us=many), US, "203.0.113.9")
+    assert [each.split()[:2] for each in https_at(given, US)] == [
+        ["1", "nearest.us-east-1.mesh.example."],
+        ["2", "further.us-east-1.mesh.example."],
+    ]
+    sets = wanted(given, OwnerClaim.following(None, "nightside", 1, given))
+    counts = {
+        label: len(sets[dns.name.from_text(f"{label}us-east-1", origin=ZONE), A])
+        for label in ("", "nearest.", "further.")
+    }
+    assert counts == {"": ADDRESSES_MAX, "nearest.": ADDRESSES_MAX, "further.": 1}
 
 
 def test_of_too_many_addresses_the_further_gateways_are_left_out_first() -> None:
