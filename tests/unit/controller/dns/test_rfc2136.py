@@ -11,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from controller.dns.claim import OwnerClaim
+from controller.dns.provider import DnsRefused
 from controller.dns.rfc2136 import _Update
 from controller.dns.rfc2136_records import ADDRESSES_MAX, Key, claim_key, owned_keys, wanted
+from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import RecordTree
 from tests.support.naming import US, US_ADDRESS, ZONE, tree, with_further
 
@@ -35,6 +37,21 @@ def test_everything_that_is_replaced_is_asked_for_as_it_was_read() -> None:
     assert there == {key: before[key] for key in (claim_key(ZONE), (us, dns.rdatatype.A))}
     assert absent == {(us, dns.rdatatype.AAAA)}
     assert all(each.ttl == 0 for each in asked), "RFC 2136 §2.4"
+
+
+def test_an_update_that_is_too_long_for_one_message_is_refused() -> None:
+    """More regions than one message holds; each with an order, which takes three times the records."""
+
+    def of(count: int) -> dict[Key, dns.rrset.RRset]:
+        given = with_further(tree(), US, "203.0.113.9")
+        one = next(each for each in given.areas if each.region == US)
+        regions = (RegionName(f"us-east-{number}") for number in range(count))
+        given = replace(given, areas=tuple(replace(one, region=each, networks=()) for each in regions))
+        return wanted(given, OwnerClaim.following(None, "nightside", 1, given))
+
+    assert _Update(ZONE, KEY, {}, of(100)).changed
+    with pytest.raises(DnsRefused, match=r"an update of 1[0-9]{3} record sets is too long for one message of 60000"):
+        _Update(ZONE, KEY, {}, of(200))
 
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:
