@@ -18,6 +18,7 @@ LABEL = "_nightside"
 """Label of the record, below the mesh's name and below each region's."""
 TTL_S = 60
 _HERITAGE = "heritage=nightside"
+_NUMBERS = "term", "version", "writes", "port", "tls", "targets"
 _STRING_CHARACTERS_MAX = 255
 _CHARACTERS_MAX = 3_800
 """Total length of the strings that any provider accepts in one TXT record."""
@@ -36,18 +37,21 @@ class OwnerClaim(Struct, frozen=True):
     port: int
     tls: bool
     """Port and TLS identify the services whose names are claimed."""
+    has_targets: bool = False
+    """Names that HTTPS records of these regions may lead to are claimed too."""
 
     @classmethod
     def following(cls, before: OwnerClaim | None, owner: str, term: int, tree: RecordTree) -> OwnerClaim:
         """Return the claim of the next write, which publishes `tree`."""
         writes = 1 if before is None else before.writes + 1
         regions = tuple(sorted(each.region for each in tree.areas))
-        return cls(owner, term, tree.version, writes, regions, tree.port, tree.tls)
+        has_targets = tree.tls and any(each.further for each in tree.areas)
+        return cls(owner, term, tree.version, writes, regions, tree.port, tree.tls, has_targets)
 
     def strings(self) -> tuple[str, ...]:
         """Return the strings of the TXT record. Raises ValueError where they do not fit into one."""
         numbers = f"term={self.term} version={self.version} writes={self.writes}"
-        service = f"port={self.port} tls={int(self.tls)}"
+        service = f"port={self.port} tls={int(self.tls)} targets={int(self.has_targets)}"
         found = (f"{_HERITAGE} owner={self.owner}", numbers, service, *_lines(self.regions))
         length = sum(map(len, found))
         if length > _CHARACTERS_MAX:
@@ -67,9 +71,9 @@ def claim_in(strings: Iterable[str]) -> OwnerClaim | None:
         key, _, text = word.partition("=")
         said.setdefault(key, []).append(text)
     try:
-        term, version, writes, port, tls = (int(said[key][0]) for key in ("term", "version", "writes", "port", "tls"))
+        term, version, writes, port, tls, targets = (int(said[key][0]) for key in _NUMBERS)
         regions = tuple(map(RegionName, said.get("region", ())))
-        return OwnerClaim(said["owner"][0], term, version, writes, regions, port, bool(tls))
+        return OwnerClaim(said["owner"][0], term, version, writes, regions, port, bool(tls), bool(targets))
     except (KeyError, ValueError):
         return None
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import dns.name
 from msgspec import Struct
 
 from controller.lease import Lease, LeaseOver
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import RecordTree
+from mesh.naming.zone import https_targets
 
 
 class DnsError(Exception):
@@ -68,6 +70,8 @@ class PublishedRecords(Struct, frozen=True):
     version: int
     areas: dict[RegionName, frozenset[str]]
     anywhere: frozenset[str]
+    further: dict[RegionName, frozenset[str]]
+    """Addresses, among those of the region, that its HTTPS records name second; regions without them are left out."""
 
 
 class DnsProvider(Protocol):
@@ -122,7 +126,9 @@ def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
 def published_as(tree: RecordTree) -> PublishedRecords:
     """Records that `read` finds once a tree has been published whole."""
     areas = {each.region: frozenset(each.addresses) for each in tree.areas}
-    return PublishedRecords(tree.version, areas, frozenset(tree.anywhere))
+    targets = https_targets(dns.name.from_text(tree.zone), tree)
+    further = {region: frozenset(found[-1].addresses) for region, found in targets.items()}
+    return PublishedRecords(tree.version, areas, frozenset(tree.anywhere), further)
 
 
 def _frame(tree: RecordTree) -> tuple[object, ...]:

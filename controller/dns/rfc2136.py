@@ -256,9 +256,14 @@ class _Update:
         self.lines: list[str] = []
         for at in self.changed:
             self._add(at, found.get(at), after.get(at))
-        size = len(self.message.to_wire()) if self.changed else 0
-        if size > _UPDATE_BYTES_MAX:
-            raise DnsRefused(f"an update of {size} bytes is too long for one message, and {_UPDATE_BYTES_MAX} are sent")
+        if self.changed:
+            try:
+                self.message.to_wire(max_size=_UPDATE_BYTES_MAX)
+            except dns.exception.TooBig as error:
+                count = len(self.changed)
+                raise DnsRefused(
+                    f"an update of {count} record sets is too long for one message of {_UPDATE_BYTES_MAX} bytes"
+                ) from error
 
     def _add(self, at: Key, old: dns.rrset.RRset | None, new: dns.rrset.RRset | None) -> None:
         name, kind = at

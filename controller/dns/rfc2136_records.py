@@ -1,10 +1,11 @@
 """Records of a tree in a zone that cannot tell clients apart: the mesh's name with all living gateways, a name for each
-region, and the claim on these names. The module does no I/O."""
+region, and the claim on these names. HTTPS records of the regions' names alone say which gateways are the nearest: the
+mesh's name has the same for all clients. The module does no I/O."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import dns.name
 import dns.rdata
@@ -17,7 +18,16 @@ from controller.dns.claim import LABEL, TTL_S, OwnerClaim, claim_in
 from controller.dns.provider import PublishedRecords
 from gateway.core.vocabulary import RegionName
 from mesh.naming.tree import Area, RecordTree
-from mesh.naming.zone import Zone, address_sets, https_set, region_name, services
+from mesh.naming.zone import (
+    HttpsTarget,
+    Zone,
+    address_sets,
+    https_set,
+    https_targets,
+    region_name,
+    services,
+    target_names,
+)
 
 ADDRESSES_MAX = 100
 """Addresses of one kind under one name."""
@@ -26,6 +36,7 @@ Records = Mapping[Key, dns.rrset.RRset]
 
 _A, _AAAA, _HTTPS, _SRV, _TXT = (dns.rdatatype.from_text(each) for each in ("A", "AAAA", "HTTPS", "SRV", "TXT"))
 _OF_A_NAME = (_A, _AAAA, _HTTPS)
+_OF_A_TARGET = (_A, _AAAA)
 
 
 def claim_key(zone: dns.name.Name) -> Key:
@@ -44,6 +55,8 @@ def owned_keys(zone: dns.name.Name, claim: OwnerClaim) -> Iterator[Key]:
         yield dns.name.from_text(LABEL, origin=name), _TXT
         for kind in _OF_A_NAME:
             yield name, kind
+        if claim.has_targets:
+            yield from ((target, kind) for target in target_names(region, zone) for kind in _OF_A_TARGET)
 
 
 def _serving(claim: OwnerClaim) -> RecordTree:
@@ -67,10 +80,14 @@ def wanted(tree: RecordTree, claim: OwnerClaim) -> dict[Key, dns.rrset.RRset]:
     sets = [*_at(zone, tree.anywhere, tree)]
     for name, (kind, words) in services(zone, tree).items():
         sets.append(dns.rrset.from_text(name, tree.ttl_s, "IN", kind, words))
+    targets = https_targets(zone, tree)
     for area in tree.areas:
         name = name_of(area.region, zone)
         mark = dns.name.from_text(LABEL, origin=name)
-        sets += [*_at(name, _fitting(area), tree), txt_set(mark, [f"heritage=nightside owner={claim.owner}"])]
+        leads_to = targets.get(area.region, ())
+        for each in leads_to:
+            sets += _checked(each.name, each.addresses, tree)
+        sets += [*_at(name, _fitting(area), tree, leads_to), txt_set(mark, [f"heritage=nightside owner={claim.owner}"])]
     sets.append(txt_set(claim_key(zone)[0], claim.strings()))
     return {(each.name, each.rdtype): each for each in sets}
 
@@ -100,7 +117,16 @@ def claim_of(found: Records, zone: dns.name.Name) -> OwnerClaim | None:
 
 def published(found: Records, claim: OwnerClaim, zone: dns.name.Name) -> PublishedRecords:
     areas = {region: frozenset(_addresses(found, name_of(region, zone))) for region in claim.regions}
-    return PublishedRecords(claim.version, areas, frozenset(_addresses(found, zone)))
+    further = {region: frozenset(_further(found, region, zone)) for region in claim.regions if claim.has_targets}
+    named = {region: addresses for region, addresses in further.items() if addresses}
+    return PublishedRecords(claim.version, areas, frozenset(_addresses(found, zone)), named)
+
+
+def _further(found: Records, region: RegionName, zone: dns.name.Name) -> Iterator[str]:
+    """Yield the addresses of the target that the HTTPS records of a region name second."""
+    for each in found.get((name_of(region, zone), _HTTPS), ()):
+        if each.priority == 2:
+            yield from _addresses(found, each.target)
 
 
 def is_same(one: dns.rrset.RRset | None, other: dns.rrset.RRset | None) -> bool:
@@ -113,10 +139,16 @@ def _addresses(found: Records, name: dns.name.Name) -> Iterator[str]:
             yield each.to_text()
 
 
-def _at(name: dns.name.Name, addresses: Collection[str], tree: RecordTree) -> Iterator[dns.rrset.RRset]:
+def _at(
+    name: dns.name.Name, addresses: Collection[str], tree: RecordTree, targets: Sequence[HttpsTarget] = ()
+) -> Iterator[dns.rrset.RRset]:
+    yield from _checked(name, addresses, tree)
+    if addresses and tree.tls:
+        yield https_set(name, tree, targets or [HttpsTarget(name, ())])
+
+
+def _checked(name: dns.name.Name, addresses: Iterable[str], tree: RecordTree) -> Iterator[dns.rrset.RRset]:
     for each in address_sets(name, addresses, tree.ttl_s):
         if len(each) > ADDRESSES_MAX:
             raise ValueError(f"{name} has {len(each)} addresses, and at most {ADDRESSES_MAX} are published by one name")
         yield each
-    if addresses and tree.tls:
-        yield https_set(name, tree, ())

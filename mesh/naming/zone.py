@@ -6,6 +6,7 @@ It decides neither which gateways are alive nor which may be used: the tree has 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_address
 from zlib import crc32
@@ -31,9 +32,19 @@ _STANDING_TTL_S = 300
 """TTL in seconds of records that change only with region files: name servers and their addresses."""
 _IN = dns.rdataclass.IN
 _HTTPS_PORT = 443
+_LABELS = "nearest", "further"
+"""Labels, below a region's name, of the targets of its HTTPS records. They have no underscore, which would set them
+apart from names of regions: name servers may refuse addresses under such names."""
 _HINTS = {dns.rdatatype.A: "ipv4hint", dns.rdatatype.AAAA: "ipv6hint"}
 
 Sets = tuple[dns.rrset.RRset, ...]
+
+
+class HttpsTarget(Struct, frozen=True):
+    """Name that an HTTPS record leads to."""
+
+    name: dns.name.Name
+    addresses: tuple[str, ...]
 
 
 class ZoneAnswer(Struct, frozen=True):
@@ -57,12 +68,15 @@ class Zone:
         self._areas = {each.region: each for each in tree.areas}
         self._by_name = {region_name(each.region, self.name): each for each in tree.areas}
         self.servers = dict(_servers(tree))
+        self._targets = https_targets(self.name, tree)
+        self._by_target = {each.name: (region, each) for region, found in self._targets.items() for each in found}
         self._anywhere = _nowhere(
             tree.anywhere, "" if tree.anywhere else "no gateway is up that clients may be sent to"
         )
         self._hands: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
-        self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
-        """Cache of record sets by name and addresses. Like `_hands`, it is filled on demand and bounded by the tree."""
+        self._sets: dict[tuple[dns.name.Name, RegionName, tuple[str, ...]], Sets] = {}
+        """Cache of record sets by name, area and addresses. Like `_hands`, it is filled on demand and bounded by the
+        tree."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
         self._services = services(self.name, tree)
@@ -87,6 +101,8 @@ class Zone:
         area = self._by_name.get(name)
         if area is not None:
             return self._at(name, self._asked_for(area, where), where, client)
+        if name in self._by_target:
+            return self._at_target(name, where, client)
         return ZoneAnswer(()) if name in self._above else None
 
     def glue(self) -> list[dns.rrset.RRset]:
@@ -115,15 +131,29 @@ class Zone:
     # Records of the area
 
     def _at(self, name: dns.name.Name, area: Area, where: ClientLocation, client: Network) -> ZoneAnswer:
-        key = name, self._hand(area, client)
+        key = name, area.region, self._hand(area, client)
         sets = self._sets.get(key)
         if sets is None:
             sets = self._sets[key] = self._made(*key)
         return ZoneAnswer(sets, where.scope_bits, "" if sets else area.why)
 
-    def _made(self, name: dns.name.Name, addresses: tuple[str, ...]) -> Sets:
+    def _made(self, name: dns.name.Name, region: RegionName, addresses: tuple[str, ...]) -> Sets:
         sets = tuple(address_sets(name, addresses, self.tree.ttl_s))
-        return (*sets, https_set(name, self.tree, sets)) if sets and self.tree.tls else sets
+        if not sets or not self.tree.tls:
+            return sets
+        targets = [
+            HttpsTarget(each.name, tuple(address for address in addresses if address in each.addresses))
+            for each in self._targets.get(region, ())
+        ]
+        return *sets, https_set(name, self.tree, targets or [HttpsTarget(name, addresses)], with_hints=True)
+
+    def _at_target(self, name: dns.name.Name, where: ClientLocation, client: Network) -> ZoneAnswer:
+        """Addresses of a name that HTTPS records lead to, of the same group that the client is given elsewhere."""
+        region, target = self._by_target[name]
+        area = self._asked_for(self._areas[region], where)
+        addresses = [each for each in self._hand(area, client) if each in target.addresses]
+        sets = tuple(address_sets(name, addresses, self.tree.ttl_s))
+        return ZoneAnswer(sets, where.scope_bits, "" if sets else area.why)
 
     def _hand(self, area: Area, client: Network) -> tuple[str, ...]:
         """Group of an area's addresses that fits one answer: other groups for other clients, the same one for each
@@ -141,7 +171,9 @@ class Zone:
         if not area.addresses:
             return ZoneAnswer((), where.scope_bits, area.why)
         kind, words = self._services[name]
-        return ZoneAnswer((_set(name, self.tree.ttl_s, kind, [words]),), where.scope_bits)
+        targets = self._targets.get(area.region, ()) if kind == "HTTPS" else ()
+        found = https_set(name, self.tree, targets) if targets else _set(name, self.tree.ttl_s, kind, [words])
+        return ZoneAnswer((found,), where.scope_bits)
 
     def _soa(self, ttl_s: int) -> dns.rrset.RRset:
         first = next((each.name for each in self.tree.name_servers), self.tree.zone)
@@ -194,16 +226,53 @@ def services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple
     return services
 
 
-def https_set(name: dns.name.Name, tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> dns.rrset.RRset:
-    """HTTPS record, which says that TLS is spoken there (RFC 9460), with the addresses as hints."""
-    return _set(name, tree.ttl_s, "HTTPS", [" ".join(["1 .", *_https_parameters(tree, sets)])])
+def https_targets(zone: dns.name.Name, tree: RecordTree) -> dict[RegionName, tuple[HttpsTarget, ...]]:
+    """Targets of the HTTPS records of each region with a further gateway, in the order in which clients try them. A
+    region has none where another region or a name server has one of the names, and none without TLS.
+
+    The further target is not the further region's own name: that one serves other clients, and leads elsewhere when the
+    gateways of its region are down.
+    """
+    if not tree.tls:
+        return {}
+    names = Counter(filter(None, (region_name(each.region, zone) for each in tree.areas)))
+    taken = {*names, *dict(_servers(tree))}
+    targets = {}
+    for area in tree.areas:
+        own = tuple(each for each in area.addresses if each not in area.further)
+        at = tuple(target_names(area.region, zone))
+        is_free = len(at) == len(_LABELS) and taken.isdisjoint(at) and names[at[0].parent()] == 1
+        if area.further and is_free:
+            targets[area.region] = tuple(map(HttpsTarget, at, (own, area.further)))
+    return targets
 
 
-def _https_parameters(tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> Iterator[str]:
+def target_names(region: RegionName, zone: dns.name.Name) -> Iterator[dns.name.Name]:
+    """Yield the names that HTTPS records of a region may lead to."""
+    for label in _LABELS:
+        name = region_name(RegionName(f"{label}.{region}"), zone)
+        if name is not None:
+            yield name
+
+
+def https_set(
+    name: dns.name.Name, tree: RecordTree, targets: Iterable[HttpsTarget], *, with_hints: bool = False
+) -> dns.rrset.RRset:
+    """HTTPS records, which say that TLS is spoken there (RFC 9460): one for each target, the first of which clients try
+    first."""
+    records = []
+    for priority, each in enumerate(targets, 1):
+        hints = each.addresses if with_hints else ()
+        leads_to = "." if each.name == name else each.name.to_text()
+        records.append(" ".join([f"{priority} {leads_to}", *_https_parameters(tree, hints)]))
+    return _set(name, tree.ttl_s, "HTTPS", records)
+
+
+def _https_parameters(tree: RecordTree, hints: Iterable[str]) -> Iterator[str]:
     yield "alpn=http/1.1"
     if tree.port != _HTTPS_PORT:
         yield f"port={tree.port}"
-    for each in sets:
+    for each in address_sets(dns.name.root, hints, tree.ttl_s):
         yield f"{_HINTS[each.rdtype]}={','.join(address.to_text() for address in each)}"
 
 

@@ -30,7 +30,7 @@ from tests.cloud.fronts import swallowing
 from tests.cloud.leases import leading
 from tests.cloud.name_servers import OTHER_SECRET, SECRET, ZONE, Bind, Knot, NameServer
 from tests.support.dns_conformance import DnsConformance
-from tests.support.naming import US_ADDRESS, tree
+from tests.support.naming import EU, EU_ADDRESSES, US_ADDRESS, tree, with_further
 
 KINDS: dict[str, type[NameServer]] = {"named": Bind, "knotd": Knot}
 
@@ -204,6 +204,89 @@ async def test_services_move_with_the_port(server: NameServer) -> None:
     assert await told(server, "_http._tcp.mesh.example.", "SRV") == {"0 0 80 mesh.example."}
     for name, kind in (("_https._tcp", "SRV"), ("_8443._https", "HTTPS"), ("us-east-1", "HTTPS")):
         assert await told(server, f"{name}.mesh.example.", kind) == set()
+
+
+FURTHER = ("192.0.2.31", "2001:db8::31")
+ORDERED = with_further(tree(), EU, *FURTHER)
+
+
+async def order(server: NameServer, name: str = "eu-west-1.mesh.example.") -> list[tuple[str, set[str]]]:
+    """Targets of a name's HTTPS records, first those that clients try first, each with its addresses."""
+    found = []
+    for each in sorted(await told(server, name, "HTTPS")):
+        target = name if each.split()[1] == "." else each.split()[1]
+        found.append((target, await told(server, target, "A") | await told(server, target, "AAAA")))
+    return found
+
+
+async def test_a_regions_name_leads_to_its_nearest_gateways_first_and_to_the_further_one_second(
+    server: NameServer,
+) -> None:
+    provider = provider_of(server)
+    await publish(provider, ORDERED)
+    assert await order(server) == [
+        ("nearest.eu-west-1.mesh.example.", set(EU_ADDRESSES)),
+        ("further.eu-west-1.mesh.example.", set(FURTHER)),
+    ]
+    assert await told(server, "eu-west-1.mesh.example.", "HTTPS") == {
+        '1 nearest.eu-west-1.mesh.example. alpn="http/1.1"',
+        '2 further.eu-west-1.mesh.example. alpn="http/1.1"',
+    }
+    assert await told(server, "eu-west-1.mesh.example.") == {"192.0.2.2", "192.0.2.31"}
+    for name in ("mesh.example.", "us-east-1.mesh.example."):
+        assert await told(server, name, "HTTPS") == {'1 . alpn="http/1.1"'}
+    assert await told(server, "ap-northeast-1.mesh.example.", "HTTPS") == set()
+    assert await provider.read() == published_as(ORDERED)
+    assert await publish(provider, ORDERED) == 0
+
+
+async def test_the_order_follows_the_further_gateway_and_goes_with_it(server: NameServer) -> None:
+    provider = provider_of(server)
+    await publish(provider, tree())
+    first, swapped = with_further(tree(2), EU, *FURTHER), with_further(tree(3, eu=FURTHER), EU, *EU_ADDRESSES)
+    await publish(provider, first, tree())
+    await publish(provider, swapped, first)
+    assert await provider.read() == published_as(swapped)
+    assert await order(server) == [
+        ("nearest.eu-west-1.mesh.example.", set(FURTHER)),
+        ("further.eu-west-1.mesh.example.", set(EU_ADDRESSES)),
+    ]
+    await publish(provider, tree(4, eu=EU_ADDRESSES), swapped)
+    assert await order(server) == [("eu-west-1.mesh.example.", set(EU_ADDRESSES))]
+    for label in ("nearest", "further"):
+        assert await told(server, f"{label}.eu-west-1.mesh.example.") == set()
+    assert await provider.read() == published_as(tree(4))
+
+
+@pytest.mark.parametrize("after", ["whole", "without-tls", "another-leader"])
+async def test_targets_that_nothing_leads_to_are_removed_also_after_a_restart(server: NameServer, after: str) -> None:
+    await publish(provider_of(server), ORDERED)
+    plain = replace(ORDERED, version=2, tls=False) if after == "without-tls" else tree(2)
+    heir = provider_of(server, leading(2)) if after == "another-leader" else provider_of(server)
+    await publish(heir, plain)
+    for label in ("nearest", "further"):
+        for kind in ("A", "AAAA"):
+            assert await told(server, f"{label}.eu-west-1.mesh.example.", kind) == set()
+    assert await publish(heir, plain) == 0
+
+
+async def test_with_the_region_its_targets_go(server: NameServer) -> None:
+    provider = provider_of(server)
+    await publish(provider, ORDERED)
+    await publish(provider, replace(tree(2), areas=tuple(each for each in tree().areas if each.region != EU)), ORDERED)
+    for name in ("eu-west-1", "nearest.eu-west-1", "further.eu-west-1"):
+        for kind in ("A", "AAAA", "HTTPS", "TXT"):
+            assert await told(server, f"{name}.mesh.example.", kind) == set()
+
+
+async def test_a_record_of_others_at_a_target_is_in_the_way_only_of_an_order(server: NameServer) -> None:
+    server.change(("add", "further.eu-west-1", 60, "A", "192.0.2.200"))
+    provider = provider_of(server)
+    await publish(provider, tree())
+    with pytest.raises(DnsRefused, match=r"in the way: further.eu-west-1.mesh.example. A;"):
+        await publish(provider, with_further(tree(2), EU, *FURTHER), tree())
+    assert await told(server, "further.eu-west-1.mesh.example.") == {"192.0.2.200"}
+    assert await order(server) == [("eu-west-1.mesh.example.", set(EU_ADDRESSES))]
 
 
 async def test_a_zone_that_is_not_there_is_told(server: NameServer) -> None:

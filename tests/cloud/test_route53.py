@@ -40,7 +40,7 @@ from tests.cloud.route53_names import CLIENTS, answer_for, answering
 from tests.cloud.route53_rules import AWS_REGIONS
 from tests.support.background import in_background
 from tests.support.dns_conformance import DnsConformance
-from tests.support.naming import AP, EU, EU_ADDRESSES, US, US_ADDRESS, tree
+from tests.support.naming import AP, EU, EU_ADDRESSES, US, US_ADDRESS, tree, with_further
 
 ZONE = "mesh.example."
 LOCATIONS = {"EU": ("IE", "DE"), "US": ("US",), "AP": ("JP",)}
@@ -281,6 +281,42 @@ async def test_a_closed_jurisdiction_resolves_only_inside_itself(stand: Stand) -
     await publish(provider, nobody_left, both)
     sets = await stand.front.records()
     assert [told(sets, name, "203.0.113.0/24", kind) for name in names for kind in ("A", "AAAA")] == [set()] * 10
+
+
+async def test_a_target_of_a_closed_jurisdiction_resolves_only_inside_it(stand: Stand) -> None:
+    both = tree(closed=frozenset({EU, US}))
+    await publish(stand.provider(), with_further(both, EU, "192.0.2.31"))
+    sets = await stand.front.records()
+    for label, address in (("nearest", "192.0.2.2"), ("further", "192.0.2.31")):
+        name = f"{label}.eu-west-1.{ZONE}"
+        assert told(sets, name, "203.0.113.0/24") == {address}
+        assert told(sets, name) == set(), "a client in the US"
+        assert told(sets, name, "203.0.113.0/24", "AAAA") == ({"2001:db8::2"} if label == "nearest" else set())
+
+
+async def test_the_meshs_name_has_no_order(stand: Stand) -> None:
+    await publish(stand.provider(), with_further(tree(), EU, "192.0.2.31"))
+    sets = await stand.front.records()
+    assert by_name(sets, ZONE, "HTTPS")[0]["ResourceRecords"] == ['1 . alpn="http/1.1"']
+    assert by_name(sets, f"eu-west-1.{ZONE}", "HTTPS")[0]["ResourceRecords"] == [
+        '1 nearest.eu-west-1.mesh.example. alpn="http/1.1"',
+        '2 further.eu-west-1.mesh.example. alpn="http/1.1"',
+    ]
+    pools = [each for each in sets if each["Name"] == f"nearest.eu-west-1.{ZONE}" and each["Type"] == "A"]
+    assert [each["AliasTarget"]["DNSName"] for each in pools] == [f"eu-west-1.nearest._nightside.{ZONE}"]
+    assert {each["TTL"] for each in by_name(sets, f"eu-west-1.nearest._nightside.{ZONE}")} == {"5"}
+
+
+async def test_a_record_of_others_at_a_target_is_in_the_way_only_of_an_order(stand: Stand) -> None:
+    name = f"further.eu-west-1.{ZONE}"
+    hand(stand, ("CREATE", {"Name": name, "Type": "A", "TTL": "60", "ResourceRecords": ["192.0.2.200"]}))
+    provider = stand.provider()
+    await publish(provider, tree())
+    with pytest.raises(DnsRefused, match=r"in the way: further.eu-west-1.mesh.example. A;"):
+        await publish(provider, with_further(tree(2), EU, "192.0.2.31"), tree())
+    sets = await stand.front.records()
+    assert told(sets, name) == {"192.0.2.200"}
+    assert by_name(sets, f"eu-west-1.{ZONE}", "HTTPS")[0]["ResourceRecords"] == ['1 . alpn="http/1.1"']
 
 
 async def test_nobody_is_led_to_another_region_by_the_kind_of_address_that_its_own_has_not(stand: Stand) -> None:

@@ -28,7 +28,7 @@ from mesh.values import Address
 from tests.support.core import EU as EU_PLACE
 from tests.support.core import US as US_PLACE
 from tests.support.gateways import counted, region_document, serving_file
-from tests.support.naming import EU, EVERYBODY, NS1, US_ADDRESS, addresses, query, tree
+from tests.support.naming import EU, EVERYBODY, NS1, US_ADDRESS, addresses, query, tree, with_further
 
 LONG = tuple(NameServer(f"{letter * 60}.{letter * 60}.elsewhere.example.") for letter in "abcdefghijklm")
 IN_EU, IN_US, NOWHERE = "203.0.113.0/24", "198.51.100.0/24", "192.0.2.0/24"
@@ -137,6 +137,24 @@ class TestDig:
             assert "flags: qr aa;" in dug.text
         dug = await dig(at, "_https._tcp.mesh.example", "SRV", over, subnet)
         assert dug.answers == ["SRV 0 0 443 mesh.example."]
+
+    async def test_https_records_lead_to_the_nearest_gateways_first(self, gateway: GatewayHandle) -> None:
+        (at, _), subnet = gateway.names.addresses, f"+subnet={IN_EU}"
+        gateway.names.apply(with_further(tree(2), EU, "192.0.2.31"))
+        dug = await dig(at, "mesh.example", "HTTPS", subnet)
+        assert dug.answers == [
+            'HTTPS 1 nearest.eu-west-1.mesh.example. alpn="http/1.1" ipv4hint=192.0.2.2 ipv6hint=2001:db8::2',
+            'HTTPS 2 further.eu-west-1.mesh.example. alpn="http/1.1" ipv4hint=192.0.2.31',
+        ]
+        for label, address in (("nearest", "192.0.2.2"), ("further", "192.0.2.31")):
+            assert (await dig(at, f"{label}.eu-west-1.mesh.example", "A", subnet)).answers == [f"A {address}"]
+        async with c_ares(at, source="127.0.2.1") as client:
+            told = await client.ask(pycares.QUERY_TYPE_HTTPS)
+            found = [each.data for each in told.answer if isinstance(each.data, pycares.HTTPSRecordData)]
+            assert sorted((each.priority, each.target) for each in found) == [
+                (1, "nearest.eu-west-1.mesh.example"),
+                (2, "further.eu-west-1.mesh.example"),
+            ]
 
     async def test_by_the_network_of_the_client_that_a_resolver_tells(self, gateway: GatewayHandle) -> None:
         (at, _) = gateway.names.addresses

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import dns.asyncquery
 import dns.flags
 import dns.message
+import dns.name
 import dns.rcode
 import dns.rdatatype
 import pytest
@@ -26,7 +27,18 @@ from controller.dns.provider import (
 )
 from mesh.naming.tree import RecordTree
 from mesh.values import Address
-from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, query, tree, with_networks
+from tests.support.naming import (
+    AP,
+    EU,
+    EU_ADDRESSES,
+    EVERYBODY,
+    US,
+    US_ADDRESS,
+    query,
+    tree,
+    with_further,
+    with_networks,
+)
 
 _KINDS = (dns.rdatatype.A, dns.rdatatype.AAAA)
 _SUBNETS = {US: "198.51.100.0/24", EU: "203.0.113.0/24", None: "192.0.2.0/24"}
@@ -86,6 +98,43 @@ class DnsConformance(ABC):
         await self.publish(provider, tree())
         told = [await self.told("mesh.example.", client) for client in (US, EU)]
         assert told == ([{US_ADDRESS}, set(EU_ADDRESSES)] if provider.tells_clients_apart else [set(EVERYBODY)] * 2)
+
+    async def order(self, name: str, client: str | None = None) -> list[tuple[str, set[str]]]:
+        """Targets of a name's HTTPS records, first those that clients try first, each with its addresses."""
+        answer = await self.answer(name, "HTTPS", client)
+        records = sorted((item.priority, item.target) for found in answer.answer for item in found)
+        targets = [name if target == dns.name.root else target.to_text() for _, target in records]
+        return [(target, await self.told(target, client)) for target in targets]
+
+    async def test_a_regions_name_leads_to_its_nearest_gateways_first_and_to_the_further_one_second(
+        self, provider: DnsProvider
+    ) -> None:
+        further = ("192.0.2.31", "2001:db8::31")
+        first, second = with_further(tree(), EU, *further), with_further(tree(2, eu=further), EU, *EU_ADDRESSES)
+        nearest, beyond = "nearest.eu-west-1.mesh.example.", "further.eu-west-1.mesh.example."
+        await self.publish(provider, first)
+        assert await self.order("eu-west-1.mesh.example.") == [(nearest, set(EU_ADDRESSES)), (beyond, set(further))]
+        assert await self.order("us-east-1.mesh.example.") == [("us-east-1.mesh.example.", {US_ADDRESS})]
+        assert await self.order(f"{AP}.mesh.example.") == []
+        assert await self.told("eu-west-1.mesh.example.") == {*EU_ADDRESSES, *further}
+        assert await provider.read() == published_as(first)
+        await self.publish(provider, second, first)
+        assert await self.order("eu-west-1.mesh.example.") == [(nearest, set(further)), (beyond, set(EU_ADDRESSES))]
+        assert await provider.read() == published_as(second) != replace(published_as(first), version=2)
+        await self.publish(provider, tree(3), second)
+        assert await self.order("eu-west-1.mesh.example.") == [("eu-west-1.mesh.example.", set(EU_ADDRESSES))]
+        for name in (nearest, beyond):
+            assert (await self.answer(name, "A")).rcode() == dns.rcode.NXDOMAIN
+        assert await provider.read() == published_as(tree(3))
+
+    async def test_without_tls_there_is_no_order(self, provider: DnsProvider) -> None:
+        ordered = with_further(tree(), EU, "192.0.2.31")
+        plain = replace(ordered, version=2, tls=False, port=80)
+        await self.publish(provider, ordered)
+        await self.publish(provider, plain, ordered)
+        assert await self.order("eu-west-1.mesh.example.") == []
+        assert (await self.answer("nearest.eu-west-1.mesh.example.", "A")).rcode() == dns.rcode.NXDOMAIN
+        assert await provider.read() == published_as(plain)
 
     async def test_what_changed_is_told_anew_and_the_rest_as_before(self, provider: DnsProvider) -> None:
         first, second = tree(), tree(2, us=("192.0.2.9", "2001:db8::9"))

@@ -42,6 +42,15 @@ def tree(version: int = 1, /, *, closed: frozenset[RegionName] = frozenset(), **
     return RecordTree(version, 5, told, EVERYBODY, "mesh.example.", NAME_SERVERS)
 
 
+def with_further(before: RecordTree, region: RegionName, *further: str) -> RecordTree:
+    """The same tree with these addresses of a gateway in a further region, beside those of one region's own."""
+    areas = tuple(
+        replace(each, addresses=(*each.addresses, *further), further=further) if each.region == region else each
+        for each in before.areas
+    )
+    return replace(before, areas=areas)
+
+
 def with_networks(before: RecordTree, region: RegionName, *networks: str) -> RecordTree:
     """The same tree with other client networks for one region."""
     areas = tuple(replace(each, networks=networks) if each.region == region else each for each in before.areas)

@@ -74,5 +74,6 @@ def batches_of(changes: Iterable[RecordChange], claim_characters: int) -> Iterat
 
 
 def _leaders_last(gone: Iterable[RecordSet]) -> list[RecordSet]:
-    """Record sets with addresses before aliases; they are deleted in the reverse order."""
-    return sorted(gone, key=lambda each: each.alias is not None)
+    """Record sets with addresses before aliases, and HTTPS records, which lead to aliases, at the end; they are deleted
+    in the reverse order."""
+    return sorted(gone, key=lambda each: (each.kind == "HTTPS", each.alias is not None))

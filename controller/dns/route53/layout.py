@@ -7,6 +7,14 @@
     the empty name      geolocation for a place where no clients are: an answer without an address
     REGION.(the name)   geolocation: places of other closed jurisdictions -> the empty name, all others -> the pool
 
+With a further gateway, HTTPS records of a region's name lead to two names below it, the nearest gateways' first. Those
+of the mesh's name lead to no such names: Route53 would have to choose them too by location and latency.
+
+    REGION.nearest      one record for each address of the nearest gateways
+    REGION.further      the same for the further gateway
+    nearest.REGION.(the name), further.REGION.(the name)
+                        geolocation, as for the region's name
+
 A region whose clients may be sent to no gateway leads to the empty name for both kinds of address, and so does the kind
 that a region's gateways do not have: otherwise Route53 would lead its clients to the next nearest region. The module
 does no I/O.
@@ -14,7 +22,7 @@ does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 import dns.name
@@ -25,7 +33,7 @@ from controller.dns.provider import PublishedRecords
 from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, RecordLocation, RecordSet, location_of
 from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.tree import Area, RecordTree
-from mesh.naming.zone import Zone, https_set, region_name, services
+from mesh.naming.zone import HttpsTarget, Zone, https_set, https_targets, region_name, services, target_names
 
 SETS_MAX = 100
 """Record sets of one name and kind that Route53 accepts."""
@@ -34,6 +42,7 @@ _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 """Documentation addresses (RFC 5737, RFC 3849): a record has to have an address."""
 _NO_ADDRESS = "nobody"
 """Label of the records without an address. Zones of running meshes have it: a changed one would rename records."""
+_Targets = Mapping[RegionName, Sequence[HttpsTarget]]
 
 
 class Route53Layout:
@@ -53,8 +62,8 @@ class Route53Layout:
     def wanted(self, tree: RecordTree, claim: OwnerClaim, checks: Mapping[str, str]) -> list[RecordSet]:
         """Return all record sets, targets before the aliases that lead to them. `checks`: ids of health checks by
         address. Raises ValueError, in words, for a tree that these records cannot express."""
-        Zone(tree)
-        sets = [*self._leaves(tree, checks), *self._branches(tree), *self._services(tree)]
+        targets = https_targets(Zone(tree).name, tree)
+        sets = [*self._leaves(tree, targets, checks), *self._branches(tree, targets), *self._services(tree, targets)]
         sets.append(self.claim_record(claim))
         counts: dict[tuple[str, str], int] = {}
         for each in sets:
@@ -82,27 +91,42 @@ class Route53Layout:
         return (each.name, each.kind) in self.owned(claim)
 
     def owned(self, claim: OwnerClaim) -> set[tuple[str, str]]:
+        zone = dns.name.from_text(self.zone)
         names = [self.zone, *(self._region_name(region) for region in claim.regions)]
-        served = services(dns.name.from_text(self.zone), _serving(claim))
-        return {(name, kind) for name in names for kind in (*KINDS, "HTTPS")} | {
-            (name.to_text(), kind) for name, (kind, _) in served.items()
-        }
+        targets = [each for region in claim.regions if claim.has_targets for each in target_names(region, zone)]
+        return (
+            {(name, kind) for name in names for kind in (*KINDS, "HTTPS")}
+            | {(name.to_text(), kind) for name in targets for kind in KINDS}
+            | {(name.to_text(), kind) for name, (kind, _) in services(zone, _serving(claim)).items()}
+        )
 
     def published(self, found: Iterable[RecordSet], claim: OwnerClaim) -> PublishedRecords:
         pools: dict[str, set[str]] = {}
+        second: dict[str, dns.name.Name] = {}
         for each in found:
             if each.kind in KINDS:
                 pools.setdefault(each.name, set()).update(each.values)
+            for priority, target in (text.split()[:2] for text in each.values if each.kind == "HTTPS"):
+                if priority == "2":
+                    second[each.name] = dns.name.from_text(target)
         areas = {region: frozenset(pools.get(self._pool(region), ())) for region in claim.regions}
-        return PublishedRecords(claim.version, areas, frozenset(pools.get(self._anywhere, ())))
+        further = {
+            region: frozenset(pools.get(self._target_pool(region, second[name]), ()))
+            for region in claim.regions
+            if (name := self._region_name(region)) in second
+        }
+        return PublishedRecords(claim.version, areas, frozenset(pools.get(self._anywhere, ())), further)
 
     # Addresses
 
-    def _leaves(self, tree: RecordTree, checks: Mapping[str, str]) -> Iterator[RecordSet]:
+    def _leaves(self, tree: RecordTree, targets: _Targets, checks: Mapping[str, str]) -> Iterator[RecordSet]:
         for kind, text in _NOWHERE.items():
             name = f"{_NO_ADDRESS}.{self.below}"
             yield RecordSet(name, kind, _NO_ADDRESS, tree.ttl_s, (text,), location=NO_CLIENTS)
         pools = {self._pool(each.region): each.addresses for each in tree.areas} | {self._anywhere: tree.anywhere}
+        pools |= {
+            self._target_pool(region, each.name): each.addresses for region, found in targets.items() for each in found
+        }
         for name, addresses in pools.items():
             for address in addresses:
                 kind, text = _kind_of(address), str(ip_address(address))
@@ -116,9 +140,12 @@ class Route53Layout:
     def _pool(self, region: RegionName) -> str:
         return f"{region.lower()}.pool.{self.below}"
 
+    def _target_pool(self, region: RegionName, target: dns.name.Name) -> str:
+        return f"{region.lower()}.{target.labels[0].decode()}.{self.below}"
+
     # Aliases
 
-    def _branches(self, tree: RecordTree) -> Iterator[RecordSet]:
+    def _branches(self, tree: RecordTree, targets: _Targets) -> Iterator[RecordSet]:
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         for jurisdiction in closed:
             if not self._places.get(jurisdiction):
@@ -133,6 +160,9 @@ class Route53Layout:
                 others = [each for each in closed if each != area.jurisdiction]
                 turned_away = {place: self._no_address for each in others for place in self._places[each]}
                 yield from self._by_place(self._region_name(area.region), kind, self._to(area, kind), turned_away)
+                for each in targets.get(area.region, ()):
+                    pool = self._target_pool(area.region, each.name) if _has(each.addresses, kind) else self._no_address
+                    yield from self._by_place(each.name.to_text(), kind, pool, turned_away)
             kept = {place: self._closed(each) for each in closed for place in self._places[each]}
             elsewhere = f"open.{self.below}" if is_open else self._to_anywhere(tree, kind)
             yield from self._by_place(self.zone, kind, elsewhere, kept)
@@ -179,15 +209,20 @@ class Route53Layout:
 
     # Services
 
-    def _services(self, tree: RecordTree) -> Iterator[RecordSet]:
+    def _services(self, tree: RecordTree, targets: _Targets) -> Iterator[RecordSet]:
         zone = dns.name.from_text(self.zone)
         for name, (kind, words) in services(zone, tree).items():
             yield RecordSet(name.to_text(), kind, ttl_s=tree.ttl_s, values=(words,))
         if not tree.tls:
             return
-        for text in (self.zone, *(self._region_name(each.region) for each in tree.areas)):
-            words = https_set(dns.name.from_text(text), tree, ())[0].to_text()
-            yield RecordSet(text, "HTTPS", ttl_s=tree.ttl_s, values=(words,))
+        leads_to: dict[str, Sequence[HttpsTarget]] = {self.zone: ()}
+        leads_to |= {
+            self._region_name(each.region): targets.get(each.region, ()) for each in tree.areas if each.addresses
+        }
+        for text, found in leads_to.items():
+            name = dns.name.from_text(text)
+            records = https_set(name, tree, found or [HttpsTarget(name, ())])
+            yield RecordSet(text, "HTTPS", ttl_s=tree.ttl_s, values=tuple(each.to_text() for each in records))
 
 
 def _serving(claim: OwnerClaim) -> RecordTree:

@@ -120,7 +120,8 @@ class Route53Dns:
         found = self._found
         if found is not None:
             claim = self._layout.claim_of(found)
-            if claim is not None and {each.region for each in tree.areas} <= set(claim.regions):
+            said = OwnerClaim.following(claim, self._owner, self._lease.token, tree)
+            if claim is not None and set(said.regions) <= set(claim.regions) and said.has_targets <= claim.has_targets:
                 return found  # new names may hold records of other origin
         self._found = tuple(await self._api.records(self._layout.zone))
         return self._found
@@ -134,7 +135,10 @@ class Route53Dns:
         try:
             wanted = self._layout.wanted(tree, said, self._checks.known(found))
             ours = [] if claim is None else [each for each in found if self._layout.is_ours(each, claim)]
-            claimed = [each for each in found if each not in ours and self._layout.is_ours(each, said)]
+            claims = said, _of_both(claim, said)
+            claimed = [
+                each for each in found if each not in ours and any(self._layout.is_ours(each, one) for one in claims)
+            ]
         except ValueError as error:
             raise DnsRefused(f"version {tree.version} cannot be said there: {error}") from error
         refuse_foreign(f"{each.name} {each.kind}" for each in claimed)
@@ -158,10 +162,8 @@ class Route53Dns:
             if number == len(batches):
                 after = replace(said, writes=writes)
             else:
-                regions = {*said.regions, *(() if claim is None else claim.regions)}
-                old = said if claim is None else claim
                 version = 0 if claim is None else claim.version
-                after = replace(old, term=said.term, version=version, writes=writes, regions=tuple(sorted(regions)))
+                after = replace(_of_both(claim, said), version=version, writes=writes)
             taken = [] if before is None else [RecordChange(Action.DELETE, self._layout.claim_record(before))]
             put = RecordChange(Action.CREATE, self._layout.claim_record(after))
             made.append((*taken, put, *batch))
@@ -193,6 +195,14 @@ class Route53Dns:
                 raise DnsUnavailable(f"Route53 has not told all its servers of {change_id} within ten minutes")
             polls += 1
             await asyncio.sleep(_SYNC_POLLS.pause_s(polls))
+
+
+def _of_both(claim: OwnerClaim | None, said: OwnerClaim) -> OwnerClaim:
+    """Return the claim on the names of two claims, with the services of the earlier one."""
+    if claim is None:
+        return said
+    regions = tuple(sorted({*said.regions, *claim.regions}))
+    return replace(claim, term=said.term, regions=regions, has_targets=said.has_targets or claim.has_targets)
 
 
 NOTHING_NEW = Changes(frozenset(), frozenset(), is_anywhere=False, is_whole=False)

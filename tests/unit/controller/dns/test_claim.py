@@ -13,6 +13,8 @@ CLAIM = OwnerClaim.following(None, "mesh-a", 3, tree(7))
 
 def test_it_is_read_as_it_was_written() -> None:
     assert claim_in(CLAIM.strings()) == CLAIM
+    targets = replace(CLAIM, has_targets=True)
+    assert claim_in(targets.strings()) == targets
     many = replace(CLAIM, regions=tuple(RegionName(f"region-{number}") for number in range(200)))
     assert claim_in(many.strings()) == many
     assert all(len(each) <= 255 for each in many.strings())

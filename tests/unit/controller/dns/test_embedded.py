@@ -74,7 +74,7 @@ class SaysWhatItWasToldAndNotWhatIsThere(EmbeddedDns):
         return 0
 
     async def read(self) -> PublishedRecords | None:
-        return PublishedRecords(1, {}, frozenset())
+        return PublishedRecords(1, {}, frozenset(), {})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,18 @@ from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.naming.client_location import network_of
 from mesh.naming.tree import NameServer, RecordTree
 from mesh.naming.zone import ADDRESSES_MAX, Zone, ZoneAnswer
-from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, area, tree, with_networks
+from tests.support.naming import (
+    AP,
+    EU,
+    EU_ADDRESSES,
+    EVERYBODY,
+    US,
+    US_ADDRESS,
+    area,
+    tree,
+    with_further,
+    with_networks,
+)
 
 NOBODY_KNOWS, IN_US, IN_EU = (network_of(ip_address(each)) for each in ("192.0.2.99", "198.51.100.7", "203.0.113.7"))
 CLOSED_EU = tree(closed=frozenset({EU}))
@@ -76,6 +87,125 @@ class TestWhoIsToldOfWhom:
         for hand in hands:
             assert set(further) <= set(hand)
             assert (sum(":" not in each for each in hand), len(hand)) == (ADDRESSES_MAX, ADDRESSES_MAX + 2)
+
+
+def https(zone: Zone, name: str = "mesh.example.", client: object = IN_EU) -> list[str]:
+    there = found(zone, name, client)
+    assert there is not None
+    return sorted(item.to_text() for each in there.sets if each.rdtype == dns.rdatatype.HTTPS for item in each)
+
+
+class TestOrderOfGateways:
+    """HTTPS records lead to the nearest gateways first, and to the further one second."""
+
+    FURTHER = ("192.0.2.31", "2001:db8::31")
+    ORDERED = (
+        '1 nearest.eu-west-1.mesh.example. alpn="http/1.1" ipv4hint="192.0.2.2" ipv6hint="2001:db8::2"',
+        '2 further.eu-west-1.mesh.example. alpn="http/1.1" ipv4hint="192.0.2.31" ipv6hint="2001:db8::31"',
+    )
+
+    def zone(self, **more: object) -> Zone:
+        return Zone(replace(with_further(tree(), EU, *self.FURTHER), **more))
+
+    def test_a_client_and_a_regions_name_are_told_of_both_in_order(self) -> None:
+        assert https(self.zone()) == list(self.ORDERED)
+        assert https(self.zone(), "eu-west-1.mesh.example.", NOBODY_KNOWS) == list(self.ORDERED)
+        assert told(self.zone(), client=IN_EU) == tuple(sorted((*EU_ADDRESSES, *self.FURTHER)))
+
+    def test_each_target_has_exactly_its_own_addresses_and_the_trees_ttl(self) -> None:
+        for client in (IN_US, IN_EU, NOBODY_KNOWS):
+            assert told(self.zone(), "nearest.eu-west-1.mesh.example.", client) == EU_ADDRESSES
+            assert told(self.zone(), "further.eu-west-1.mesh.example.", client) == self.FURTHER
+        sets = getattr(found(self.zone(), "nearest.eu-west-1.mesh.example."), "sets", ())
+        assert {(each.rdtype, each.ttl) for each in sets} == {(dns.rdatatype.A, 5), (dns.rdatatype.AAAA, 5)}
+
+    def test_without_a_further_gateway_one_record_leads_to_the_name_itself(self) -> None:
+        zone = self.zone()
+        assert https(zone, client=IN_US) == ['1 . alpn="http/1.1" ipv4hint="192.0.2.1"']
+        assert https(zone, "us-east-1.mesh.example.") == ['1 . alpn="http/1.1" ipv4hint="192.0.2.1"']
+        assert [each.split()[:2] for each in https(zone, client=NOBODY_KNOWS)] == [["1", "."]]
+        for label in ("nearest", "further"):
+            assert found(zone, f"{label}.us-east-1.mesh.example.") is None
+            assert found(Zone(tree()), f"{label}.eu-west-1.mesh.example.") is None
+
+    def test_regions_with_the_same_gateways_each_lead_to_their_own_targets(self) -> None:
+        alike = with_further(with_further(tree(us=EU_ADDRESSES), EU, *self.FURTHER), US, *self.FURTHER)
+        zone = Zone(alike)
+        for client, region in ((IN_EU, EU), (IN_US, US)):
+            leads_to = [each.split()[1] for each in https(zone, client=client)]
+            assert leads_to == [f"nearest.{region}.mesh.example.", f"further.{region}.mesh.example."]
+
+    def test_after_the_death_of_the_nearest_region_the_one_that_is_left_comes_first(self) -> None:
+        zone = Zone(tree(eu=self.FURTHER))
+        assert https(zone) == ['1 . alpn="http/1.1" ipv4hint="192.0.2.31" ipv6hint="2001:db8::31"']
+
+    def test_without_a_gateway_there_is_no_https_record(self) -> None:
+        assert https(Zone(tree(eu=()))) == []
+
+    def test_without_tls_there_is_neither_an_order_nor_a_target(self) -> None:
+        zone = self.zone(tls=False)
+        assert https(zone) == []
+        assert found(zone, "nearest.eu-west-1.mesh.example.") is None
+
+    def test_another_port_is_told_with_each_target_also_under_the_name_of_the_service(self) -> None:
+        for name in ("mesh.example.", "_8443._https.mesh.example."):
+            records = https(self.zone(port=8443), name)
+            assert [each.split()[:4] for each in records] == [
+                ["1", "nearest.eu-west-1.mesh.example.", 'alpn="http/1.1"', 'port="8443"'],
+                ["2", "further.eu-west-1.mesh.example.", 'alpn="http/1.1"', 'port="8443"'],
+            ]
+        there = https(self.zone(port=8443), "_8443._https.mesh.example.", IN_US)
+        assert there == ['1 mesh.example. alpn="http/1.1" port="8443"']
+
+    def test_a_client_in_a_closed_jurisdiction_is_told_of_no_target_elsewhere(self) -> None:
+        zone = Zone(with_further(BOTH_CLOSED, EU, *self.FURTHER))
+        for label, addresses in (("nearest", EU_ADDRESSES), ("further", self.FURTHER)):
+            name = f"{label}.eu-west-1.mesh.example."
+            assert told(zone, name, IN_EU) == addresses
+            assert told(zone, name, IN_US) == ()
+            assert getattr(found(zone, name, IN_US), "why", "") == "clients in US get no addresses elsewhere"
+
+    def test_one_client_is_given_the_same_group_by_record_hint_and_target(self) -> None:
+        many = tuple(f"192.0.2.{number}" for number in range(100, 120))
+        zone = Zone(with_further(tree(eu=many), EU, "192.0.2.31"))
+        groups = set()
+        for last in range(256):
+            client = network_of(ip_address(f"203.0.113.{last}"))
+            at_target = told(zone, "nearest.eu-west-1.mesh.example.", client)
+            assert len(at_target) == ADDRESSES_MAX - 1
+            assert told(zone, client=client) == tuple(sorted((*at_target, "192.0.2.31")))
+            hint = https(zone, client=client)[0].split("ipv4hint=")[1].strip('"')
+            assert tuple(sorted(hint.split(","))) == at_target
+            groups.add(at_target)
+        assert len(groups) == 3
+
+    @pytest.mark.parametrize("label", ["nearest", "further"])
+    def test_a_region_called_like_a_target_keeps_its_name_and_no_order_is_told(self, label: str) -> None:
+        ordered = self.zone().tree
+        other = replace(area(AP, "192.0.2.77"), region=RegionName(f"{label}.EU-west-1"))
+        zone = Zone(replace(ordered, areas=(*ordered.areas, other)))
+        assert told(zone, f"{label}.eu-west-1.mesh.example.") == ("192.0.2.77",)
+        assert [each.split()[:2] for each in https(zone)] == [["1", "."]]
+        assert told(zone, client=IN_EU) == tuple(sorted((*EU_ADDRESSES, *self.FURTHER)))
+
+    def test_a_server_called_like_a_target_keeps_its_name_and_no_order_is_told(self) -> None:
+        zone = self.zone(name_servers=(NameServer("further.eu-west-1.mesh.example.", ("192.0.2.53",)),))
+        assert told(zone, "further.eu-west-1.mesh.example.") == ("192.0.2.53",)
+        assert [each.split()[:2] for each in https(zone)] == [["1", "."]]
+
+    def test_regions_whose_names_differ_by_case_alone_have_no_targets(self) -> None:
+        ordered = self.zone().tree
+        other = replace(area(AP, "192.0.2.77"), region=RegionName("EU-WEST-1"))
+        assert [each.split()[:2] for each in https(Zone(replace(ordered, areas=(*ordered.areas, other))))] == [
+            ["1", "."]
+        ]
+
+    def test_a_region_whose_targets_would_be_too_long_has_none(self) -> None:
+        long = RegionName(".".join(["x" * 60] * 3 + ["x" * 50]))
+        crowded = replace(area(EU, *EU_ADDRESSES, *self.FURTHER), region=long, further=self.FURTHER)
+        zone = Zone(replace(tree(), areas=(crowded,)))
+        assert told(zone, f"{long}.mesh.example.") == tuple(sorted((*EU_ADDRESSES, *self.FURTHER)))
+        assert [each.split()[:2] for each in https(zone)] == [["1", "."]]
 
 
 class TestNamesOfRegions:

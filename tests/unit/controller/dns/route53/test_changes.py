@@ -19,6 +19,21 @@ def test_whoever_is_led_to_is_there_before_and_goes_after() -> None:
     ]
 
 
+def test_https_records_are_written_after_the_aliases_that_they_lead_to_and_go_before_them() -> None:
+    pool = RecordSet("r.nearest.m.", "A", "192.0.2.1", 5, ("192.0.2.1",), is_multivalue=True)
+    target = RecordSet("nearest.r.m.", "A", "elsewhere", alias=Alias("Z", "r.nearest.m."), location=ELSEWHERE)
+    leads = RecordSet("r.m.", "HTTPS", ttl_s=5, values=("1 nearest.r.m.",))
+    for found in ([leads, target, pool], [pool, target, leads], [target, leads, pool]):
+        gone = [each.record_set for each in changes_to(found, [])]
+        assert gone == [leads, target, pool]
+    itself = RecordSet("r.m.", "HTTPS", ttl_s=5, values=("1 .",))
+    assert [str(each) for each in changes_to([leads, target, pool], [itself])] == [
+        "~ r.m. 5 HTTPS 1 .",
+        "- nearest.r.m. A alias of r.nearest.m. for clients in *",
+        "- r.nearest.m. 5 A 192.0.2.1",
+    ]
+
+
 def test_what_tells_clients_apart_in_another_way_makes_room_first() -> None:
     plain = RecordSet("m.", "A", ttl_s=5, values=("192.0.2.66",))
     assert changes_to([plain, POOL], [POOL, TOP]) == [

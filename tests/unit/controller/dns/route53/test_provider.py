@@ -16,10 +16,11 @@ from controller.dns.route53.changes import Action, RecordChange
 from controller.dns.route53.provider import Route53Dns
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
+from gateway.core.vocabulary import RegionName
 from mesh.clock import Clock
-from mesh.naming.tree import RecordTree
+from mesh.naming.tree import Area, RecordTree
 from tests.support.clock import StillClock
-from tests.support.naming import tree
+from tests.support.naming import EU, US, area, tree, with_further
 
 ZONE = "mesh.example."
 CONFIG = Route53Config(hosted_zone="Z1", requests_per_s=1000)
@@ -114,3 +115,83 @@ async def test_a_write_needs_a_lease_that_lasts() -> None:
     with pytest.raises(DnsUnavailable, match=r"the lease lasts 3.0 s, and this may take 3.0 s"):
         await api.change([], "")
     api.close()
+
+
+def crowded(version: int, *, further: bool, more: tuple[Area, ...] = ()) -> RecordTree:
+    """Tree with more addresses than one batch holds."""
+    given = with_further(tree(version), EU, "192.0.2.31", "2001:db8::31") if further else tree(version)
+    crowd = (
+        replace(area(US, *(f"10.0.{number}.{last}" for last in range(90))), region=RegionName(f"us-{number}"))
+        for number in range(7)
+    )
+    others = tuple(replace(each, networks=()) for each in (*crowd, *more))
+    return replace(given, areas=(*given.areas, *others))
+
+
+def faults_of(api: Written, number: int) -> list[str]:
+    """HTTPS records that lead to names without an address, and aliases without a target, after so many batches."""
+    sets: dict[tuple[str, str, str], RecordSet] = {}
+    for each in (change for batch in api.batches[:number] for change in batch):
+        if each.action is Action.DELETE:
+            sets.pop(each.record_set.key)
+        else:
+            sets[each.record_set.key] = each.record_set
+    names = {each.name for each in sets.values() if each.kind in {"A", "AAAA"}}
+    https = [(each.name, text.split()[1]) for each in sets.values() if each.kind == "HTTPS" for text in each.values]
+    aliases = [(each.name, each.alias.name) for each in sets.values() if each.alias is not None]
+    return [f"{name} -> {target}" for name, target in (*https, *aliases) if target not in {*names, "."}]
+
+
+async def test_after_each_batch_https_records_lead_to_names_that_are_there() -> None:
+    api = Written()
+    one = provider(api)
+    first, second = crowded(1, further=True), crowded(2, further=False)
+    other_ttl = replace(second, ttl_s=9)
+    await publish(one, first)
+    await publish(one, other_ttl, first)
+    await publish(one, replace(first, version=3), other_ttl)
+    gone = replace(other_ttl, version=4, areas=tuple(each for each in other_ttl.areas if each.region != EU))
+    await publish(one, gone, first)
+    assert len(api.batches) > 4, "some writes take several batches"
+    assert [faults_of(api, number) for number in range(1, len(api.batches) + 1)] == [[]] * len(api.batches)
+    assert not [name for name, _, _ in api.sets if "nearest" in name or "further" in name]
+
+
+async def test_until_the_last_batch_the_claim_is_on_targets_of_both_trees() -> None:
+    for before, after in ((True, False), (False, True)):
+        api = Written()
+        one = provider(api)
+        first = crowded(1, further=before)
+        await publish(one, first)
+        written = len(api.batches)
+        await publish(one, replace(crowded(2, further=after), ttl_s=9), first)
+        claims = [" ".join(batch[1].record_set.values) for batch in api.batches[written:]]
+        assert len(claims) > 1
+        assert all("targets=1" in each for each in claims[:-1])
+        assert f"targets={int(after)}" in claims[-1]
+
+
+async def test_a_record_of_others_at_a_target_is_refused_also_where_only_the_claim_between_would_cover_it() -> None:
+    api = Written()
+    one = provider(api)
+    first = crowded(1, further=True)
+    await publish(one, first)
+    foreign = RecordSet("nearest.eu-central-1.mesh.example.", "A", ttl_s=60, values=("192.0.2.200",))
+    api.sets[foreign.key] = foreign
+    central = replace(first.areas[1], region=RegionName("eu-central-1"), networks=(), further=())
+    with pytest.raises(DnsRefused, match=r"in the way: nearest.eu-central-1.mesh.example. A;"):
+        await publish(one, replace(crowded(2, further=False, more=(central,)), ttl_s=9), first)
+    assert api.sets[foreign.key] == foreign
+
+
+async def test_a_region_without_a_gateway_has_no_https_record() -> None:
+    api = Written()
+    one = provider(api)
+    await publish(one, tree())
+    assert {name for name, kind, _ in api.sets if kind == "HTTPS"} == {
+        ZONE,
+        "eu-west-1.mesh.example.",
+        "us-east-1.mesh.example.",
+    }
+    await publish(one, tree(2, eu=()), tree())
+    assert ("eu-west-1.mesh.example.", "HTTPS", "") not in api.sets
