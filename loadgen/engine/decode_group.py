@@ -304,8 +304,10 @@ class DecodeGroup:
         return self._ranks[rank].running
 
     def waiting(self, rank: int) -> int:
-        """Requests that wait for room in the cache or for a slot in the batch."""
-        return len(self._ranks[rank].arrived) + len(self._ranks[rank].ready)
+        """Requests that wait for room in the cache, for their KV caches or for a slot in the batch: what vLLM counts in
+        `vllm:num_requests_waiting`."""
+        state = self._ranks[rank]
+        return len(state.arrived) + state.pulling + len(state.ready)
 
     def pulling(self, rank: int) -> int:
         """Requests whose KV caches are being transferred."""

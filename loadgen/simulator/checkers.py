@@ -777,9 +777,7 @@ class InvariantWatch:
             known = view.serves.get(peer.gateway_id)
             other = self._views.get(peer.gateway_id)
             has_some = other is None or not knows_all or bool(other.spec.replicas)
-            is_told = heard or (
-                peer.gateway_id in view.heard and not view.replicas
-            )  # a gateway that has no replicas, or has them no longer, knows only reports
+            is_told = heard or peer.gateway_id in view.heard  # a peer that has reported is known by its reports alone
             serves = (known is None and has_some and not is_told) or any(
                 each.model == profile.model
                 and names_place(rule, each.place)

@@ -5,12 +5,13 @@ and the observers. The world builds it and applies faults to it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from controller.core import events as news
 from controller.core.effects import Effect as Order
 from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolName, RegionName, ReplicaId, ReplicaRole
 from loadgen.figures import Figures
 from loadgen.simulator.attachments import ASK_TIMEOUT_NS, AttachmentEnvironment, ControlTimes, SimAttachment
@@ -110,7 +111,9 @@ class _ControlTracer:
             told = " ".join(map(_order_in_words, effects))
             self._chronicle.note(now_ns, f"{self._name} {_news_in_words(event)} -> {told}")
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
+    def on_snapshot_sent(
+        self, now_ns: int, snapshot: ControlSnapshot, _policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
         self._chronicle.note(now_ns, f"{self._name} snapshot {snapshot.version} to {snapshot.gateway_id}")
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:

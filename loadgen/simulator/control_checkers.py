@@ -167,10 +167,12 @@ class ControlWatch:
             elif isinstance(effect, EndRequest | RefuseForward):
                 served.origins.pop(effect.request_id, None)
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
+    def on_snapshot_sent(
+        self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
         self._now_ns = now_ns
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
-        self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(self._mind.policies)
+        self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(policies)
         if len(self._away) > _SNAPSHOTS_MAX:
             del self._away[next(iter(self._away))]
         if len(self._snapshots) > _SNAPSHOTS_MAX:
@@ -573,9 +575,11 @@ class _Seat:
         self._watch.spoke(self._controller)
         self._watch.on_controller_step(now_ns, clock_ns, event, effects)
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
+    def on_snapshot_sent(
+        self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
         self._watch.spoke(self._controller)
-        self._watch.on_snapshot_sent(now_ns, snapshot)
+        self._watch.on_snapshot_sent(now_ns, snapshot, policies)
 
 
 _LIVES = (Condition.UP, Condition.UNKNOWN)

@@ -452,7 +452,7 @@ class SimController:
             return
         snapshot = self._snapshot_for(gateway_id, self.core)
         for observer in self._observers:
-            observer.on_snapshot_sent(self.agenda.now_ns, snapshot)
+            observer.on_snapshot_sent(self.agenda.now_ns, snapshot, self._store.policies)
         near = stream.near
         if near.loses_this():
             stream.line.close_far("the stream broke")

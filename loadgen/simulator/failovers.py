@@ -17,7 +17,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect, StartLeg
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
+from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId, RequestId, TargetKind
 from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec
 from mesh.control.vocabulary import ControlSnapshot
@@ -100,7 +100,9 @@ class Failovers:
     def on_acting(self, _now_ns: int, _process: str) -> None:
         """Ignored: the actions follow earlier decisions."""
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot) -> None:
+    def on_snapshot_sent(
+        self, now_ns: int, snapshot: ControlSnapshot, _policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
         """Ignored: the time of the decision counts."""
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:

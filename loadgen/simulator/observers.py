@@ -4,6 +4,7 @@ else of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, ReplicaSpec
+from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, RegionName, ReplicaSpec
 from mesh.control.vocabulary import ControlSnapshot
 
 
@@ -64,7 +65,11 @@ class ControlObserver(Protocol):
         """Report that a controller acts as the leader in a way that no store token guards."""
         ...
 
-    def on_snapshot_sent(self, now_ns: int, snapshot: ControlSnapshot, /) -> None: ...
+    def on_snapshot_sent(
+        self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy], /
+    ) -> None:
+        """Report a snapshot on its way to its gateway, with the policies that the store has by then."""
+        ...
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
         """Report that the gateway serves by this version from now on: the latest it received, or at its start the one

@@ -61,10 +61,9 @@ class Placing:
         self._core.timers.set(request.timer, request.wakes_ns)
 
     def _place_queued(self, now_ns: int) -> None:
-        """Place queued requests, head by head. Requests held for a replica that has closed are released first."""
-        for slot in slots_of(self._core.waiting.homes & ~self._core.replicas.open):
-            for request in self._core.waiting.all_held_for(slot):  # else those that came later would choose before them
-                self._core.unhold(request)
+        """Place queued requests, head by head. Requests held for a replica that has closed are released first, and a
+        start that closes one begins the round again, so that later requests never choose before released ones."""
+        self._release_of_closed()
         heads = self._core.waiting.heads()
         blocked: list[RequestState] = []
         """Heads that found no target. They may spill over to another pool once no request waits for that one."""
@@ -80,6 +79,9 @@ class Placing:
                 self._core.hold(request, placement)
             else:
                 self._start(request, placement, now_ns)
+                if self._release_of_closed():
+                    heads, blocked = self._core.waiting.heads(), []
+                    continue
             successor = self._core.waiting.head_of(request.request_class)
             if successor is not None:
                 self._core.waiting.add_to(heads, successor)
@@ -87,6 +89,14 @@ class Placing:
                 for each in blocked:
                     self._core.waiting.add_to(heads, each)
                 blocked = []
+
+    def _release_of_closed(self) -> bool:
+        """Release the requests held for replicas that have closed; True if there were any."""
+        closed = self._core.waiting.homes & ~self._core.replicas.open
+        for slot in slots_of(closed):
+            for request in self._core.waiting.all_held_for(slot):
+                self._core.unhold(request)
+        return bool(closed)
 
     def _is_waited_for(self, model: ModelName, fit: PoolFit) -> bool:
         """True if requests wait for the preferred pool of requests with this fit."""

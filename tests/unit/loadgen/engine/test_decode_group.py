@@ -132,10 +132,10 @@ def test_no_more_run_at_once_than_there_are_slots() -> None:
     assert (group.running(0), group.waiting(0), group.running(1)) == (2, 1, 0)
 
 
-def test_what_is_on_its_way_neither_runs_nor_waits_for_room() -> None:
+def test_a_request_whose_kv_cache_is_on_its_way_waits_as_vllm_counts() -> None:
     group = DecodeGroup(CONFIG)
     group.admit("a", 0, 10, 5, 0, transfer_ns=50_000)
-    assert (group.running(0), group.waiting(0), group.pulling(0)) == (0, 0, 1)
+    assert (group.running(0), group.waiting(0), group.pulling(0)) == (0, 1, 1)
     assert group.next_change_ns() == 50_000
     assert group.cached_tokens(0) == 10
     assert group.advance(50_000) == [Pulled("a", 50_000)]

@@ -37,7 +37,7 @@ from loadgen.simulator.checkers import Broken
 from loadgen.simulator.control_checkers import ControlWatch, Disturbed
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
-from mesh.control.vocabulary import ControlSnapshot, ReplicaOwner
+from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import Area, RecordTree
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
@@ -294,9 +294,39 @@ class Pushing:
     ) -> None:
         owners = (ReplicaOwner(self.replica, EU, away),)
         snapshot = ControlSnapshot(ControlVersion(1, version), to, away=owners)
-        self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot)
+        self.watch.on_snapshot_sent(round(at_s * SECOND), snapshot, {})
         if take:
             self.watch.on_snapshot_taken(round(at_s * SECOND), to, snapshot.version)
+
+    def adopt(self, stored: ResidencyPolicy) -> None:
+        """Receive one request, and be given the replica of `us` while the store has this policy of its region."""
+        self.watch.on_step(0, EU, arrived("r"), [])
+        grant = ReplicaGrant(str(self.replica), US, place(US))
+        owners = (ReplicaOwner(self.replica, US, EU),)
+        snapshot = ControlSnapshot(ControlVersion(1, 1), EU, replicas=(grant,), away=owners)
+        self.watch.on_snapshot_sent(0, snapshot, {RegionName(US): stored})
+        self.watch.on_snapshot_taken(0, EU, snapshot.version)
+
+
+def test_an_adopted_replica_takes_what_the_stored_policy_of_its_home_accepts() -> None:
+    """A policy that the controller has accepted counts once it is stored: snapshots are made of stored state."""
+    pushing = Pushing("us-0")
+    closed = closed_policy(place(US), "its file cannot be read")
+    pushing.watch.on_controller_step(0, 0, events.ControllerTimePassed(), [effects.KeepPolicy(closed)])
+    pushing.adopt(policy(US))
+    pushing.push(0)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [closed_policy(place(US), "its file cannot be read"), policy(US, (US, AP))],
+    ids=["closed", "not_accepted"],
+)
+def test_an_adopted_replica_takes_nothing_that_the_stored_policy_of_its_home_refuses(stored: ResidencyPolicy) -> None:
+    pushing = Pushing("us-0")
+    pushing.adopt(stored)
+    with pytest.raises(Broken, match="takes what its home accepts"):
+        pushing.push(0)
 
 
 def test_nobody_pushes_to_what_its_own_snapshot_gives_another() -> None:

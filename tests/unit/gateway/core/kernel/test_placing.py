@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
-from gateway.core.kernel.config import PeerAvailability, PlacementConfig, PlacementPolicy, QueueConfig
+from gateway.core.kernel.config import (
+    AttemptConfig,
+    PeerAvailability,
+    PlacementConfig,
+    PlacementPolicy,
+    PushingConfig,
+    QueueConfig,
+)
 from gateway.core.kernel.effects import EndRequest, PublishLoad, StartLeg
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import Standing
@@ -153,3 +160,22 @@ def test_a_burst_of_them_is_spread_over_all_targets_with_room() -> None:
         one.probe()
     at = started(one.effects)
     assert sorted(at.count(f"r{number}") for number in range(4)) == [25] * 4
+
+
+def test_a_request_held_for_a_replica_that_closes_chooses_before_later_ones() -> None:
+    """A short request takes the last leg that the replica's ramp allows; the one held for it takes the peer."""
+    attempt = AttemptConfig(ramp_step_ns=1 * SECOND)
+    config = CoreConfig(pushing=PushingConfig(in_band_credit=None), attempt=attempt)
+    one = desk(replicas=1, peers=[EU_PEER], config=config)
+    one.probe(healthy=False)
+    one.wait(10 * MS)
+    one.probe()
+    for name, prompt in (("reads", words("reads", 10_000)), ("held", words("held", 10_000)), ("short", "hi")):
+        one.ask(name, prompt=prompt)
+    one.ask("later", prompt=words("later", 10_000))
+    one.wait(900 * MS)
+    one.probe(running=1)
+    one.now_ns += 200 * MS
+    effects = one.hear("gw-eu", EU, rtt_ms=3_000, room=1, release_ns=10_000 * SECOND)
+    begun = [(leg.request_id, leg.target.id) for leg in of_kind(StartLeg, effects)]
+    assert begun == [("short", "r0"), ("held", "gw-eu")]
