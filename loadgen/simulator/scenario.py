@@ -629,8 +629,8 @@ class Scenario(_Section):
         if self.controller is not None:
             yield "scaling: goes without a `controller`, which would give away what stops"
         for name, region in self.regions.items():
-            if region.gateways > 1 or region.adopted or region.disaggregated is not None or region.pools:
-                yield f"regions.{name}: what scales is one gateway's `replicas`, all alike"
+            if region.gateways > 1:
+                yield f"regions.{name}: what scales is one gateway's `replicas`"
             if region.replicas < self.scaling.begin:
                 yield f"regions.{name}.replicas: is below scaling.begin"
         for run in self.runs:
