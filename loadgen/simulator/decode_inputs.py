@@ -7,19 +7,21 @@ Prompts that begin alike belong to one cluster, as prompts of one application do
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
 from gateway.core.events import ArtifactReady, Event, PredictorFitted
 from gateway.core.features.disaggregated.config import LOCAL_POLICIES
 from gateway.core.features.disaggregated.feature import decode_pools_of
-from gateway.core.features.disaggregated.predictors.arrays import PromptKey
+from gateway.core.features.disaggregated.predictors.arrays import ExactMatchArrays, PromptKey, SurvivalArrays
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
+from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.nearness import UNIT, Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
+from gateway.features.disaggregated.gain import gain_on_newest
 from gateway.request.handoffs import COUNTS_KEY
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.simulator.agenda import Agenda
@@ -100,17 +102,32 @@ class DecodeInputs:
         if self._is_closed:
             return
         self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
-        history = decode_pools_of(self._core).history_of(pool)
-        if pool not in self._served or history is None:
+        there = decode_pools_of(self._core).get(pool)
+        if there is None:
             return
-        snapshot = history.snapshot()
+        snapshot = there.predictor.history.snapshot()
         if len(snapshot.ended) < prediction.requests_min or snapshot.added == self._fitted[pool]:
             return
         self._fitted[pool] = snapshot.added
-        until_ns, ended = self._agenda.now_ns + _STALE_AFTER_NS, snapshot.ended
-        if prediction.kind == "survival":
-            survival = fit_survival(each.output_tokens for each in ended)
-            self._tell(PredictorFitted(pool, until_ns, survival=survival))
+        fit = _FITS[prediction.kind]
+        gain = gain_on_newest(snapshot, fit, there.config.balance)
+        is_better = gain is not None and gain.is_better
+        arrays, until_ns = fit(snapshot.ended), self._agenda.now_ns + _STALE_AFTER_NS
+        if isinstance(arrays, SurvivalArrays):
+            self._tell(PredictorFitted(pool, until_ns, survival=arrays, is_better=is_better))
         else:
-            exact_match = fit_exact_match(ended, PromptKey.LENGTH)
-            self._tell(PredictorFitted(pool, until_ns, exact_match=exact_match))
+            self._tell(PredictorFitted(pool, until_ns, exact_match=arrays, is_better=is_better))
+
+
+def _by_all(ended: Sequence[Ended]) -> SurvivalArrays:
+    return fit_survival(each.output_tokens for each in ended)
+
+
+def _by_prompt_length(ended: Sequence[Ended]) -> ExactMatchArrays:
+    return fit_exact_match(ended, PromptKey.LENGTH)
+
+
+_FITS: Final[Mapping[str, Callable[[Sequence[Ended]], SurvivalArrays | ExactMatchArrays]]] = {
+    "survival": _by_all,
+    "exact_match": _by_prompt_length,
+}

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from gateway.core.events import ArtifactReady, Event
 from gateway.core.features.disaggregated.admissions import DecodeFigures
+from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.features.disaggregated.decode_pools import DecodePool
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -47,9 +49,13 @@ class _Lives(DecisionDigest):
 
 
 def figures(policy: str, *, connector: str = "nixl", **more: Any) -> DecodeFigures:
-    """Figures of a pool under load for some seconds, `more` its keys."""
+    return decoded(policy, connector=connector, **more).tier.figures(0)
+
+
+def decoded(policy: str | None, *, connector: str = "nixl", **more: Any) -> DecodePool:
+    """Pool after some seconds of load, `more` its keys."""
     sizes = {"prefill_workers": 1, "decode_workers": 2, "groups": 2, "batch": 2, "step": "5ms"}
-    pool = sizes | {"connector": connector, "decode": {"policy": policy}} | more
+    pool = sizes | {"connector": connector, "decode": {"policy": policy} if policy else {}} | more
     document = {
         "name": "pool",
         "duration": "6s",
@@ -68,7 +74,7 @@ def figures(policy: str, *, connector: str = "nixl", **more: Any) -> DecodeFigur
     (core,) = lives.cores
     there = decode_pools_of(core).get(POOL)
     assert there is not None
-    return there.tier.figures(0)
+    return there
 
 
 @pytest.mark.parametrize("kind", ["survival", "exact_match"])
@@ -80,6 +86,11 @@ def test_br_h_looks_ahead_once_a_predictor_is_fitted(kind: str) -> None:
 def test_br_h_without_predictions_decides_as_br_0() -> None:
     found = figures("br_h")
     assert found.ticks_degraded == found.ticks > 0
+
+
+def test_a_pool_that_names_no_policy_looks_ahead_once_its_predictor_is_better_than_none() -> None:
+    assert decoded(None, prediction=PREDICTED).config.policy is DecodePolicyName.BR_H
+    assert decoded(None).config.policy is DecodePolicyName.BR_0
 
 
 def test_too_few_requests_fit_no_predictor() -> None:
