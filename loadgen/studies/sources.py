@@ -4,11 +4,13 @@ beside them. It reads them and runs none."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
+_PARSED_MAX = 1_024
+"""Sources whose imports are remembered: most modules of a study are modules of the next one as well."""
 
 
 def version_of(module: str, root: Path = _ROOT) -> str:
@@ -31,7 +33,7 @@ def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
             continue
         found[name] = file = _file_of(name, root)
         if file is not None:
-            waiting += _imported_by(file)
+            waiting += _imported_by(file.read_bytes())
             waiting += name.rpartition(".")[:1] if "." in name else ()
     modules = {file for file in found.values() if file is not None}
     data = {file for folder in {module.parent for module in modules} for file in folder.glob("*.yaml")}
@@ -44,13 +46,16 @@ def _file_of(name: str, root: Path) -> Path | None:
     return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
 
 
-def _imported_by(file: Path) -> Iterator[str]:
-    """Names imported by a file; `from a import b` may mean the module `a.b`."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+@lru_cache(maxsize=_PARSED_MAX)
+def _imported_by(source: bytes) -> tuple[str, ...]:
+    """Names imported by a source; `from a import b` may mean the module `a.b`."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            found += (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None, f"{file}: imports are absolute here"
-            assert node.level == 0, f"{file}: imports are absolute here"
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
+            assert node.module is not None, f"{ast.unparse(node)}: imports are absolute here"
+            assert node.level == 0, f"{ast.unparse(node)}: imports are absolute here"
+            found.append(node.module)
+            found += (f"{node.module}.{each.name}" for each in node.names)
+    return tuple(found)
