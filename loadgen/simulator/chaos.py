@@ -244,12 +244,30 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
         crashes.append({"kind": "gateway_crash", "target": gateway, "at": f"{at}s", "lasts": f"{lasts}s"})
     for clients in document["clients"]:
         clients["clients"] *= rng.choice((1, 4))
+    _teach(random.Random(f"chaos/{seed}/decode inputs"), document)
     refusals = random.Random(f"chaos/{seed}/refusals")
     document["controller"] |= {
         "refusing_share": refusals.choice((0.0, 0.3, 0.6)),
         "left_out_retry": refusals.choice(("1s", "5s", "300s")),
     }
     return document | {"faults": crashes}
+
+
+def _teach(rng: random.Random, document: dict[str, Any]) -> None:
+    """Give most pools predictors that are fitted early, and artifacts of expert locality; let some name no policy."""
+    for region in document["regions"].values():
+        pool = region.get("disaggregated")
+        if pool is None:
+            continue
+        if rng.random() < 0.15:
+            pool["decode"] = {}
+        if rng.random() < 0.7:
+            pool["prediction"] = {
+                "kind": rng.choice(("survival", "exact_match")),
+                "requests_min": rng.choice((1, 8)),
+                "refit_interval": rng.choice(("500ms", "3s")),
+            }
+        pool["expert_clusters"] = rng.choice((0, 1, 2, 3))
 
 
 def _breaking_document(seed: int) -> dict[str, Any]:

@@ -643,7 +643,9 @@ class InvariantWatch:
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)
         named, tier = written_decode(pool).policy, decode_pools_of(view.core).get(spec.pool)
-        is_named = named is None or (tier is not None and type(tier.tier.policy) is _DECODE_POLICIES[named])
+        is_named = named is None or (
+            tier is not None and tier.config.policy is named and type(tier.tier.policy) is _DECODE_POLICIES[named]
+        )
         self._expect("a pool is decoded by the policy that it names", is_named, where)
         visit.is_pooled, visit.decodes = False, True
 

@@ -24,6 +24,7 @@ from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
+from gateway.core.nearness import Nearness
 from gateway.core.placement.prefix_index import Match
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -55,10 +56,12 @@ from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
+from loadgen.simulator.decode_inputs import DecodeInputs
 from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
 from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
+from loadgen.simulator.pool_sections import DisaggregatedSection
 from loadgen.simulator.probes import Probes
 from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
 
@@ -114,6 +117,8 @@ class SimEnvironment:
     """Continue answers that break."""
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
     """Pools that have properties beside a name, by name."""
+    disaggregated: dict[PoolName, DisaggregatedSection] = field(default_factory=dict)
+    """Sections of the disaggregated pools, by name."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
     prices: Prices | None = None
     """Prices in force, if the scenario has any."""
@@ -236,6 +241,8 @@ class SimGateway:
         self.is_silent = False
         """True while its host is gone."""
         self._probes = self._probes_of(spec.replicas)
+        self._decode_inputs: DecodeInputs | None = None
+        """Inputs of its decode tiers, while its process runs and the world has disaggregated pools."""
 
     @property
     def gateway_id(self) -> GatewayId:
@@ -288,6 +295,8 @@ class SimGateway:
         )
         if self._around.exact_prefixes:
             self.core.placer.match_exactly(self._exact_match)
+        if self._around.disaggregated:
+            self._decode_inputs = DecodeInputs(self.core, self._agenda, self.tell, self._around.disaggregated)
         self.heartbeats.forget()
         for observer in self._around.observers:
             observer.on_start(self.spec, self._policy, self.core)
@@ -295,7 +304,7 @@ class SimGateway:
         self.tell(events.PolicyApplied(self._policy))
         if self._around.prices is not None:
             self.prices_changed(self._around.prices)
-        self.tell(self._assignment(replicas))
+        self._tell_assignment(replicas)
         self._agenda.after(first_probe_ns, self._probe, self._life)
 
     def prices_changed(self, prices: Prices) -> None:
@@ -308,7 +317,13 @@ class SimGateway:
             return
         self._probe_these(replicas)
         self._revision += 1
-        self.tell(self._assignment(replicas))
+        self._tell_assignment(replicas)
+
+    def _tell_assignment(self, replicas: tuple[ReplicaSpec, ...]) -> None:
+        assignment = self._assignment(replicas)
+        self.tell(assignment)
+        if self._decode_inputs is not None:
+            self._decode_inputs.assigned(pool.name for pool in assignment.pools)
 
     def _assignment(self, replicas: tuple[ReplicaSpec, ...]) -> events.AssignmentApplied:
         taken = ControlVersion() if self.control is None else self.control.taken
@@ -350,6 +365,9 @@ class SimGateway:
     def _end_life(self) -> list[SimSink]:
         """Reset the state of the process. Returns the receivers of its requests' answers."""
         self.core = None
+        if self._decode_inputs is not None:
+            self._decode_inputs.close()
+            self._decode_inputs = None
         self._life += 1
         self._wake_ns = None
         self._inbox.clear()
@@ -584,7 +602,11 @@ class SimGateway:
             keep_answer=self._keep_answer,
             on_fault=_raise,
             draw=bytes,
+            compare=self._nearness,
         )
+
+    def _nearness(self, pool: PoolName, counts: bytes) -> Nearness | None:
+        return None if self._decode_inputs is None else self._decode_inputs.nearness(pool, counts)
 
     def _keep_answer(
         self,

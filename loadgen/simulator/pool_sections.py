@@ -7,9 +7,12 @@ Values only.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
 
 from gateway.core.features.disaggregated.config import DecodeConfig
+from gateway.core.nearness import CLUSTERS_MAX
 from gateway.core.vocabulary import (
     Connector,
     ModelName,
@@ -68,6 +71,17 @@ class UnifiedSection(ScenarioSection):
         return [ReplicaSpec(ReplicaId(f"{pool}{number}"), place, (model,), pool) for number in range(self.replicas)]
 
 
+class SimPredictionSection(ScenarioSection):
+    """Predictor of output lengths that each gateway fits to the requests that its pool has decoded."""
+
+    kind: Literal["survival", "exact_match"] = "exact_match"
+    """Method of predicting; `exact_match` goes by the prompt's length."""
+    requests_min: Count = 200
+    """Requests below which nothing is fitted."""
+    refit_interval: Duration = 600_000 * _MILLISECOND_NS
+    """Interval of fitting."""
+
+
 class DisaggregatedSection(ScenarioSection):
     """Pool beside the region's other replicas, all of it with one gateway."""
 
@@ -93,6 +107,10 @@ class DisaggregatedSection(ScenarioSection):
     """Time for which a prefill worker keeps a KV cache that has not been fetched."""
     decode: DecodeSection = DecodeConfig()
     """Admission to decode workers, as in a pool of a region file."""
+    prediction: SimPredictionSection | None = None
+    """Predictor of output lengths. None: there are no predictions, and `br_h` decides as `br_0` does."""
+    expert_clusters: Annotated[int, Strict(), Field(ge=0, le=CLUSTERS_MAX)] = 0
+    """Clusters of a simulated artifact of expert locality; 0: there is no artifact, and `eldr` goes by queues."""
 
     def room(self, engine: EngineConfig) -> int:
         return self.kv_tokens or engine.kv_tokens

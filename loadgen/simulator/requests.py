@@ -38,6 +38,7 @@ from gateway.request.proxied import ProxiedRequest
 from gateway.request.side_channels import NOWHERE
 from loadgen.engine.vocabulary import Rejection
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
+from loadgen.simulator.decode_inputs import expert_counts_of
 from loadgen.simulator.engines import EngineRun, SimReplica
 from loadgen.simulator.network import NetworkLine
 
@@ -315,7 +316,8 @@ class SimEngineLeg(SimLeg):
             return
         self.listener.on_head(self._head(200, _JSON, legs.RanAt(self.engine.replica_id, self.engine.spec.place)))
         usage = msgspec.json.encode({"prompt_tokens": self.sink.client_request.prompt_tokens})
-        self._complete(b'{"choices":[],"kv_transfer_params":{},"usage":%b}' % usage)
+        told = expert_counts_of(self.sink.client_request.whole)
+        self._complete(b'{"choices":[],"kv_transfer_params":%b,"usage":%b}' % (told, usage))
 
     def rejected(self, rejection: Rejection, limit_tokens: int) -> None:
         """End the leg after an engine's rejection: a full queue is no failure, and excess length is the client's

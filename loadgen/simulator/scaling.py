@@ -20,7 +20,7 @@ from gateway.core.kernel import effects as ordered
 from gateway.core.kernel import events
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, RequestId
+from gateway.core.vocabulary import DEFAULT_POOL, GatewayId, RegionName, ReplicaId, ReplicaSpec, RequestId
 from loadgen.figures import Figures
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.engines import SimReplica
@@ -57,6 +57,8 @@ class _Region:
     scaler: Scaler
     key: PoolKey
     replicas: list[_Replica]
+    lasting: tuple[ReplicaSpec, ...]
+    """Replicas that run all the time: adopted ones and those of pools."""
     paid_ns: int = 0
     """Paid time of replicas that are off again."""
     starts: int = 0
@@ -125,8 +127,11 @@ class Autoscaler:
     # Scaling
 
     def manage(self, gateway: SimGateway, engines: dict[ReplicaId, SimReplica], model: str) -> None:
-        """Manage a gateway's replicas, before it starts: all but the first `begin` replicas are off."""
-        replicas = [_Replica(spec, engines[spec.replica_id]) for spec in gateway.spec.replicas]
+        """Manage a gateway's replicas at home outside pools, before it starts: all but the first `begin` of them are
+        off."""
+        own = [spec for spec in gateway.spec.replicas if _is_scaled(spec, gateway.region)]
+        lasting = tuple(spec for spec in gateway.spec.replicas if not _is_scaled(spec, gateway.region))
+        replicas = [_Replica(spec, engines[spec.replica_id]) for spec in own]
         pool = self._section.pool(model, len(replicas))
         scaler = Scaler(
             gateway.gateway_id,
@@ -135,7 +140,7 @@ class Autoscaler:
             [pool],
             stale_ns=_STALE_LOOKS * self._section.interval,
         )
-        self._regions[gateway.region] = _Region(gateway, scaler, pool.key, replicas)
+        self._regions[gateway.region] = _Region(gateway, scaler, pool.key, replicas, lasting)
         for number, each in enumerate(replicas):
             if number < self._section.begin:
                 each.ordered_ns, each.serves, each.turn = 0, True, 1
@@ -233,7 +238,12 @@ class Autoscaler:
         replica.ordered_ns = None
 
     def _assign(self, region: _Region) -> None:
-        region.gateway.assign(tuple(each.spec for each in region.replicas if each.serves))
+        serving = tuple(each.spec for each in region.replicas if each.serves)
+        region.gateway.assign((*serving, *region.lasting))
+
+
+def _is_scaled(spec: ReplicaSpec, home: RegionName) -> bool:
+    return spec.pool == DEFAULT_POOL and spec.place.region == home
 
 
 def _last_to_be_missed(replica: _Replica) -> tuple[bool, int]:

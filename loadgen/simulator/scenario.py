@@ -55,7 +55,7 @@ from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, FaultKind, SimFault
 from loadgen.simulator.money import PricedDay
 from loadgen.simulator.network import NetworkConfig, Way
-from loadgen.simulator.pool_sections import DecodeSection, DisaggregatedSection, UnifiedSection
+from loadgen.simulator.pool_sections import DecodeSection, DisaggregatedSection, UnifiedSection, pool_name
 from loadgen.simulator.scaling_sections import ScalingMode, ScalingSection
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
@@ -629,8 +629,8 @@ class Scenario(_Section):
         if self.controller is not None:
             yield "scaling: goes without a `controller`, which would give away what stops"
         for name, region in self.regions.items():
-            if region.gateways > 1 or region.adopted or region.disaggregated is not None or region.pools:
-                yield f"regions.{name}: what scales is one gateway's `replicas`, all alike"
+            if region.gateways > 1:
+                yield f"regions.{name}: what scales is one gateway's `replicas`"
             if region.replicas < self.scaling.begin:
                 yield f"regions.{name}.replicas: is below scaling.begin"
         for run in self.runs:
@@ -683,9 +683,9 @@ class Scenario(_Section):
                 most = self._engine_of(region).context_tokens_max
                 yield f"regions.{name}.disaggregated.kv_tokens: should be at least {most}, the longest request"
         for run in self.runs:
-            for pool_name, spec in self.pools(run).items():
+            for called, spec in self.pools(run).items():
                 for fault in (fault for check in POOL_CHECKS for fault in check(spec)):
-                    yield f"runs: {run.name}: pool {pool_name}: {fault.key}: {fault.message}"
+                    yield f"runs: {run.name}: pool {called}: {fault.key}: {fault.message}"
 
     def _number_faults(self) -> Iterator[str]:
         if self.warm_up >= self.duration:
@@ -737,6 +737,14 @@ class Scenario(_Section):
             for name, pool in section.pools.items()
         ]
         return {spec.name: spec for spec in specs}
+
+    def disaggregated_pools(self) -> dict[PoolName, DisaggregatedSection]:
+        """Sections of the disaggregated pools, by the pool's name."""
+        return {
+            pool_name(region): section.disaggregated
+            for region, section in self.regions.items()
+            if section.disaggregated is not None
+        }
 
     def decode_groups(self) -> dict[str, tuple[DecodeGroupConfig, TransferConfig]]:
         """Settings of each decode group, by the group's name in its workers' specs."""

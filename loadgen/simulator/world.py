@@ -160,6 +160,7 @@ class World:
             run.exact_prefixes,
             scenario.resumes,
             scenario.pools(run),
+            scenario.disaggregated_pools(),
         )
         self._gateways = self._around.gateways
         self._priced = None if scenario.prices is None else scenario.prices.as_day(scenario.day_ns)

@@ -18,6 +18,7 @@ from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, RecordChange
+from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
 from loadgen.simulator.attachments import SimAttachment, served
@@ -59,6 +60,16 @@ def tears_pools_apart(original: Original, replicas: Any) -> Iterator[tuple[tuple
 )
 def moves_without_its_policy(original: Original, spec: PoolSpec, *, foresees: bool = False) -> Any:
     return original(replace(spec, features=()), foresees=foresees)
+
+
+@mutant(
+    "a pool that moves looks ahead no more",
+    "gateway.core.features.disaggregated.config:decode_of",
+    moves_pools=True,
+)
+def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees: bool = False) -> Any:
+    found = original(spec, foresees=foresees)
+    return replace(found, policy=DecodePolicyName.BR_0) if found.policy is DecodePolicyName.BR_H else found
 
 
 @mutant(

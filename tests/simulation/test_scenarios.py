@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway.core.vocabulary import TenantName
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.effects import Effect, StartLeg
+from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.nearness import SignatureState
+from gateway.core.vocabulary import GatewayId, LegRole, PoolName, TenantName
 from loadgen.figures import Figures
+from loadgen.simulator.decision_digest import DecisionDigest
+from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.tenant_watch import bound_of
@@ -86,6 +95,52 @@ def test_overflow_lands_on_a_disaggregated_region_and_leaves_it() -> None:
     assert story.outcomes == {"completed": len(story.records)}
     assert any(target == "us-east-1" for _, target in ways)
     assert any(origin == "us-east-1" for origin, _ in ways)
+
+
+class _ElsewhereDecoded(DecisionDigest):
+    """Decode legs that gateways started in each pool away from its home, and the cores of all their lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.legs: Counter[str] = Counter()
+        self.cores: list[GatewayCore] = []
+
+    def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
+        super().on_start(spec, policy, core)
+        self.cores.append(core)
+
+    def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
+        super().on_step(now_ns, gateway_id, event, effects)
+        for effect in effects:
+            if isinstance(effect, StartLeg) and effect.role is LegRole.DECODE:
+                home = effect.target.id.partition("/")[0]
+                self.legs[home] += home != gateway_id.partition("/")[0]
+
+
+@pytest.mark.slow
+def test_pools_whose_gateways_die_are_decoded_elsewhere_by_their_own_policies() -> None:
+    faults = [
+        {"kind": "gateway_crash", "target": f"{region}/gw", "at": f"{at}s", "lasts": "12s"}
+        for region, at in (("us-east-1", 12), ("eu-west-1", 32), ("ap-northeast-1", 52))
+    ]
+    scenario = load_scenario(FOLDER / "moving_pools.yaml", {"duration": "70s", "faults": faults})
+    elsewhere = _ElsewhereDecoded()
+    world = World(scenario, scenario.runs[0], every_invariant=True, decisions=elsewhere)
+    world.play()
+    world.check_the_end()
+    assert min(elsewhere.legs[region] for region in scenario.regions) > 20
+
+    homes = {"us-east-1": DecodePolicyName.BR_H, "eu-west-1": DecodePolicyName.ELDR}
+    for core in elsewhere.cores[:3]:
+        policy = homes.get(core.place.region)
+        own = decode_pools_of(core).get(PoolName(f"{core.place.region}/disaggregated"))
+        assert own is not None
+        figures = own.tier.figures(0)
+        assert own.config.policy is (policy or DecodePolicyName.BR_0)
+        if policy is DecodePolicyName.BR_H:
+            assert figures.ticks_degraded < figures.ticks
+        elif policy is DecodePolicyName.ELDR:
+            assert figures.signatures[SignatureState.USED] > 20
 
 
 def test_a_tenant_that_floods_has_its_limit_once_and_through_a_partition_once_on_each_side() -> None:

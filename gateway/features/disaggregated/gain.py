@@ -6,12 +6,18 @@ The comparison is of errors over questions about the newest requests. It needs n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from msgspec import Struct
 
+from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictor import Numbers
+from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
+from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.features.disaggregated.predictors.estimator import Estimator
-from gateway.features.disaggregated.samples import PredictionSamples
+from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
+from gateway.features.disaggregated.samples import PredictionSamples, questions_about, split_in_time
 
 NEWEST_SHARE = 0.25
 """Share of a history, its newest requests, that questions are about."""
@@ -31,6 +37,21 @@ class PredictionGain(Struct, frozen=True):
     @property
     def is_better(self) -> bool:
         return self.predicted_steps <= (1 - _GAIN_MIN) * self.unpredicted_steps and self.unpredicted_steps > 0
+
+
+def gain_on_newest(
+    snapshot: Snapshot, fit: Callable[[Sequence[Ended]], PredictorArrays], balance: BalanceConfig
+) -> PredictionGain | None:
+    """Gain on the newest requests of what `fit` makes of the earlier ones; None where there are too few, or where the
+    fit is for another horizon. Raises UnusableArrays."""
+    split = split_in_time(snapshot, NEWEST_SHARE)
+    if not split.earlier or not split.later:
+        return None
+    estimator, horizon = make_estimator(fit([ended for ended, _ in split.earlier])), balance.horizon_steps
+    if not estimator.answers_for(horizon):
+        return None
+    questions = questions_about(split.later, every_tokens=EVERY_TOKENS, questions_max=QUESTIONS_MAX)
+    return gain_of(estimator, questions, horizon, balance.confidence_min)
 
 
 def gain_of(estimator: Estimator, questions: PredictionSamples, horizon: int, gate: float) -> PredictionGain | None:

@@ -19,7 +19,6 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.disaggregated.config import BalanceConfig
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PredictorKind, UnusableArrays
-from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
@@ -32,8 +31,7 @@ from gateway.features.disaggregated.files import (
     read_history,
     write_history,
 )
-from gateway.features.disaggregated.gain import EVERY_TOKENS, NEWEST_SHARE, QUESTIONS_MAX, PredictionGain, gain_of
-from gateway.features.disaggregated.samples import questions_about, split_in_time
+from gateway.features.disaggregated.gain import PredictionGain, gain_on_newest
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
 from mesh.state_files import StateUnusable
@@ -248,13 +246,10 @@ def _gain(
     Raises UnusableArrays."""
     if config.artifact is None and config.kind is PredictorKind.LEARNED:
         return None
-    split = split_in_time(snapshot, NEWEST_SHARE)
-    if len(snapshot.ended) < config.requests_min or not split.earlier or not split.later:
+    if len(snapshot.ended) < config.requests_min:
         return None
-    if config.artifact is None:
-        arrays = _sorted([ended for ended, _ in split.earlier], config)
-    estimator, horizon = make_estimator(arrays), balance.horizon_steps
-    if not estimator.answers_for(horizon):
-        return None
-    questions = questions_about(split.later, every_tokens=EVERY_TOKENS, questions_max=QUESTIONS_MAX)
-    return gain_of(estimator, questions, horizon, balance.confidence_min)
+
+    def fit(earlier: Sequence[Ended]) -> PredictorArrays:
+        return arrays if config.artifact is not None else _sorted(earlier, config)
+
+    return gain_on_newest(snapshot, fit, balance)

@@ -42,7 +42,9 @@ def test_a_name_that_nothing_has_is_told_with_those_that_there_are(command: clic
     assert "skewed_day" in done.output
 
 
-@pytest.mark.parametrize("name", ["skewed_day", "day", "bad_day", "failover", "two_pools", "disaggregated_day"])
+@pytest.mark.parametrize(
+    "name", ["skewed_day", "day", "bad_day", "failover", "two_pools", "disaggregated_day", "moving_pools"]
+)
 def test_what_one_would_try_first_plays_the_default(name: str) -> None:
     """A region file without settings gives `nightside`."""
     assert load_scenario(scenarios()[name]).runs[0].name == "nightside"

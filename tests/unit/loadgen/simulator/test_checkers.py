@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.events import ConfigApplied, Event
+from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.kernel.config import PlacementPolicy
@@ -45,6 +46,7 @@ from gateway.core.vocabulary import (
     RequestId,
     replica_target,
 )
+from gateway.features.sections import PoolSections
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.chaos import chaos_scenario
 from loadgen.simulator.checkers import Broken, InvariantWatch
@@ -247,16 +249,19 @@ def waits_for_what_its_home_does_not_accept(told: Witness) -> None:
 POOL = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=1)
 
 
-def disaggregated(told: Witness) -> None:
+def disaggregated(told: Witness, pool: PoolSpec = POOL, taken: PoolSpec | None = None) -> None:
     """Give the gateway a pool of one prefill worker and two decode workers, with a batch of one, and a unified
-    engine.
+    engine. `taken`: pool that its core serves by, if any.
     """
     workers = [
         replace(replica_spec(name), pool=POOL.name, role=role)
         for name, role in (("p", ReplicaRole.PREFILL), ("d0", ReplicaRole.DECODE), ("d1", ReplicaRole.DECODE))
     ]
     peers = (PeerSpec(GatewayId("gw-eu"), EU),)
-    told.tell(AssignmentApplied(2, (replica_spec("r-us"), *workers), peers, pools=(POOL,)))
+    assigned = AssignmentApplied(2, (replica_spec("r-us"), *workers), peers, pools=(pool,))
+    told.tell(assigned)
+    if taken is not None:
+        told.core.handle(replace(assigned, pools=(taken,)), told.now_ns)
     seen = [ReplicaObservation(ReplicaId(name), told.now_ns, True) for name in ("r-us", "p", "d0", "d1")]
     told.tell(ReplicasObserved(tuple(seen)))
 
@@ -280,6 +285,19 @@ def test_an_honest_hand_off_passes_and_one_that_came_to_nothing_is_read_again() 
     told.tell(LegEnded(RequestId("a"), 1, 2, LegResult.COMPLETED), finish("a"))
     read(told, "b")
     told.arrive("c", replace(part("b", LegRole.PREFILL, "p"), attempt=2))
+
+
+def decoding_by(policy: DecodePolicyName) -> PoolSpec:
+    return replace(POOL, features=PoolSections(decode=DecodeConfig(policy=policy)).texts())
+
+
+@pytest.mark.parametrize("name", DecodePolicyName)
+def test_a_pool_is_decoded_by_the_policy_that_it_names_and_by_no_other(name: DecodePolicyName) -> None:
+    for other in DecodePolicyName:
+        told = Witness()
+        disaggregated(told, decoding_by(name), decoding_by(other))
+        with nullcontext() if other is name else pytest.raises(Broken, match="by the policy that it names"):
+            read(told, "a", part("a", LegRole.DECODE, "d0", leg=2))
 
 
 def ordinary_at_a_decode_worker(told: Witness) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import parse_scenario
 from loadgen.simulator.world import Story, World
@@ -43,13 +44,15 @@ def document(mode: str, **changes: Any) -> dict[str, Any]:
     return small_document(**own | changes)
 
 
-def play(mode: str, **changes: Any) -> tuple[Story, list[str]]:
-    """The story and the lines about scaling, of a world checked to its end."""
+def play(mode: str, engines: list[SimReplica] | None = None, **changes: Any) -> tuple[Story, list[str]]:
+    """The story and the lines about scaling, of a world checked to its end. `engines`: gets those of the world."""
     scenario = parse_scenario(document(mode, **changes), Path("scaling.yaml"))
     lines: list[str] = []
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)
     story = world.play()
     world.check_the_end()
+    if engines is not None:
+        engines += world._engines.values()
     return story, [line for line in lines if line.split()[1] == "scaling"]
 
 
@@ -85,6 +88,31 @@ def test_together_they_start_none_for_which_a_neighbour_idles() -> None:
     assert together.scaling["replica_hours"] < apart.scaling["replica_hours"]
     assert together.scaling["actions"] <= apart.scaling["actions"]
     assert {each.end for each in together.records} == {RequestEnd.COMPLETED}
+
+
+BESIDE = {
+    "disaggregated": ({"prefill_workers": 1, "decode_workers": 2, "batch": 2}, "us/prefill"),
+    "pools": ({"short": {"replicas": 1, "context_tokens_max": 2048, "threshold_tokens": 2048}}, "us/short"),
+    "adopted": ([{"region": "eu", "replicas": 1}], "us/3"),
+}
+"""Keys of a region beside the replicas that are scaled, and how the names of their replicas begin."""
+
+
+@pytest.mark.parametrize("mode", ["region", "mesh"])
+@pytest.mark.parametrize("key", BESIDE)
+def test_pools_and_adopted_replicas_stay_beside_what_scales(key: str, mode: str) -> None:
+    value, named = BESIDE[key]
+    engines: list[SimReplica] = []
+    story, lines = play(mode, engines, regions={"us": REGIONS["us"] | {key: value}, "eu": REGIONS["eu"]})
+    assert {each.end for each in story.records} == {RequestEnd.COMPLETED}
+    assert most(lines, "us") >= 2
+    assert story.scaling is not None
+    assert story.scaling["regions"]["us"]["starts"] >= 1
+    beside = [each for each in engines if each.replica_id.startswith(named)]
+    assert beside
+    assert all(each.is_up for each in beside)
+    assert any(each.changed_ns > 0 for each in beside)
+    assert sum(each.is_up for each in engines if each.replica_id in ("us/0", "us/1", "us/2")) == 1
 
 
 def test_one_seed_tells_one_story() -> None:
