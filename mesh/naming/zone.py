@@ -242,7 +242,7 @@ def https_targets(zone: dns.name.Name, tree: RecordTree) -> dict[RegionName, tup
         own = tuple(each for each in area.addresses if each not in area.further)
         at = tuple(target_names(area.region, zone))
         is_free = len(at) == len(_LABELS) and taken.isdisjoint(at) and names[at[0].parent()] == 1
-        if area.further and is_free:
+        if own and area.further and is_free:
             targets[area.region] = tuple(map(HttpsTarget, at, (own, area.further)))
     return targets
 
