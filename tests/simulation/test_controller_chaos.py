@@ -1,6 +1,6 @@
 """Worlds with many failures of a controller: no policy is broken, no replica moves while it is frozen, every name has
-an answer, each replica has one owner, and all replicas return to their home gateways. `make test` plays six of them,
-`make nightly` three hundred.
+an answer, each replica has one owner, and all replicas return to their home gateways. `make test` plays nine of them,
+`make nightly` four hundred.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class _AwayFromHome(DecisionDigest):
 
 
 def test_pools_that_moved_to_another_region_serve_there() -> None:
-    completed = 0
-    for seed in range(1, 7):
+    """Some worlds complete no request in a pool that moved; each of these two completes more than thirty."""
+    for seed in (1, 4):
         scenario, away = chaos_scenario(seed, has_controller=True, is_disaggregated=True), _AwayFromHome()
         World(scenario, scenario.runs[0], decisions=away).play()
-        completed += away.completed
-    assert completed > 10
+        assert away.completed > 10

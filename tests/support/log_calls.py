@@ -54,15 +54,18 @@ class LogCall:
 def log_calls(path: str, source: str) -> Iterator[LogCall]:
     """Yield the calls of a module, also those that build an event for another module to log."""
     tree = ast.parse(source)
-    bound = {field for call in _calls(tree) if _is_of_logger(call.func, {"bind"}) for field in _fields(call)}
-    called = {id(call.func) for call in _calls(tree)}
-    functions = _functions_of_calls(tree)
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bound = {field for call in calls if _is_of_logger(call.func, {"bind"}) for field in _fields(call)}
+    called = {id(call.func) for call in calls}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and _is_of_logger(node, {*_LEVELS, "log"}) and id(node) not in called:
             yield LogCall(None, None, frozenset(), True, f"{path}:{node.lineno}")
-    for call in _calls(tree):
+    for call in calls:
         if (read := _event_and_level(call)) is not None:
-            keys = [_keys(mapping, call.lineno, functions.get(call, tree)) for mapping in _mappings(call)]
+            around = _innermost(functions, call) or tree
+            keys = [_keys(mapping, call.lineno, around) for mapping in _mappings(call)]
             fields = frozenset({*_fields(call), *bound}.union(*(_as_logged(each or ()) for each in keys)))
             yield LogCall(*read, fields, None in keys, f"{path}:{call.lineno}")
 
@@ -109,7 +112,7 @@ def _event_and_level(call: ast.Call) -> tuple[str | None, str | None] | None:
         return _literal(call, 0), _LEVELS[call.func.attr]
     if _is_of_logger(call.func, {"log"}):
         return None, None
-    builds = ast.unparse(call.func)
+    builds = call.func.id if isinstance(call.func, ast.Name) else ""
     if builds == "EffectLog":
         return _literal(call, 0), None
     return (_literal(call, 2), "info") if builds == "announce" else None
@@ -198,14 +201,12 @@ def _constant(key: ast.expr) -> frozenset[str] | None:
     return frozenset([key.value]) if isinstance(key, ast.Constant) and isinstance(key.value, str) else None
 
 
-def _functions_of_calls(tree: ast.Module) -> dict[ast.Call, ast.AST]:
-    """Innermost function around each call; outer functions come first in the walk."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return {call: function for function in functions for call in _calls(function)}
-
-
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def _innermost(
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef], call: ast.Call
+) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Innermost function around a call; outer functions come first in the walk."""
+    around = (each for each in reversed(functions) if each.lineno <= call.lineno <= (each.end_lineno or each.lineno))
+    return next(around, None)
 
 
 def _is_of_logger(node: ast.expr, names: set[str]) -> bool:
