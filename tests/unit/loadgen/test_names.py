@@ -15,6 +15,14 @@ from tests.support.naming import EVERYBODY, US_ADDRESS, tree
 
 NAME = "mesh.example."
 IN_US, IN_AP = "198.51.100.0/24", "192.0.2.0/24"
+NOWHERE = ("255.255.255.255", 53)
+"""Address to which nothing may be sent."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that answer have the time of a busy machine."""
+    monkeypatch.setattr("loadgen.names._PATIENCE_S", 60.0)
 
 
 class Hands(Clock):
@@ -57,14 +65,15 @@ async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: Nam
     assert await resolver.addresses(NAME) == ("192.0.2.9",)
 
 
-async def test_the_next_one_is_asked_where_one_does_not_answer(
-    names: NameService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("loadgen.names._PATIENCE_S", 0.5)
-    nobody = ("127.0.0.1", 1)
-    assert await NameResolver([nobody, *servers(names)], IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+async def test_the_next_one_is_asked_where_one_fails(names: NameService) -> None:
+    assert await NameResolver([NOWHERE, *servers(names)], IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+
+
+@pytest.mark.parametrize("server", [NOWHERE, ("127.0.0.1", 1)], ids=["fails", "is_silent"])
+async def test_no_answer_is_an_error(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.names._PATIENCE_S", 0.1)
     with pytest.raises(OSError, match="no name server answers"):
-        await NameResolver([nobody], IN_US, Clock()).addresses(NAME)
+        await NameResolver([server], IN_US, Clock()).addresses(NAME)
 
 
 async def test_a_name_that_leads_nowhere_is_an_error(names: NameService) -> None:

@@ -50,7 +50,7 @@ def test_what_is_scored_on_is_of_other_documents_than_what_is_fitted_to() -> Non
     assert not set(fitted.documents) & set(tested.documents)
     assert len(fitted) + len(tested) == len(GIVEN)
     assert len(set(tested.documents)) == 6
-    with pytest.raises(AssertionError, match="never seen"):
+    with pytest.raises(AssertionError, match="no test document is among the fitted ones"):
         score_eldr(GIVEN, tested)
 
 
