@@ -112,9 +112,9 @@ class SimDecodeWorker(SimReplica):
         model, rank = self._group.look(), self._rank
         room = self._group.config.kv_tokens
         usage = model.cached_tokens(rank) / room if room else 0.0
-        return ReplicaObservation(
-            self.replica_id, sampled_ns, True, model.running(rank), model.waiting(rank), usage, room
-        )
+        unread = sum(not model.has(run_id) for run_id in self._unfetched)
+        waiting = model.waiting(rank) + unread  # vLLM counts requests whose prompts are still read elsewhere, too
+        return ReplicaObservation(self.replica_id, sampled_ns, True, model.running(rank), waiting, usage, room)
 
     def generated(self, run_id: str) -> int:
         if run_id not in self._runs or run_id in self._unfetched:

@@ -91,6 +91,8 @@ def test_who_may_come_first_waits_for_the_prompt_to_be_read() -> None:
     bench.answer("a", waits=True)
     bench.wait(SECOND)
     assert bench.log == []
+    seen = bench.workers[0].observe(bench.agenda.now_ns)
+    assert (seen.running, seen.waiting) == (0, 1), "a probe counts it as waiting"
     bench.read("a")
     bench.wait()
 
