@@ -244,7 +244,7 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
         crashes.append({"kind": "gateway_crash", "target": gateway, "at": f"{at}s", "lasts": f"{lasts}s"})
     for clients in document["clients"]:
         clients["clients"] *= rng.choice((1, 4))
-    _teach(random.Random(f"chaos/{seed}/decode inputs"), document)
+    _add_decode_inputs(random.Random(f"chaos/{seed}/decode inputs"), document)
     refusals = random.Random(f"chaos/{seed}/refusals")
     document["controller"] |= {
         "refusing_share": refusals.choice((0.0, 0.3, 0.6)),
@@ -253,7 +253,7 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
     return document | {"faults": crashes}
 
 
-def _teach(rng: random.Random, document: dict[str, Any]) -> None:
+def _add_decode_inputs(rng: random.Random, document: dict[str, Any]) -> None:
     """Give most pools predictors that are fitted early, and artifacts of expert locality; let some name no policy."""
     for region in document["regions"].values():
         pool = region.get("disaggregated")
