@@ -152,7 +152,8 @@ def read_caller(
     """Read a client's identity and headers. Raises ClientFault. The tenant is the key's. A tenant header counts only
     where the gateway trusts it and, where there are keys, with a key that allows it: other clients could choose the
     rules that they are held to."""
-    hints = (to_text(headers.get("x-session-id", "")), to_text(headers.get("x-user-id", "")))
+    session, user = headers.get("x-session-id", ""), headers.get("x-user-id", "")
+    hints = (session and to_text(session), user and to_text(user))
     own = DEFAULT_TENANT if key is None else key.tenant
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
     if named is not None and named != own and key is not None and not key.may_name_tenant:

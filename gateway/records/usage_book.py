@@ -173,7 +173,8 @@ class UsageBook:
         """Count a finished request's usage on the day on which it ended, and release its reservation."""
         day, tokens = self._day(wall_ns), used.tokens
         for account in self._pair(key, tenant):
-            self._turn(account, day)
+            if account.day != day:
+                self._turn(account, day)
             account.set_aside = max(0, account.set_aside - set_aside)
             account.tokens_in_day += tokens
             account.tokens_in_month += tokens

@@ -76,30 +76,34 @@ class Admission:
     def ingress_of(self, tenant: TenantName, process: PlaceRule | None) -> Verdict:
         """Verdict on whether a client of this tenant may enter this region; `process` is the rule of its key, which may
         narrow where its requests are processed."""
-        self._forget_old_rules()
+        if self._rules_version != self._core.rules_version:
+            self._forget_old_rules()
         known = self._ingress.get((tenant, process))
         if known is None:
+            if len(self._ingress) >= _CLASSES_MAX:
+                self._ingress.clear()
             known = self._ingress[tenant, process] = may_enter(self._core.policy, tenant, process)
         return known
 
     def _forget_old_rules(self) -> None:
-        is_full = len(self._admittances) >= _CLASSES_MAX or len(self._ingress) >= _CLASSES_MAX
-        if is_full or self._rules_version != self._core.rules_version:
-            self._admittances.clear()
-            self._ingress.clear()
-            self._rules_version = self._core.rules_version
+        self._admittances.clear()
+        self._ingress.clear()
+        self._rules_version = self._core.rules_version
 
     def admittance_of(self, profile: RequestProfile, size: Size | None) -> Admittance:
         """Verdict of the rules on a client's own request. A request that follows a stored response or has a size is
         judged by itself; any other like the last one of its kind, until the rules change."""
         if profile.follows or profile.is_control or size is not None:
             return self._judge(profile, size)
-        self._forget_old_rules()
+        if self._rules_version != self._core.rules_version:
+            self._forget_old_rules()
         kind = (
             profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.appends,
         )  # fmt: skip
         known = self._admittances.get(kind)
         if known is None:
+            if len(self._admittances) >= _CLASSES_MAX:
+                self._admittances.clear()
             known = self._admittances[kind] = self._judge(profile, None)
         return known
 
