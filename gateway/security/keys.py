@@ -245,8 +245,8 @@ class FoundKey(NamedTuple):
 
 
 class KeyTable:
-    """Keys of one file by id. A look-up computes two hashes, whatever the number of keys and whether or not it
-    succeeds."""
+    """Keys of one file by id. A look-up computes one hash for a valid credential with the current secret, and two for
+    any other, whatever the number of keys and whether or not the key exists."""
 
     def __init__(self, entries: Iterable[KeyEntry]) -> None:
         nothing = mint("unknown")[1]
@@ -269,10 +269,9 @@ class KeyTable:
         """Key that the credential proves and that is valid at `wall_ns`; else None."""
         key_id, secret = _parts(credential)
         kept = self._kept.get(key_id, self._unknown)
-        is_new, is_old = kept.secret.matches(secret), kept.old.matches(secret)
-        if is_new and wall_ns < kept.expires_ns:
+        if kept.secret.matches(secret) and wall_ns < kept.expires_ns:
             return FoundKey(kept.key, is_old=False)
-        return FoundKey(kept.key, is_old=True) if is_old and wall_ns < kept.old_until_ns else None
+        return FoundKey(kept.key, is_old=True) if kept.old.matches(secret) and wall_ns < kept.old_until_ns else None
 
 
 _NO_SECRET = "0" * 2 * _SECRET_BYTES

@@ -134,7 +134,7 @@ class SimCaller:
         if answer is None:
             self._failed(None, "the name could not be resolved", FailedBy.NO_ANSWER)
         elif not answer.gateways:
-            self._failed(None, "the name leads to nobody", FailedBy.OLD_ANSWER)
+            self._failed(None, "the name answers with no gateway", FailedBy.OLD_ANSWER)
         else:
             addresses = list(answer.gateways)
             self._names.rng.shuffle(addresses)

@@ -1,5 +1,5 @@
-"""One mutant in a process of its own: `python -m tests.mutants.child NAME SEEDS` plants it, runs the search for it, and
-prints its fate as JSON.
+"""One mutant in a process of its own: `python -m tests.mutants.child NAME SEEDS [CPU_S]` plants it, runs the search for
+it, and prints its fate as JSON. The search ends after `CPU_S` seconds of CPU time.
 
 No effect of the mutant outlives the process.
 """
@@ -7,6 +7,7 @@ No effect of the mutant outlives the process.
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -66,12 +67,14 @@ def found_by_tests(hunter: str) -> Fate:
     return first_failure.fate
 
 
-def main(name: str, seeds: str) -> None:
+def main(name: str, seeds: str, cpu_s: str = "") -> None:
     """Plant the mutant and print its fate.
 
     Raises AttributeError if the mutant's seam is gone, AssertionError if the mutant was never called.
     """
     assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
+    if cpu_s:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + 1))
     found = MUTANTS[name]
     plant = Plant(found)
     live_through = run_pair_chaos if found.in_pair else run_controlled_chaos if found.in_controller else run_chaos

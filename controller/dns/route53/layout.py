@@ -40,8 +40,8 @@ SETS_MAX = 100
 KINDS = {"A": 4, "AAAA": 6}
 _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 """Documentation addresses (RFC 5737, RFC 3849): a record has to have an address."""
-_NO_ADDRESS = "nobody"
-"""Label of the records without an address. Zones of running meshes have it: a changed one would rename records."""
+_NO_ADDRESS = "no-address"
+"""Label of the records without an address."""
 _Targets = Mapping[RegionName, Sequence[HttpsTarget]]
 
 

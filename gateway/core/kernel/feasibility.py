@@ -65,12 +65,12 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
     if request.barred_at and request.is_too_long:
         return (
             Outcome.REJECTED_TOO_LONG,
-            f"whoever serves it takes no request of so many tokens: {request.last_failure}",
+            f"gateways that serve the model take no request of so many tokens: {request.last_failure}",
         )
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
-            f"whoever serves it turned it away by policy: {request.last_failure}",
+            f"gateways that serve the model refused it by policy: {request.last_failure}",
         )
     if request.refusals >= max(core.config.attempt.refusals_max, 1):
         return Outcome.REJECTED_QUEUE_FULL, f"other gateways turned it away {request.refusals} times in a row"
@@ -90,7 +90,7 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
     otherwise = (
-        "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "nobody that is known"
+        "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "no known target"
     )
     words = (", ".join(named) or otherwise) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"

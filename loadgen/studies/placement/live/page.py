@@ -116,6 +116,6 @@ def _busy(own: float, busiest: float) -> str:
     if busiest > BUSY_MACHINE_SHARE:
         return (
             f"With all that ran beside, up to {busiest:.0%} was busy: **something else had the machine meanwhile**, and"
-            " short times hold waits for a core, for everybody alike."
+            " short times hold waits for a core, for all alike."
         )
     return f"With all that ran beside, {busiest:.0%} was busy at most: no system waited for a core for long."

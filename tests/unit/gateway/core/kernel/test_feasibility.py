@@ -384,7 +384,7 @@ class TestTurnedAway:
         assert started(one.ask("q", model=RARE)) == ["gw-far"]
         told = self.refused(one, RefusalReason.RESIDENCY_NOT_ACCEPTED)
         assert ended(told) == NOWHERE
-        assert detail_of(told) == "whoever serves it turned it away by policy: peer:gw-far: not from there"
+        assert detail_of(told) == "gateways that serve the model refused it by policy: peer:gw-far: not from there"
 
     def test_while_another_may_take_it_it_goes_there(self) -> None:
         one = us(EU_PEER, AP_PEER)

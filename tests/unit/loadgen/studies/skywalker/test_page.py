@@ -123,7 +123,7 @@ def test_whoever_beats_us_is_named_with_by_how_much() -> None:
     text = section(page({"consistent hash": 12.0}), "Fig. 8")
     assert "Arena-like, 4/4/4: consistent hash (× 1.20)" in text
     text = section(page(), "Fig. 8")
-    assert "on 8 of 8 workloads nobody is more than 1% better" in text
+    assert "on 8 of 8 workloads no rival is more than 1% better" in text
     assert "It is behind on" not in text
 
 
