@@ -73,6 +73,17 @@ def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees:
 
 
 @mutant(
+    "a decode worker that comes back counts as empty of the requests from before",
+    "gateway.core.features.disaggregated.tier:DecodeTier.join",
+    moves_pools=True,
+)
+def forgets_earlier_requests(
+    original: Original, tier: Any, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool, earlier: int
+) -> None:
+    original(tier, worker_id, group, now_ns, is_open)
+
+
+@mutant(
     "what a gateway left out is moved while the mesh is frozen",
     "controller.core.assignment:_Search.may_keep",
     moves_pools=True,

@@ -42,6 +42,7 @@ class Worker:
         "counted_free",
         "counted_in_batch",
         "counted_open",
+        "earlier",
         "fresh",
         "group",
         "heard",
@@ -86,6 +87,9 @@ class Worker:
         """Requests in flight that have generated a token."""
         self.load = 0
         """KV tokens of the requests in flight."""
+        self.earlier = 0
+        """Own requests that were sent there before the worker joined and have not ended. Some engines report a request
+        only once its KV cache has arrived, so reports may lack them."""
         self.inherited = 0
         """Requests there that this gateway did not send and that have not drained yet."""
         self.inherited_tokens = 0
@@ -100,7 +104,7 @@ class Worker:
 
     def free_of(self, slots: int) -> int:
         """Free slots out of `slots`; never below 0, although another gateway may have sent more than that."""
-        return max(0, min(slots - self.inherited, self.cap) - self.in_flight)
+        return max(0, min(slots - max(self.inherited, self.earlier), self.cap) - self.in_flight)
 
     @property
     def total_load(self) -> int:

@@ -8,7 +8,7 @@ leg, and the tier alone decides which worker decodes a request.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from gateway.core.vocabulary import (
     PoolKind,
     PoolName,
     PoolSpec,
+    ReplicaId,
     ReplicaObservation,
     ReplicaRole,
     RequestId,
@@ -177,10 +178,16 @@ class DecodePools:
     # Changes
 
     def assign(
-        self, specs: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int
+        self,
+        specs: Iterable[PoolSpec],
+        joined: list[ReplicaState],
+        left: list[ReplicaState],
+        own_legs: Mapping[ReplicaId, int],
+        now_ns: int,
     ) -> list[DecodePool]:
         """Replace the pools and their workers. Returns the pools that are gone, with the requests still in them. A pool
-        of which only sizes or settings changed is kept with all that it knows."""
+        of which only sizes or settings changed is kept with all that it knows. `own_legs`: own decode legs that are
+        open, by worker, since a worker may come back while it still runs requests from before."""
         wanted = {spec.name: spec for spec in specs if spec.kind is PoolKind.DISAGGREGATED}
         gone = [pool for name, pool in self._pools.items() if not _is_same(pool.spec, wanted.get(name))]
         for pool in gone:
@@ -215,7 +222,8 @@ class DecodePools:
             if into is None or into.workers >> state.slot & 1:
                 continue
             if readers.get(into.spec.name) == {(state.spec.place, state.spec.accepts)}:
-                into.tier.join(state.spec.replica_id, state.spec.group, now_ns, is_open=False)
+                worker_id = state.spec.replica_id
+                into.tier.join(worker_id, state.spec.group, now_ns, is_open=False, earlier=own_legs.get(worker_id, 0))
                 into.workers |= 1 << state.slot
                 self._open &= ~(1 << state.slot)
         self.look_again(now_ns)

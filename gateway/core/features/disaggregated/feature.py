@@ -5,6 +5,7 @@ decode tier chooses (BR-0, BR-H, ELDR).
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 from gateway.core.features.disaggregated.admissions import DecodeAdmission, DecodeFigures
@@ -25,6 +26,7 @@ from gateway.core.vocabulary import (
     LegRole,
     PlacementReason,
     PoolName,
+    ReplicaId,
     ReplicaObservation,
     ReplicaRole,
     ReplicaSpec,
@@ -105,7 +107,13 @@ class Disaggregated(Feature):
     def assign(
         self, event: AssignmentApplied, joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
     ) -> None:
-        self._gone = self._pools.assign(event.pools, joined, left, now_ns)
+        self._gone = self._pools.assign(event.pools, joined, left, self._decode_legs(), now_ns)
+
+    def _decode_legs(self) -> Counter[ReplicaId]:
+        """Own decode legs that are open, by worker."""
+        attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
+        legs = [leg for attempt in attempts for leg in attempt.legs.values()]
+        return Counter([ReplicaId(leg.target.id) for leg in legs if leg.role is LegRole.DECODE])
 
     def assigned(self, now_ns: int, /) -> None:
         """Queue again the requests that waited in pools which this gateway has lost; they may go to targets that have
@@ -220,6 +228,9 @@ class Disaggregated(Feature):
             passage.release()
             is_whole = event.result is LegResult.COMPLETED
             pool.tier.ended(request.request_id, now_ns, event.output_tokens if is_whole else None)
+            later = self._pools.get(pool.spec.name)
+            if later is not None and later is not pool:
+                later.tier.earlier_ended(ReplicaId(leg.target.id), now_ns)
             return
         if event.result is LegResult.COMPLETED:
             self._core.placer.learn_first_token(request, leg, now_ns)
@@ -267,6 +278,11 @@ class Disaggregated(Feature):
             counted, alive = _books_of(pool), _alive_in(pool, attempts)
             if counted != alive:
                 found.append(("a pool's books equal the attempts in it", f"{pool.spec.name}: {counted}, {alive}"))
+        legs = self._decode_legs()
+        for pool in pools:
+            for worker_id, in_flight in pool.tier.in_flight():
+                if in_flight != legs[worker_id]:
+                    found.append(("a decode worker's requests are counted once", f"{worker_id}: {in_flight}"))
         for state in self._core.replicas:
             kept = sum([each.is_retained and each.prefill is state for each in passages])
             if state.retained != kept:

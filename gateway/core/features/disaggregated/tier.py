@@ -10,6 +10,7 @@ entry that has become unwanted.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from gateway.core.features.disaggregated import books
 from gateway.core.features.disaggregated.admissions import AdmissionReason, DecodeAdmission, DecodeFigures, GroupFigures
@@ -87,8 +88,9 @@ class DecodeTier:
 
     # Workers
 
-    def join(self, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool = True) -> None:
-        """Add a worker, to a group of its own if none is named; a known worker moves to the group.
+    def join(self, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool = True, earlier: int = 0) -> None:
+        """Add a worker, to a group of its own if none is named; a known worker moves to the group. `earlier`: own
+        requests that a new worker runs already, from before it left; `earlier_ended` tells of the end of each.
 
         The worker counts as empty until its engine is first observed: a driver that cannot know that it is empty adds
         it closed, and opens it after the first observation.
@@ -102,6 +104,7 @@ class DecodeTier:
         joined = self._groups.setdefault(name, Group(name))
         worker = known or self._new_worker(worker_id, joined)
         worker.group = joined
+        worker.earlier = earlier if known is None else known.earlier
         worker.is_open = is_open if known is None else known.is_open
         joined.workers.append(worker)
         self.seats.join(name)
@@ -338,15 +341,30 @@ class DecodeTier:
         books.end(entry)
         if self._is_ours(worker):
             self._count(worker)
+        else:
+            self.earlier_ended(worker.id, now_ns)
         if output_tokens is not None and self._predictor is not None:
             self._predictor.ended(entry.facts, output_tokens, now_ns)
         self._dirty(now_ns)
+
+    def earlier_ended(self, worker_id: ReplicaId, now_ns: int) -> None:
+        """Note the end of a request that was sent to the worker before it joined."""
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.earlier:
+            worker.earlier -= 1
+            self._count(worker)
+            self._dirty(now_ns)
 
     # Queries
 
     def worker_of(self, key: RequestId) -> ReplicaId | None:
         entry = self._sent.get(key)
         return None if entry is None or entry.worker is None else entry.worker.id
+
+    def in_flight(self) -> Iterator[tuple[ReplicaId, int]]:
+        """Own requests in flight at each worker, those from before it joined included."""
+        for worker in self._workers.values():
+            yield worker.id, worker.in_flight + worker.earlier
 
     def is_pooled(self, key: RequestId) -> bool:
         return key in self._pool

@@ -33,6 +33,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     ReplicaRole,
+    ReplicaSpec,
     RequestId,
     Standing,
     Target,
@@ -305,6 +306,26 @@ def test_a_decode_worker_that_leaves_and_comes_back_finishes_what_it_has() -> No
     read(desk, "b")
     assert ended(leg_ended(desk, "a", 2, output_tokens=3)) == [("a", "completed")]
     assert ended(leg_ended(desk, "b", 2, output_tokens=3)) == [("b", "completed")]
+    assert not any(books(desk))
+
+
+@pytest.mark.parametrize("away", [(workers(decode=0), (POOL,)), ((replica_spec("u0"),), ())], ids=["worker", "pool"])
+def test_own_requests_from_before_count_where_an_engine_does_not_report_them(
+    away: tuple[tuple[ReplicaSpec, ...], tuple[PoolSpec, ...]],
+) -> None:
+    desk = pair(workers(decode=1))
+    read(desk, "a")
+    desk.tell(events.AssignmentApplied(2, away[0], (), pools=away[1]))
+    desk.tell(events.AssignmentApplied(3, workers(decode=1), (), pools=(POOL,)))
+    for _ in range(4):  # a worker that comes back ramps up
+        desk.probe(running=0)
+        desk.wait(SECOND)
+    assert POOL.decode_batch_max == 2
+    assert (decoding(read(desk, "b")), decoding(read(desk, "c"))) == (["b"], [])
+    freed = leg_ended(desk, "a", 2, output_tokens=3) + desk.wait(20 * MS)
+    assert decoding(freed) == ["c"], "the slot is free again"
+    for name in "bc":
+        leg_ended(desk, name, 2, output_tokens=3)
     assert not any(books(desk))
 
 
