@@ -54,7 +54,9 @@ _BUCKETS = {name for name in LABELS if name.endswith("_bucket")}
 
 def promtool(*arguments: str | Path, told: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     """Run promtool; what it complains of is part of its output."""
-    return subprocess.run(["promtool", *map(str, arguments)], input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.run(
+        ["promtool", *map(str, arguments)], input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def faults_in(expression: str) -> Iterator[str]:
