@@ -77,7 +77,7 @@ def try_out(method: str, path: str, url: str, asked: Asked) -> None:
 
     @GENERATING
     @given(case=operation.as_strategy(), is_good=st.booleans())
-    def attempt(case: schemathesis.Case, is_good: bool) -> None:
+    def attempt(case: schemathesis.Case[Any], is_good: bool) -> None:
         if is_good and isinstance(case.body, dict):
             case.body = good_body(case.body)
         response = case.call(base_url=url)

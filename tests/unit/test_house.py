@@ -364,7 +364,7 @@ def broken_contracts(tree_copy: Path) -> dict[str, str]:
     for path, line, _ in LAYER_BREAKS:
         with (tree_copy / path).open("a") as probe:
             probe.write(f"{line}\n")
-    command = [BIN / "lint-imports", "--no-logo", "--no-cache"]
+    command = [str(BIN / "lint-imports"), "--no-logo", "--no-cache"]
     done = subprocess.run(command, cwd=tree_copy, capture_output=True, text=True)
     assert done.returncode == 1
     _, *told = re.split(r"^([A-Z][\w' ]*): ", done.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE)
