@@ -126,15 +126,14 @@ class Section:
 
 
 def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
-    names = [each.name for each in fields(settings)]
-    return settings(**{name: getattr(section, file_key(name)) for name in names})
+    return settings(**{name: getattr(section, file_key(name)) for name in settings.__struct_fields__})
 
 
 def settings_as_file(settings: Any) -> dict[str, Any]:
     """Section that would be read as these settings; for a dict of settings, a dict of sections."""
     if isinstance(settings, dict):
         return {str(name): settings_as_file(each) for name, each in settings.items()}
-    return {file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
+    return {file_key(name): _file_value(name, getattr(settings, name)) for name in settings.__struct_fields__}
 
 
 def _file_value(field_name: str, value: Any) -> Any:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, json
-from msgspec.structs import fields
 
 from gateway.core.vocabulary import PoolSpec
 from mesh.faults import FileFault
@@ -65,10 +64,9 @@ def duration_faults(settings: Struct, key: str, shorter: Mapping[str, int] = _NO
     """Yield a fault for each duration of the settings under a key that is not between 1 s and `DURATION_MAX_NS`: the
     description of a pool may come from another gateway. `shorter` gives other least durations in nanoseconds, by
     field."""
-    for each in fields(settings):
-        if each.name.endswith("_ns"):
-            path = f"{key}.{file_key(each.name)}"
-            yield from duration_fault(path, getattr(settings, each.name), shorter.get(each.name, SECOND_NS))
+    for name in settings.__struct_fields__:
+        if name.endswith("_ns"):
+            yield from duration_fault(f"{key}.{file_key(name)}", getattr(settings, name), shorter.get(name, SECOND_NS))
 
 
 def duration_fault(path: str, duration_ns: int, least_ns: int = SECOND_NS) -> Iterator[FileFault]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.features.disaggregated.config import DecodeConfig
@@ -56,8 +56,8 @@ class FeatureSections(Struct, frozen=True, kw_only=True):
 
     def of_features(self) -> Iterator[FeatureSection]:
         """All sections of features."""
-        for each in fields(FeatureSections):
-            section = getattr(self, each.name)
+        for name in FeatureSections.__struct_fields__:
+            section = getattr(self, name)
             if isinstance(section, FeatureSection):
                 yield section
 
@@ -72,15 +72,15 @@ class PoolSections(Struct, frozen=True, kw_only=True):
 
     def of_features(self) -> Iterator[tuple[str, FeatureSection]]:
         """All sections that have hooks, by key."""
-        for each in fields(PoolSections):
-            section = getattr(self, each.name)
+        for name in PoolSections.__struct_fields__:
+            section = getattr(self, name)
             if isinstance(section, FeatureSection):
-                yield each.name, section
+                yield name, section
 
     def texts(self) -> tuple[tuple[str, str], ...]:
         """Sections that differ from their defaults, as they stand in a pool's spec."""
         usual = PoolSections()
-        written = ((each.name, getattr(self, each.name)) for each in fields(PoolSections))
+        written = ((name, getattr(self, name)) for name in PoolSections.__struct_fields__)
         return tuple((key, text_of(section)) for key, section in written if section != getattr(usual, key))
 
     def without_files(self, may_read: Callable[[Path], bool]) -> tuple[PoolSections, tuple[Path, ...]]:

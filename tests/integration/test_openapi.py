@@ -76,10 +76,9 @@ def try_out(method: str, path: str, url: str, asked: Asked) -> None:
     operation = SCHEMA[path][method]
 
     @GENERATING
-    @given(st.data())
-    def attempt(data: st.DataObject) -> None:
-        case = data.draw(operation.as_strategy())
-        if isinstance(case.body, dict) and data.draw(st.booleans()):
+    @given(case=operation.as_strategy(), is_good=st.booleans())
+    def attempt(case: schemathesis.Case[Any], is_good: bool) -> None:
+        if is_good and isinstance(case.body, dict):
             case.body = good_body(case.body)
         response = case.call(base_url=url)
         case.validate_response(response, checks=CHECKS)

@@ -181,8 +181,8 @@ NEEDS = {
 runs it.
 """
 LIGHTER = {
-    ("sim", "--chaos"): ["--runs", "2"],
-    ("sim",): ["--set", "duration=2s", "--set", "warm_up=1s"],
+    ("sim", "--chaos"): ["--runs", "1"],
+    ("sim",): ["--set", "duration=500ms", "--set", "warm_up=250ms"],
     ("plan",): ["--formula"],
 }
 """Options that shorten a command to the time that a test has."""

@@ -38,8 +38,8 @@ async def test_every_command_runs_as_it_is_printed(tmp_path: Path, unused_tcp_po
     listen = f"listen: {{http: '127.0.0.1:{http}', peers: '127.0.0.1:{peers}', admin: '127.0.0.1:{admin}'}}\n"
     (tmp_path / "us.yaml").write_text(file.replace(":8000", f":{engine}") + listen)
     elsewhere = {  # times become shorter, and the page's ports may be taken on this machine
-        "sim skewed_day": "sim skewed_day --set duration=50s --set warm_up=10s",
-        "--duration 10s": "--duration 3s --set warm_up=1s",
+        "sim skewed_day": "sim skewed_day --set duration=20s --set warm_up=5s",
+        "--duration 10s": "--duration 2s --set warm_up=500ms",
         "8000": engine,
         "127.0.0.1:8080": f"127.0.0.1:{http}",
         "gateway status": f"gateway status --admin http://127.0.0.1:{admin}",

@@ -18,7 +18,7 @@ from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PlacementReason
 from tests.support.plug_ins import SOURCE, put
 
-FEW = 400
+FEW = 240
 """Requests that show every fault but that of books without a bound. Three runs, one in a process of its own, are what a
 check takes."""
 
@@ -87,10 +87,6 @@ def choosing(how: str, before: str = "") -> str:
 @pytest.mark.parametrize(
     ("package", "source", "said"),
     [
-        ("reads_a_clock", choosing("return Choice(lowest_slot(mask))", "import time"), "1: imports time"),
-        ("prints", choosing("print(mask); return Choice(lowest_slot(mask))"), "calls print()"),
-        ("draws", choosing("return Choice(random.choice([lowest_slot(mask)]))", "import random"), "uses random.choice"),
-        ("own_dice", choosing("return Choice(lowest_slot(mask))", "import random\nr = random.Random(1)"), "of its own"),
         ("outside", choosing("return Choice(mask.bit_length())"), "AssertionError: under test chose a replica that"),
         ("knows_all", choosing("return Choice(lowest_slot(mask), 9999)"), "knows 9999 of a prompt's"),
         ("fails", choosing("return Choice(lowest_slot(mask), 0 // profile.prefix_blocks)"), "ZeroDivisionError"),
@@ -115,7 +111,7 @@ def choosing(how: str, before: str = "") -> str:
         (
             "outlives",
             choosing(
-                "SEEN.append(mask); return Choice(mask.bit_length() - 1 if len(SEEN) > 300 else lowest_slot(mask))",
+                "SEEN.append(mask); return Choice(mask.bit_length() - 1 if len(SEEN) > 150 else lowest_slot(mask))",
                 "SEEN = []",
             ),
             "the second time",
@@ -135,6 +131,14 @@ def test_what_breaks_a_rule_may_not(site: Path, package: str, source: str, said:
     requests = REQUESTS if package == "hoards" else FEW
     faults = conformance_faults(policy_in(site, f"it_{package}", source), requests=requests)
     assert [fault for fault in faults if said in fault], faults
+
+
+def test_each_use_of_a_clock_of_output_and_of_other_chance_is_found_in_the_source(site: Path) -> None:
+    chosen = "print(mask); return Choice(random.choice([lowest_slot(mask)]))"
+    source = choosing(chosen, "import time\nimport random\nr = random.Random(1)")
+    faults = conformance_faults(policy_in(site, "it_is_impure", source), requests=FEW)
+    for said in ("1: imports time", "calls print()", "uses random.choice", "draws chance of its own"):
+        assert [fault for fault in faults if said in fault], said
 
 
 def test_what_it_imports_of_its_own_is_read_as_well(site: Path) -> None:
