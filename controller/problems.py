@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from controller.core.vocabulary import Condition
-from mesh.problems import Problem, Runbook
+from mesh.problems import Problem, RefusedFiles, Runbook, problems_of_files
 
 
 class WantedView(msgspec.Struct, frozen=True):
@@ -82,6 +82,7 @@ class State(msgspec.Struct, frozen=True):
     narrowings: dict[str, str]
     names: list[NameView]
     faults: list[str]
+    refused_files: tuple[RefusedFiles, ...] = ()
     published_records: RecordsView | None = None
     """State of published records, where the controller publishes them."""
 
@@ -109,6 +110,7 @@ def problems(seen: State) -> Iterator[Problem]:
             yield Problem(text, "name_leads_nowhere", name.region, Runbook.MESH_GATEWAY_DOWN)
     for fault in seen.faults:
         yield Problem(fault, "registration_refused", fault, Runbook.PLACE_CLAIM_REFUSED)
+    yield from problems_of_files(seen.refused_files, Runbook.CONTROLLER_RELOAD_REFUSED)
     if seen.history_fault:
         yield Problem(f"the operator audit log cannot be kept: {seen.history_fault}", "audit_log_failing")
 

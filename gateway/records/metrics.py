@@ -101,6 +101,7 @@ class GatewayMetrics:
     def reloaded(self, part: str, is_in_force: bool) -> None:
         """Count a reload of a part: its new content is in force, or was refused."""
         self._reloads.add(part, "applied" if is_in_force else "refused")
+        self._reload_refused.set(not is_in_force, part)
 
     def peer_refused(self, seen_by: str) -> None:
         """Count a gateway refused for its identity: it called this gateway (`called`), or this gateway called it
@@ -283,6 +284,9 @@ class GatewayMetrics:
     def _define_levels(self) -> None:
         self._closed = self._level(
             "policy_closed", "1 while the region has no valid residency policy, so that forwarding is disabled."
+        )
+        self._reload_refused = self._level(
+            "reload_refused", "1 while a changed file on disk is refused and the one before is in force.", "part"
         )
         self._journal_stopped = self._level(
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."

@@ -251,7 +251,7 @@ NOT_HERE = {
     "nightside_pool_preemptions_total": "no engine put anybody back",
     "nightside_prices_valid_seconds": "there are no prices",
     "nightside_refusals_total": "no key was asked for",
-    "nightside_reloads_total": "nothing was read anew",
+    "nightside_reload_refused": "nothing was read anew",
     "nightside_supervised_restarts_total": "nothing failed",
 }
 """Series that a gateway exports only after an event that does not happen here, and that event."""
