@@ -75,8 +75,8 @@ class ControllerHandle:
         links: Links,
         metrics: ControllerMetrics,
         log: FilteringBoundLogger,
-        clock: Clock,
         *,
+        clock: Clock,
         lead: Lead,
     ) -> None:
         self.file = file
@@ -164,7 +164,7 @@ async def serve_controller(
             wall_ns=clock.wall_ns,
             regions=file.region_table,
         )
-        handle = ControllerHandle(file, manager, Links(), metrics, log, clock, lead=lead)
+        handle = ControllerHandle(file, manager, Links(), metrics, log, clock=clock, lead=lead)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
         prober = GatewayProber(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)

@@ -103,10 +103,10 @@ class GatewayMetrics:
         self._reloads.add(part, "applied" if is_in_force else "refused")
         self._reload_refused.set(not is_in_force, part)
 
-    def peer_refused(self, seen_by: str) -> None:
+    def peer_refused(self, seen_by: str, reason: str) -> None:
         """Count a gateway refused for its identity: it called this gateway (`called`), or this gateway called it
         (`caller`)."""
-        self._refused_peers.add(seen_by)
+        self._refused_peers.add(seen_by, reason)
 
     def forwards_so_far(self) -> dict[tuple[str, ForwardDirection], int]:
         """Counts since the start, by peer: forwards sent to it, and its forwards accepted here."""
@@ -222,7 +222,10 @@ class GatewayMetrics:
         )
         self._lost = self._counter("targets_lost", "Connections to replicas or peers that broke.", "target")
         self._refused_peers = self._counter(
-            "peers_refused", "Connections refused because the peer's certificate or identity is not valid.", "seen_by"
+            "peers_refused",
+            "Calls refused for the identity of the other gateway, by reason.",
+            "seen_by",
+            "reason",
         )
         self._no_descriptor = self._counter(
             "descriptors_exhausted", "Samples (ten per second) at which the process had no free file descriptor."
