@@ -35,6 +35,9 @@ class GatewayView(msgspec.Struct, frozen=True):
     pushed: tuple[int, int] | None = None
     rejected: str = ""
     open_requests: int = 0
+    replicas_served: int = 0
+    """Replicas that the gateway itself reports, adopted ones too; `replicas_down` of them do not answer it."""
+    replicas_down: int = 0
     wanted: list[WantedView] = []
     """Replicas wanted in its region, where the gateway says how many."""
 
@@ -122,6 +125,10 @@ def _of_gateway(gateway: GatewayView) -> Iterator[Problem]:
     elif not gateway.attached:
         text = f"gateway {gateway.id} is not attached{_because(gateway.detail)}"
         yield Problem(text, "gateway_not_attached", gateway.id, Runbook.NO_CONTROLLER)
+    if gateway.replicas_down and gateway.replicas_down == gateway.replicas_served:
+        figures = f"{gateway.replicas_down} of {gateway.replicas_served} are down"
+        text = f"gateway {gateway.id} has no replica that answers: {figures}"
+        yield Problem(text, "all_replicas_down", gateway.id, Runbook.ALL_REPLICAS_DOWN)
     if gateway.rejected:
         text = f"gateway {gateway.id} rejected a snapshot: {gateway.rejected}"
         yield Problem(text, "snapshot_rejected", gateway.id, Runbook.SNAPSHOT_REJECTED)

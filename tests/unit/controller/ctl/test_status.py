@@ -101,6 +101,14 @@ def test_records_that_are_not_where_they_should_be_are_named() -> None:
     assert not list(problems(well))
 
 
+def test_a_gateway_whose_replicas_are_all_down_is_a_problem_and_one_that_has_some_is_none() -> None:
+    ill = msgspec.structs.replace(US, replicas_served=2, replicas_down=2)
+    (problem,) = problems(msgspec.structs.replace(WELL, gateways=[ill]))
+    assert (problem.text, problem.subject) == ("gateway us-1 has no replica that answers: 2 of 2 are down", "us-1")
+    some = msgspec.structs.replace(US, replicas_served=2, replicas_down=1)
+    assert not list(problems(msgspec.structs.replace(WELL, gateways=[some])))
+
+
 def test_a_file_that_is_refused_is_named_until_it_is_in_force() -> None:
     refused = RefusedFiles("controller", ("/etc/ctl.yaml",), ("ctl.yaml: line 3: colour: is not a known key",), 5_000)
     ill = msgspec.structs.replace(WELL, refused_files=(refused,))
