@@ -76,6 +76,7 @@ class ControllerHandle:
         metrics: ControllerMetrics,
         log: FilteringBoundLogger,
         *,
+        clock: Clock,
         lead: Lead,
     ) -> None:
         self.file = file
@@ -86,7 +87,7 @@ class ControllerHandle:
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
-        self.reloader = Reloader(log, watch_s=watch_s, on_reload=metrics.reloaded)
+        self.reloader = Reloader(log, clock, watch_s=watch_s, on_reload=metrics.reloaded)
         self.grpc_address = file.sections.listen.grpc
         self.admin_address = file.sections.listen.admin
         """Admin address, with the real port where the system chose it."""
@@ -163,7 +164,7 @@ async def serve_controller(
             wall_ns=clock.wall_ns,
             regions=file.region_table,
         )
-        handle = ControllerHandle(file, manager, Links(), metrics, log, lead=lead)
+        handle = ControllerHandle(file, manager, Links(), metrics, log, clock=clock, lead=lead)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
         prober = GatewayProber(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)
@@ -458,7 +459,13 @@ def _admin_app(
         state = state_of(manager, handle.links, clock.now_ns(), handle.file.controller)
         publisher = handle.publisher
         published = {} if publisher is None else {"published_records": publisher.state()}
-        return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
+        return {
+            **state,
+            **published,
+            "not_ready_reason": handle.readiness(),
+            "history_fault": history.fault,
+            "refused_files": handle.reloader.describe(),
+        }
 
     overview = ControllerOverview(
         handle.file.controller,

@@ -105,6 +105,9 @@ class ControllerMetrics(ServerWatch):
             "Time until a certificate in use expires; negative after it has expired.",
             ("role",),
         )
+        self._reload_refused = self._level(
+            "reload_refused", "1 while a changed file on disk is refused and the one before is in force.", ("part",)
+        )
         self._journal_stopped = self._level(
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
         )
@@ -207,6 +210,7 @@ class ControllerMetrics(ServerWatch):
 
     def reloaded(self, part: str, is_in_force: bool) -> None:
         self._reloads.add(part, "applied" if is_in_force else "refused")
+        self._reload_refused.set(not is_in_force, part)
 
     def journal_stopped(self) -> None:
         self._journal_stopped.set(1)

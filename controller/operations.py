@@ -215,9 +215,11 @@ def _link(registered: Registered, links: Links, now_ns: int) -> dict[str, Any]:
     link = links.get(registered.gateway_id)
     if link is None:
         return {"attached": False}
-    rejected = link.rejected
+    rejected, load = link.rejected, link.load
     return {
         "attached": True,
+        "replicas_served": 0 if load is None else load.replicas,
+        "replicas_down": 0 if load is None else load.down,
         "heard_age_s": round((now_ns - link.heard_ns) / _SECOND_NS, 3),
         "open_requests": link.open_requests,
         "wanted": [

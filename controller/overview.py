@@ -154,6 +154,7 @@ class ControllerOverview:
             "requests": 0 if link is None else link.open_requests,
             "replicas": 0 if load is None else load.replicas,
             "free": 0 if load is None else load.available,
+            "down": 0 if load is None else load.down,
             "waiting": 0 if load is None else load.waiting,
             "slots": 0 if load is None else load.slots,
             "slots_used": 0 if load is None else load.slots_used,
@@ -174,7 +175,7 @@ class ControllerOverview:
         if registered.is_drained or load.is_draining or load.is_locked_down:
             return Health.CLOSED
         if load.down:
-            return Health.DEGRADED
+            return Health.DOWN if load.down == load.replicas else Health.DEGRADED
         return Health.BUSY if load.replicas and not load.available else Health.HEALTHY
 
     def _regions(self, rows: list[tuple[Registered, Link | None]]) -> list[RegionShown]:
@@ -200,6 +201,8 @@ class ControllerOverview:
             health = self._manager.core.health.get(registered.gateway_id)
             if health is not None and health.condition is not Condition.UP:
                 row.why = row.why or f"{registered.gateway_id}: {health.detail}"
+            elif load is not None and load.down and load.down == load.replicas:
+                row.why = row.why or f"{registered.gateway_id}: no replica answers"
         for row in shown.values():
             row.health = health_of(healths[row.region])
             row.kv = _mean(kv_usages.get(row.region, []))

@@ -57,6 +57,17 @@ class Unreachable(Struct, frozen=True):
     why: str
 
 
+class StillLed(Struct, frozen=True):
+    """A gateway that an order drains, and that clients or replicas cannot leave, since no other gateway may take
+    them."""
+
+    gateway: GatewayId
+    regions: tuple[RegionName, ...]
+    """Regions of which the name would still lead to it."""
+    replicas: int
+    """Replicas that it would still serve."""
+
+
 class Preview(Struct, frozen=True):
     moves: tuple[ReplicaMove, ...]
     """Moves; only the first of them, where there are very many."""
@@ -67,6 +78,7 @@ class Preview(Struct, frozen=True):
     names: tuple[tuple[str, tuple[str, ...]], ...]
     """Gateways that the records would name, by region, where they change."""
     unreachable: tuple[Unreachable, ...] = ()
+    still_led: tuple[StillLed, ...] = ()
 
 
 def preview(
@@ -97,6 +109,7 @@ def preview(
         copy.frozen,
         tuple(each for each in _areas(copy).items() if areas.get(each[0]) != each[1]),
         tuple(_unreachable(areas, core, copy)),
+        () if copy.frozen else tuple(_still_led(registry, changed, copy)),
     )
 
 
@@ -167,6 +180,17 @@ def _unreachable(
             if all(faults):
                 why = faults[0] if faults else "the name leads them nowhere"
                 yield Unreachable(RegionName(region), named, home, owner, count, why)
+
+
+def _still_led(registry: Registry, changed: Registry, after: ControllerCore) -> Iterator[StillLed]:
+    for gateway_id, gateway in changed.gateways.items():
+        before = registry.gateways.get(gateway_id)
+        if not gateway.is_drained or before is None or before.is_drained:
+            continue
+        regions = tuple(RegionName(region) for region, led in _areas(after).items() if gateway_id in led)
+        replicas = sum(owner == gateway_id for owner in after.owners.values())
+        if regions or replicas:
+            yield StillLed(gateway_id, regions, replicas)
 
 
 def _why_not(entrance: GatewayId, home: GatewayId, owner: GatewayId | None, core: ControllerCore) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from controller.core.vocabulary import Condition
-from mesh.problems import Problem, Runbook
+from mesh.problems import Problem, RefusedFiles, Runbook, problems_of_files
 
 
 class WantedView(msgspec.Struct, frozen=True):
@@ -35,6 +35,9 @@ class GatewayView(msgspec.Struct, frozen=True):
     pushed: tuple[int, int] | None = None
     rejected: str = ""
     open_requests: int = 0
+    replicas_served: int = 0
+    """Replicas that the gateway itself reports, adopted ones too; `replicas_down` of them do not answer it."""
+    replicas_down: int = 0
     wanted: list[WantedView] = []
     """Replicas wanted in its region, where the gateway says how many."""
 
@@ -82,6 +85,7 @@ class State(msgspec.Struct, frozen=True):
     narrowings: dict[str, str]
     names: list[NameView]
     faults: list[str]
+    refused_files: tuple[RefusedFiles, ...] = ()
     published_records: RecordsView | None = None
     """State of published records, where the controller publishes them."""
 
@@ -109,6 +113,7 @@ def problems(seen: State) -> Iterator[Problem]:
             yield Problem(text, "name_leads_nowhere", name.region, Runbook.MESH_GATEWAY_DOWN)
     for fault in seen.faults:
         yield Problem(fault, "registration_refused", fault, Runbook.PLACE_CLAIM_REFUSED)
+    yield from problems_of_files(seen.refused_files, Runbook.CONTROLLER_RELOAD_REFUSED)
     if seen.history_fault:
         yield Problem(f"the operator audit log cannot be kept: {seen.history_fault}", "audit_log_failing")
 
@@ -120,6 +125,10 @@ def _of_gateway(gateway: GatewayView) -> Iterator[Problem]:
     elif not gateway.attached:
         text = f"gateway {gateway.id} is not attached{_because(gateway.detail)}"
         yield Problem(text, "gateway_not_attached", gateway.id, Runbook.NO_CONTROLLER)
+    if gateway.replicas_down and gateway.replicas_down == gateway.replicas_served:
+        figures = f"{gateway.replicas_down} of {gateway.replicas_served} are down"
+        text = f"gateway {gateway.id} has no replica that answers: {figures}"
+        yield Problem(text, "all_replicas_down", gateway.id, Runbook.ALL_REPLICAS_DOWN)
     if gateway.rejected:
         text = f"gateway {gateway.id} rejected a snapshot: {gateway.rejected}"
         yield Problem(text, "snapshot_rejected", gateway.id, Runbook.SNAPSHOT_REJECTED)

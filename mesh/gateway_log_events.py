@@ -80,6 +80,13 @@ GATEWAY = (
         "A gRPC caller's certificate or claim does not match a configured peer, and its call is refused.",
         "Find out who calls; for a real peer, correct its certificate or its entry in the region file.",
     ),
+    LogEvent(
+        "caller_not_a_peer",
+        ("warning",),
+        ("claim", "caller", "suppressed"),
+        "A gateway called that is not among the peers, and its call is refused.",
+        "Expected for a short time while a gateway is added or removed; else list it as a peer, or find the caller.",
+    ),
     LogEvent("controller_attached", ("info",), ("controller",), "The gateway is attached to a controller."),
     LogEvent(
         "controller_disconnected",

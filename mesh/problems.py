@@ -4,7 +4,8 @@ exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
@@ -13,6 +14,8 @@ PROBLEMS_MAX = 200
 """Most problems that are followed; beyond them only their number is known."""
 _LOOK_EVERY_NS = 5_000_000_000
 _MILLISECOND_NS = 1_000_000
+_FAULTS_TOLD_MAX = 3
+"""Faults of one refused file that a problem names; the log has all of them."""
 
 
 class Runbook(StrEnum):
@@ -30,6 +33,8 @@ class Runbook(StrEnum):
     CERTIFICATE_EXPIRES_SOON = "NightsideCertificateExpiresSoon"
     JOURNAL_STOPPED = "NightsideJournalStopped"
     AUDIT_FAILING = "NightsideAuditFailing"
+    RELOAD_REFUSED = "NightsideReloadRefused"
+    CONTROLLER_RELOAD_REFUSED = "NightsideControllerReloadRefused"
     NO_CONTROLLER = "NightsideNoController"
     SNAPSHOT_REJECTED = "NightsideSnapshotRejected"
     SNAPSHOT_NOT_KEPT = "NightsideSnapshotNotKept"
@@ -51,6 +56,36 @@ class Problem(msgspec.Struct, frozen=True):
     """Replica, peer or gateway that has the problem; empty for the process itself."""
     runbook: str = ""
     """Heading of the runbook that says what to do; empty where no alert exists for the state."""
+    since_ms: int | None = None
+    """Wall-clock time of its begin in ms, where the state has it; None: the time at which it is first seen."""
+
+    def line(self) -> str:
+        """Text for a terminal, with the begin where that is known."""
+        if self.since_ms is None:
+            return self.text
+        begin = datetime.fromtimestamp(self.since_ms // 1000, UTC)
+        return f"{self.text} (since {begin:%Y-%m-%dT%H:%M:%SZ})"
+
+
+class RefusedFiles(msgspec.Struct, frozen=True):
+    """Changed files of one part that cannot be used, while those read before stay in force."""
+
+    part: str
+    files: tuple[str, ...]
+    faults: tuple[str, ...]
+    since_ms: int
+    """Wall-clock time of the first refusal in ms; a later good file ends it."""
+
+
+def problems_of_files(refused: Sequence[RefusedFiles], runbook: Runbook) -> Iterator[Problem]:
+    """One problem for each part of which the files on disk are not in force."""
+    for each in refused:
+        where = f" ({', '.join(each.files)})" if each.files else ""
+        more = len(each.faults) - _FAULTS_TOLD_MAX
+        rest = f"; and {more} more faults" if more > 0 else ""
+        why = "; ".join(each.faults[:_FAULTS_TOLD_MAX])
+        text = f"the changed file of {each.part}{where} is refused, and the one before is in force: {why}{rest}"
+        yield Problem(text, "file_refused", each.part, runbook, each.since_ms)
 
 
 class ProblemWatch:
@@ -86,7 +121,7 @@ class ProblemWatch:
                 "kind": each.kind,
                 "subject": each.subject,
                 "runbook": each.runbook,
-                "since_ms": began_ms + since_ns // _MILLISECOND_NS,
+                "since_ms": began_ms + since_ns // _MILLISECOND_NS if each.since_ms is None else each.since_ms,
             }
             for each, since_ns in self._found.values()
         ]

@@ -14,10 +14,14 @@ from pathlib import Path
 from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
+from mesh.clock import Clock
+from mesh.problems import RefusedFiles
+
 Callback = Callable[[], Awaitable[None] | None]
 """Callback that reads and checks everything first, then puts it in force. Raises ReloadRefused, and has then changed
 nothing."""
 Files = Callable[[], Iterable[Path]]
+_MILLISECOND_NS = 1_000_000
 _Print = tuple[int, ...] | None
 """Modification stamp of a file; None for one that is missing."""
 
@@ -34,6 +38,8 @@ class _Part(Struct):
     """Stamps at the last look."""
     loaded: dict[Path, _Print] = field(default_factory=dict)
     """Stamps when the part was last read."""
+    refused: RefusedFiles | None = None
+    """Last refusal; None while what was read last is in force."""
 
 
 class Reloader:
@@ -42,6 +48,7 @@ class Reloader:
     def __init__(
         self,
         log: FilteringBoundLogger,
+        clock: Clock,
         *,
         watch_s: float | None = None,
         on_reload: Callable[[str, bool], None] | None = None,
@@ -49,6 +56,7 @@ class Reloader:
         """Configure the watch. `watch_s` is the pause between two looks at the files; None watches none. `on_reload` is
         called with each part's name and whether what it read is in force."""
         self._log = log
+        self._clock = clock
         self._watch_s = watch_s
         self._on_reload = on_reload
         self._parts: dict[str, _Part] = {}
@@ -60,6 +68,10 @@ class Reloader:
         part = _Part(name, callback, files)
         part.loaded = part.seen = _prints(part)
         self._parts[name] = part
+
+    def describe(self) -> list[RefusedFiles]:
+        """Refusals of parts of which the files on disk are not in force, for operators."""
+        return [part.refused for part in self._parts.values() if part.refused is not None]
 
     def request(self) -> None:
         """Reload every part soon; for a signal handler."""
@@ -107,17 +119,26 @@ class Reloader:
             if inspect.isawaitable(done):
                 await done
             is_in_force = True
+            part.refused = None
             self._log.info("reload_applied", part=part.name)
         except ReloadRefused as refused:
-            self._log.error("reload_rejected", part=part.name, faults=str(refused).splitlines())
+            faults = str(refused).splitlines()
+            self._log.error("reload_rejected", part=part.name, faults=faults)
+            self._refuse(part, faults)
         except Exception:  # noqa: BLE001 - a defect in one part must not keep the others from being read
             self._log.exception("reload_failed", part=part.name)
+            self._refuse(part, ["an internal error, which the log has as reload_failed"])
         after = await asyncio.to_thread(_prints, part)
         part.loaded = {path: before.get(path, found) for path, found in after.items()}
         part.seen = after
         if self._on_reload is not None:
             self._on_reload(part.name, is_in_force)
         return is_in_force
+
+    def _refuse(self, part: _Part, faults: list[str]) -> None:
+        now_ms = self._clock.wall_ns() // _MILLISECOND_NS
+        since_ms = now_ms if part.refused is None else part.refused.since_ms
+        part.refused = RefusedFiles(part.name, tuple(map(str, part.files())), tuple(faults), since_ms)
 
 
 def _prints(part: _Part) -> dict[Path, _Print]:

@@ -63,6 +63,12 @@ class UnreachableView(msgspec.Struct, frozen=True):
     why: str
 
 
+class StillLedView(msgspec.Struct, frozen=True):
+    gateway: str
+    regions: list[str]
+    replicas: int
+
+
 class PreviewView(msgspec.Struct, frozen=True):
     moves: list[MoveView]
     moves_in_all: int
@@ -70,6 +76,7 @@ class PreviewView(msgspec.Struct, frozen=True):
     frozen: str
     names: list[tuple[str, list[str]]]
     unreachable: list[UnreachableView] = []
+    still_led: list[StillLedView] = []
 
 
 class OrderView(msgspec.Struct, frozen=True):
@@ -148,6 +155,16 @@ def in_words(lost: UnreachableView) -> str:
     )
 
 
+def in_words_of_drain(still: StillLedView) -> str:
+    """Warning about a gateway whose clients or replicas no other gateway may take."""
+    clients = [f"clients in {', '.join(still.regions)} still arrive at {still.gateway}"] if still.regions else []
+    replicas = [f"{still.replicas} replicas stay with {still.gateway}"] if still.replicas else []
+    return (
+        f"warning: {' and '.join((*clients, *replicas))}, since no other gateway may take them; before you stop it, "
+        f"take it out of the mesh with `nightside ctl gateways remove {still.gateway}`"
+    )
+
+
 def tell(seen: OrderView) -> None:
     """Print in words what an order does, or would do."""
     done = f"in force with {seen.term}.{seen.version}" if seen.applied else "nothing was changed"
@@ -169,5 +186,7 @@ def tell(seen: OrderView) -> None:
         click.echo(f"the name, in {region}: {', '.join(gateways) or 'no gateway'}")
     for lost in preview.unreachable:
         click.echo(in_words(lost))
+    for still in preview.still_led:
+        click.echo(in_words_of_drain(still))
     if seen.history_fault:
         click.echo(f"warning: {seen.history_fault}", err=True)

@@ -36,7 +36,7 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
         seen = msgspec.json.decode(answer.body, type=State)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise NotAsked(f"{admin.url} does not answer as a controller of this version does: {error}") from error
-    wrong = [each.text for each in problems(seen)]
+    wrong = [each.line() for each in problems(seen)]
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.json.decode(answer.body), "wrong": wrong}))
     else:

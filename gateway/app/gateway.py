@@ -253,6 +253,7 @@ async def serve_gateway(
             **{each.state_key or each.name: each for each in observed.features},
             issuers=accounts.identities,
             taken_over_from=succession,
+            refused_files=handle.reloader,
         )
         state = partial(_state, observed, described)
         overview = GatewayOverview(config, observed, names, state)
@@ -504,7 +505,7 @@ def _fleet(config: GatewayConfig, orders: Orders, observed: ObservedCore) -> Rep
 def _reloader(config: GatewayConfig, observed: ObservedCore) -> Reloader:
     watch_ns = config.reload.watch_ns
     watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
-    return Reloader(observed.log, watch_s=watch_s, on_reload=observed.metrics.reloaded)
+    return Reloader(observed.log, observed.clock, watch_s=watch_s, on_reload=observed.metrics.reloaded)
 
 
 def _add_region(reloader: Reloader, region: RegionFile | None, control: ControllerLink, observed: ObservedCore) -> None:

@@ -17,6 +17,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.door.settings import cache_salts_of
+from gateway.peers.caller_refusal import CallerRefusal
 from gateway.peers.exchange.stream_callbacks import StreamCallbacks
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from gateway.peers.heartbeats import Heartbeats
@@ -149,7 +150,7 @@ def _heartbeats(
         submit=partial(heartbeat_receiver.hear, gateway_id),
         clock=observed.clock,
         rng=random.Random(),
-        on_refused=lambda: observed.metrics.peer_refused("caller"),
+        on_refused=lambda: observed.metrics.peer_refused("caller", CallerRefusal.IDENTITY),
         log=observed.log,
         on_budgets=partial(budgets.hear, gateway_id),
         on_lost=partial(budgets.fell_silent, gateway_id),
@@ -175,7 +176,7 @@ def make_peer_server(
         transport=control.transport,
         clock=observed.clock,
         turn_over=observed.driver.run,
-        on_refused=lambda: observed.metrics.peer_refused("called"),
+        on_refused=partial(observed.metrics.peer_refused, "called"),
         log=observed.log,
         explain=observed.explain_to,
         cache_salts=cache_salts_of(config),

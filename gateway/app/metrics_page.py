@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.features.catalogue import KINDS
+from gateway.peers.caller_refusal import CallerRefusal
 from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
@@ -91,6 +92,10 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ),
     ("nightside_issuer_fetches_total", "result"): Label("Result of the fetch.", (FETCHED, FAILED)),
     ("nightside_issuer_fetches_total", "cause"): Label("Cause of the fetch.", CAUSES),
+    ("nightside_peers_refused_total", "reason"): Label(
+        "`identity`: a certificate or claim that is not valid; `not_a_peer`: a gateway that is not among the peers.",
+        tuple(CallerRefusal),
+    ),
     ("nightside_reloads_total", "result"): Label("Result of the reload.", ("applied", "refused")),
     **{key: meaning for kind in KINDS for key, meaning in kind.labels.items() if key[0] != EVERY_SERIES},
 }

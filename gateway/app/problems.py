@@ -13,7 +13,7 @@ import msgspec
 from gateway.core.vocabulary import Standing
 from gateway.features.status import StatusView, because
 from gateway.features.status_views import VIEWS
-from mesh.problems import Problem, Runbook
+from mesh.problems import Problem, RefusedFiles, Runbook, problems_of_files
 
 _DAY_S = 86_400
 _DOWN = frozenset({Standing.UNHEALTHY, Standing.STALE})
@@ -101,6 +101,7 @@ class Status(msgspec.Struct, frozen=True):
     certificates: dict[str, CertificateView]
     journal_fault: str
     audit_fault: str
+    refused_files: tuple[RefusedFiles, ...] = ()
     control: ControlView | None = None
     """Controller link; None where no controllers are named."""
     taken_over_from: TakenOverView | None = None
@@ -134,6 +135,7 @@ def problems(seen: Status) -> Iterator[Problem]:
         if peer.standing in _SICK:
             text = f"peer {peer.id} is {peer.standing}{because(peer.detail)}"
             yield Problem(text, "peer_unusable", peer.id, Runbook.PEER_UNUSABLE)
+    yield from problems_of_files(seen.refused_files, Runbook.RELOAD_REFUSED)
     for role, certificate in seen.certificates.items():
         if certificate.expires_soon:
             runbook = Runbook.CERTIFICATE_EXPIRES if certificate.expires_in_s <= 0 else Runbook.CERTIFICATE_EXPIRES_SOON

@@ -67,7 +67,7 @@ def status(admin: Admin, *, as_json: bool, wait_max_s: float) -> None:
     4 it cannot be asked.
     """
     state, seen = _until_well(admin, wait_max_s)
-    wrong = [each.text for each in problems(seen)]
+    wrong = [each.line() for each in problems(seen)]
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.json.decode(state), "wrong": wrong}))
     else:

@@ -20,6 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RegionName, RequestId
 from gateway.peers import codec
+from gateway.peers.caller_refusal import CallerRefusal
 from gateway.peers.exchange.callers import Callers
 from gateway.peers.exchange.serving_stream import ServingStream, StreamFault
 from gateway.peers.exchange.stream_callbacks import UNWATCHED, StreamCallbacks
@@ -81,7 +82,7 @@ class PeerService:
         transport: Transport,
         clock: Clock,
         turn_over: Callable[[], None],
-        on_refused: Callable[[], None],
+        on_refused: Callable[[CallerRefusal], None],
         log: FilteringBoundLogger,
         explain: Explain,
         cache_salts: CacheSalts,
@@ -99,8 +100,8 @@ class PeerService:
         to which it was told, and returns the budget uses that changed since and may be known there, with the new point.
         `complete` add to each heartbeat.
 
-        `on_refused` is called for every caller whose identity is wrong, `on_malformed` for every gateway that forwards
-        a malformed request, and `on_subscribed` for every peer that opens a subscription.
+        `on_refused` is called for every caller that is refused for its identity, `on_malformed` for every gateway that
+        forwards a malformed request, and `on_subscribed` for every peer that opens a subscription.
         """
         self.reception = Reception(
             context,
@@ -247,13 +248,19 @@ class PeerService:
         await self._check_caller(context, (caller, known.place if known else _NOWHERE))
 
     async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> GatewayId:
+        """Check a subscriber's claim against its certificate, and by id and place against the peers known here. The
+        core makes the second check for forwards, and refuses with a reason."""
         try:
             gateway_id, place = codec.read_subscribe_request(request)
         except WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         await self._check_caller(context, (gateway_id, place))
-        fault = self._identity_fault(gateway_id, place)
-        if fault is not None:
+        known = self._peers.get(gateway_id)
+        if known is None:
+            await self._refuse_stranger(context, gateway_id)
+        if known.place != place:
+            told = f"{known.place.region}/{known.place.jurisdiction}"
+            fault = f"gateway {gateway_id} claims {place.region}/{place.jurisdiction}, we know it in {told}"
             await self._refuse(context, fault)
         return gateway_id
 
@@ -264,25 +271,20 @@ class PeerService:
             await self._refuse(context, fault)
 
     async def _refuse(self, context: _AnyContext, fault: str) -> Never:
-        self._on_refused()
+        self._on_refused(CallerRefusal.IDENTITY)
         passed_over = self._seldom.turn(context.peer().rpartition(":")[0])
         if passed_over is not None:
             self._log.error("caller_identity_mismatch", reason=fault, caller=context.peer(), suppressed=passed_over)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
 
-    def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:
-        """Difference between a subscriber's claim and the peers that our operator configured, by id and place; None if
-        there is none.
-
-        The core makes the same check for forwards, and refuses with a reason.
-        """
-        known = self._peers.get(gateway_id)
-        if known is None:
-            return f"gateway {gateway_id} is not among our peers"
-        if known.place != place:
-            told = f"{known.place.region}/{known.place.jurisdiction}"
-            return f"gateway {gateway_id} claims {place.region}/{place.jurisdiction}, we know it in {told}"
-        return None
+    async def _refuse_stranger(self, context: _AnyContext, gateway_id: GatewayId) -> Never:
+        """Refuse a gateway that is no peer here, or not yet: while a region is added, its gateways know their peers
+        first."""
+        self._on_refused(CallerRefusal.NOT_A_PEER)
+        passed_over = self._seldom.turn(f"{CallerRefusal.NOT_A_PEER} {context.peer().rpartition(':')[0]}")
+        if passed_over is not None:
+            self._log.warning("caller_not_a_peer", claim=gateway_id, caller=context.peer(), suppressed=passed_over)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"gateway {gateway_id} is not among our peers")
 
 
 class PeerServer:

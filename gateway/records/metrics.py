@@ -101,11 +101,12 @@ class GatewayMetrics:
     def reloaded(self, part: str, is_in_force: bool) -> None:
         """Count a reload of a part: its new content is in force, or was refused."""
         self._reloads.add(part, "applied" if is_in_force else "refused")
+        self._reload_refused.set(not is_in_force, part)
 
-    def peer_refused(self, seen_by: str) -> None:
+    def peer_refused(self, seen_by: str, reason: str) -> None:
         """Count a gateway refused for its identity: it called this gateway (`called`), or this gateway called it
         (`caller`)."""
-        self._refused_peers.add(seen_by)
+        self._refused_peers.add(seen_by, reason)
 
     def forwards_so_far(self) -> dict[tuple[str, ForwardDirection], int]:
         """Counts since the start, by peer: forwards sent to it, and its forwards accepted here."""
@@ -221,7 +222,10 @@ class GatewayMetrics:
         )
         self._lost = self._counter("targets_lost", "Connections to replicas or peers that broke.", "target")
         self._refused_peers = self._counter(
-            "peers_refused", "Connections refused because the peer's certificate or identity is not valid.", "seen_by"
+            "peers_refused",
+            "Calls refused for the identity of the other gateway, by reason.",
+            "seen_by",
+            "reason",
         )
         self._no_descriptor = self._counter(
             "descriptors_exhausted", "Samples (ten per second) at which the process had no free file descriptor."
@@ -283,6 +287,9 @@ class GatewayMetrics:
     def _define_levels(self) -> None:
         self._closed = self._level(
             "policy_closed", "1 while the region has no valid residency policy, so that forwarding is disabled."
+        )
+        self._reload_refused = self._level(
+            "reload_refused", "1 while a changed file on disk is refused and the one before is in force.", "part"
         )
         self._journal_stopped = self._level(
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."

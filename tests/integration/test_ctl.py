@@ -148,6 +148,21 @@ async def test_a_drain_says_first_what_clients_would_reach_no_more_and_is_not_or
         await us.until(lambda us: not us.newest.is_drained and len(us.replica_ids) == 2)
 
 
+async def test_a_drain_that_moves_nothing_says_that_clients_still_arrive_and_what_comes_before_the_stop(
+    controller: ControllerHandle,
+) -> None:
+    alone = policy(US, accept=rule(US), process=rule(US))
+    address = controller.grpc_address
+    async with plain_gateway(address, hello("us-1", US, own=alone)) as us, plain_gateway(address, hello("eu-1", EU)):
+        await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+        told = await done(controller, "gateways", "drain", "us-1")
+        assert "no replica moves" in told
+        assert (
+            "warning: clients in us-east-1 still arrive at us-1 and 2 replicas stay with us-1, since no other gateway "
+            "may take them; before you stop it, take it out of the mesh with `nightside ctl gateways remove us-1`"
+        ) in told
+
+
 async def test_a_policy_narrows_and_moves_what_rested_on_it(controller: ControllerHandle, tmp_path: Path) -> None:
     file = tmp_path / "us.yaml"
     places = {"version": 1, "region": "us-east-1", "jurisdiction": "US", "process": {"jurisdictions": ["US"]}}

@@ -139,4 +139,4 @@ async def test_a_peer_that_comes_back_with_another_ones_certificate_is_none_any_
 
 
 def refused_by(gateway: GatewayHandle) -> float:
-    return counted(gateway, "peers_refused_total", seen_by="caller")
+    return counted(gateway, "peers_refused_total", seen_by="caller", reason="identity")

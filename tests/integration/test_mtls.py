@@ -66,7 +66,7 @@ class Region:
     gateway: GatewayHandle
 
     def refused(self, seen_by: str) -> float:
-        return counted(self.gateway, "peers_refused_total", seen_by=seen_by)
+        return counted(self.gateway, "peers_refused_total", seen_by=seen_by, reason="identity")
 
     def logged(self, level: str, words: str) -> bool:
         lines = map(json.loads, self.said.getvalue().splitlines())

@@ -37,6 +37,7 @@ from tests.support.promql import (
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 STORIES = RULES.with_name("nightside.rules_test.yaml")
+CONTROLLER_RULES = RULES.with_name("nightside-controller.rules.yaml")
 PAGE = ROOT / "docs/reference/metrics.md"
 TOKEN = "operators-only"
 STORIES_TOLD: list[dict[str, Any]] = yaml.safe_load(STORIES.read_text())["tests"]
@@ -120,8 +121,34 @@ def test_a_query_that_names_something_else_is_found(query: str, fault: str) -> N
 
 
 def test_the_rules_and_the_example_of_a_configuration_are_valid() -> None:
-    for done in (promtool("check", "rules", RULES), promtool("check", "config", RULES.with_name("prometheus.yaml"))):
+    for done in (
+        promtool("check", "rules", RULES, CONTROLLER_RULES),
+        promtool("check", "config", RULES.with_name("prometheus.yaml")),
+    ):
         assert done.returncode == 0, done.stdout
+
+
+def test_the_example_of_a_configuration_loads_all_rules_and_scrapes_every_job_that_they_name() -> None:
+    config = yaml.safe_load(RULES.with_name("prometheus.yaml").read_text())
+    assert {RULES.parent / name for name in config["rule_files"]} == {RULES, CONTROLLER_RULES}
+    scraped = {each["job_name"] for each in config["scrape_configs"]}
+    documents = [yaml.safe_load((RULES.parent / name).read_text()) for name in config["rule_files"]]
+    asked = [rule["expr"] for document in documents for group in document["groups"] for rule in group["rules"]]
+    named = {
+        matcher.value
+        for expression in asked
+        for selector in selectors(expression)
+        for matcher in selector.matchers
+        if matcher.label == "job"
+    }
+    assert named == scraped == {"nightside", "nightside-controller"}
+    page = (ROOT / "docs/how_to/alerts.md").read_text()
+    assert all(f"`{job}`" in page for job in named)
+
+
+def test_the_stories_of_the_controllers_alerts_hold() -> None:
+    done = promtool("test", "rules", CONTROLLER_RULES.with_name("nightside-controller.rules_test.yaml"))
+    assert done.returncode == 0, done.stdout
 
 
 def stories_of(folder: Path, alert: dict[str, Any], recordings: list[dict[str, Any]] = RECORDINGS) -> Path:
@@ -258,7 +285,7 @@ NOT_HERE = {
     "nightside_pool_preemptions_total": "no engine put anybody back",
     "nightside_prices_valid_seconds": "there are no prices",
     "nightside_refusals_total": "no key was asked for",
-    "nightside_reloads_total": "nothing was read anew",
+    "nightside_reload_refused": "nothing was read anew",
     "nightside_supervised_restarts_total": "nothing failed",
 }
 """Series that a gateway exports only after an event that does not happen here, and that event."""
@@ -291,7 +318,7 @@ class Prometheus:
 async def scraping(folder: Path, admin: str, port: int, session: aiohttp.ClientSession) -> AsyncIterator[Prometheus]:
     config = yaml.safe_load(RULES.with_name("prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
-    config["rule_files"] = [str(RULES)]
+    config["rule_files"] = [str(RULES), str(CONTROLLER_RULES)]
     (folder / "admin-token").write_text(TOKEN + "\n")
     config["scrape_configs"][0] |= {
         "static_configs": [{"targets": [admin]}],

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
+from gateway.app.problems import Status, problems, read_status
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.security.keys import mint
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
@@ -136,14 +137,25 @@ async def test_a_bad_file_is_refused_and_what_was_in_force_stays(world: World) -
             world.region.write(world.two, **change)
             assert await gateway.reloader.reload() == ["region"]
         assert counted(gateway, "reloads_total", part="region", result="refused") == 3
+        assert counted(gateway, "reload_refused", part="region") == 1
+        (problem,) = problems(await status_of(world.session, gateway))
+        assert (problem.kind, problem.subject, "region.yaml: line" in problem.text) == ("file_refused", "region", True)
+        assert "limits.drain: cannot change while the gateway runs" in problem.text
         assert gateway.core.assignment_version == 1
         assert await completed(world, gateway) == WHOLE
         assert len(world.one.received) == 1
         world.region.document = right
         world.region.write(world.two)
         assert await gateway.reloader.reload() == []
+        assert counted(gateway, "reload_refused", part="region") == 0
+        assert not (await status_of(world.session, gateway)).refused_files
         assert await completed(world, gateway) == WHOLE
         assert len(world.two.received) == 1
+
+
+async def status_of(session: aiohttp.ClientSession, gateway: GatewayHandle) -> Status:
+    async with session.get(f"{gateway.admin_url}/admin/state") as answer:
+        return read_status(await answer.read())
 
 
 async def test_an_engine_s_new_key_is_used_from_the_next_request_on(world: World) -> None:

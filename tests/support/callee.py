@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.features.resume.continuation import keep_answer
+from gateway.peers.caller_refusal import CallerRefusal
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
 from gateway.peers.load_publisher import LoadPublisher
@@ -169,6 +170,8 @@ class Callee:
     """Reasons for refusing every forward; empty while forwards are accepted."""
     malformed: list[GatewayId] = field(default_factory=list)
     """Gateways that sent a malformed forward."""
+    refusals: list[CallerRefusal] = field(default_factory=list)
+    """Refused callers."""
     faults: list[BaseException] = field(default_factory=list)
     """Errors of the gateway's own."""
     body: bytes = BODY
@@ -232,6 +235,7 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
     start_core(driver)
     closed_because: list[str] = []
     malformed: list[GatewayId] = []
+    refusals: list[CallerRefusal] = []
     engine.turn_over = driver.run
     faults: list[BaseException] = []
     service = PeerService(
@@ -247,7 +251,7 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
         cache_salts=CacheSalts(),
         why_closed=lambda: "".join(closed_because),
         on_malformed=malformed.append,
-        on_refused=lambda: None,
+        on_refused=refusals.append,
         log=(log := make_logger(LoggingConfig(), GatewayId("eu-1"))),
     )
     server = PeerServer(service, board, peering, Plaintext(), clock=clock, log=log)
@@ -263,6 +267,7 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
             core,
             closed_because=closed_because,
             malformed=malformed,
+            refusals=refusals,
             faults=faults,
             service=service,
         )

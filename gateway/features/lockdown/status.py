@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from gateway.features.status import StatusView, because
 from mesh.problems import Problem
@@ -17,5 +18,6 @@ class LockdownView(StatusView, frozen=True):
 
     def grave_problems(self) -> Iterator[Problem]:
         if self.active:
-            text = f"lockdown since {self.since}{because(self.reason or 'no reason given')}"
-            yield Problem(text, "lockdown", runbook="NightsideLockdown")
+            text = f"lockdown{because(self.reason or 'no reason given')}"
+            since_ms = round(datetime.fromisoformat(self.since).timestamp() * 1000) if self.since else None
+            yield Problem(text, "lockdown", runbook="NightsideLockdown", since_ms=since_ms)

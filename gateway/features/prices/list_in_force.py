@@ -83,7 +83,6 @@ class ListInForce:
         try:
             own = await asyncio.to_thread(read_prices, self._path)
         except ConfigError as error:
-            self._own_fault = str(error)
             raise ReloadRefused(str(error)) from error
         self._own_fault = ""
         self._put(own, self._told)

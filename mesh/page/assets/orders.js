@@ -171,6 +171,12 @@ function previewed(preview) {
     said.push(`${count(moves)} replicas are reassigned: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
   } else said.push("No replica is reassigned.");
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
+  for (const still of preview.still_led ?? []) {
+    const kept = [];
+    if (still.regions.length) kept.push(`clients in ${still.regions.join(", ")} still arrive at ${still.gateway}`);
+    if (still.replicas) kept.push(`${count(still.replicas)} replicas stay with ${still.gateway}`);
+    said.push(`Warning: ${kept.join(" and ")}, since no other gateway may take them; remove it before you stop it.`);
+  }
   for (const lost of preview.unreachable ?? []) {
     const led = lost.gateways.length ? `sent to ${lost.gateways.join(", ")}` : "sent to no gateway";
     said.push(`Clients in ${lost.region}, ${led}, lose ${count(lost.replicas)} replicas of ${lost.home}: ${lost.owner ? `served by ${lost.owner}` : "served by no gateway"}, ${lost.why}.`);

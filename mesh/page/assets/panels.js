@@ -248,7 +248,7 @@ function spoken(element, sentence) {
 // Of a controller
 
 export function gateways(orders) {
-  const problems = new RowProblems("gateway_down", "gateway_not_attached");
+  const problems = new RowProblems("gateway_down", "gateway_not_attached", "all_replicas_down");
   const act = (cell, row) => {
     if (!cell.firstElementChild) {
       const button = h("button", { type: "button" });
@@ -281,6 +281,7 @@ function because(row) {
   if (row.locked_down) said.push("locked down");
   if (!row.attached) said.push("not attached");
   if (row.detail) said.push(row.detail);
+  if (row.down) said.push(row.down === row.replicas ? "no replica answers" : `${count(row.down)} of ${count(row.replicas)} replicas down`);
   if (row.rejected) said.push(`rejected a snapshot: ${row.rejected}`);
   return said.join("; ");
 }

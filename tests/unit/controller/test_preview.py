@@ -3,7 +3,7 @@ from __future__ import annotations
 from controller import orders
 from controller.core import events
 from controller.orders import changes_of
-from controller.preview import Preview, preview
+from controller.preview import Preview, StillLed, preview
 from controller.registry import Registry, registry_of
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Place
@@ -92,9 +92,19 @@ def test_where_everybody_sends_and_takes_everything_a_drain_leaves_nothing_unrea
     assert (seen.moves_in_all, seen.unreachable) == (2, ())
 
 
+def test_a_drained_gateway_that_clients_and_replicas_cannot_leave_is_told() -> None:
+    closed = {place: policy(place, accept=rule(place), process=rule(place)) for place in (US, EU, AP)}
+    mesh, registry = told(closed)
+    seen = look(mesh, registry, orders.DrainGateway("us"))
+    assert seen.moves == ()
+    assert seen.still_led == (StillLed(GatewayId("us"), (US.region,), 2),)
+    open_mesh, open_registry = told({US: policy(US), EU: policy(EU), AP: policy(AP)})
+    assert look(open_mesh, open_registry, orders.DrainGateway("us")).still_led == ()
+
+
 def test_while_it_is_frozen_nothing_would_move() -> None:
     mesh, registry = told()
     frozen = registry.changed(changes_of(orders.FreezeAll("cables"), registry))
     mesh.tell(events.FreezeOrdered("cables"))
     seen = look(mesh, frozen, orders.DrainGateway("us"))
-    assert (seen.moves, seen.frozen) == ((), "cables")
+    assert (seen.moves, seen.frozen, seen.still_led) == ((), "cables", ())

@@ -16,6 +16,7 @@ from controller.problems import (
     WantedView,
     problems,
 )
+from mesh.problems import RefusedFiles
 
 US = GatewayView("us-1", "us-east-1", "US", "up", "", False, True, 2, (3, 9), (3, 9))
 EU = GatewayView("eu-1", "eu-west-1", "EU", "down", "it does not answer in time", False, False, 0)
@@ -98,6 +99,24 @@ def test_records_that_are_not_where_they_should_be_are_named() -> None:
     ]
     well = msgspec.structs.replace(WELL, published_records=RecordsView(3, "", ""))
     assert not list(problems(well))
+
+
+def test_a_gateway_whose_replicas_are_all_down_is_a_problem_and_one_that_has_some_is_none() -> None:
+    ill = msgspec.structs.replace(US, replicas_served=2, replicas_down=2)
+    (problem,) = problems(msgspec.structs.replace(WELL, gateways=[ill]))
+    assert (problem.text, problem.subject) == ("gateway us-1 has no replica that answers: 2 of 2 are down", "us-1")
+    some = msgspec.structs.replace(US, replicas_served=2, replicas_down=1)
+    assert not list(problems(msgspec.structs.replace(WELL, gateways=[some])))
+
+
+def test_a_file_that_is_refused_is_named_until_it_is_in_force() -> None:
+    refused = RefusedFiles("controller", ("/etc/ctl.yaml",), ("ctl.yaml: line 3: colour: is not a known key",), 5_000)
+    ill = msgspec.structs.replace(WELL, refused_files=(refused,))
+    (problem,) = problems(ill)
+    assert problem.line() == (
+        "the changed file of controller (/etc/ctl.yaml) is refused, and the one before is in force: "
+        "ctl.yaml: line 3: colour: is not a known key (since 1970-01-01T00:00:05Z)"
+    )
 
 
 def test_what_looks_like_markup_is_shown_as_it_is() -> None:

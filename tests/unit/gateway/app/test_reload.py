@@ -29,6 +29,7 @@ from mesh.reloader import Reloader, ReloadRefused
 from tests.fakes.engine import Tally
 from tests.hostile.files import FILE_CASES, SECRET, TOO_LARGE, FileCase
 from tests.support.background import in_background
+from tests.support.clock import StillClock
 from tests.support.core import AP, EU, US, policy, rule
 from tests.support.gateways import write_policy
 from tests.support.turned_files import restore, turn
@@ -44,7 +45,7 @@ class Bench:
         return make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), self.stream)
 
     def reloader(self, watch_s: float | None = None) -> Reloader:
-        return Reloader(self.log, watch_s=watch_s, on_reload=lambda *each: self.results.append(each))
+        return Reloader(self.log, Clock(), watch_s=watch_s, on_reload=lambda *each: self.results.append(each))
 
     def reads(self, file: Path, read: Callable[[], None]) -> Reloader:
         made = self.reloader()
@@ -62,6 +63,11 @@ def bench() -> Bench:
 
 def refuse() -> None:
     raise ReloadRefused("a.yaml: colour: is not a known key\na.yaml: region: is missing")
+
+
+class WallClock(StillClock):
+    def wall_ns(self) -> int:
+        return self.now
 
 
 async def nothing() -> None:
@@ -87,6 +93,38 @@ class TestReloader:
         (line,) = [line for line in bench.lines() if line["level"] == "error"]
         assert line["faults"] == ["a.yaml: colour: is not a known key", "a.yaml: region: is missing"]
         assert line["part"] == "region"
+
+    async def test_a_refused_file_is_described_until_a_good_one_is_read(self, bench: Bench, tmp_path: Path) -> None:
+        file = tmp_path / "a"
+        clock = WallClock(now=5_000_000_000)
+        is_good = False
+
+        def read() -> None:
+            if not is_good:
+                refuse()
+
+        reloader = Reloader(bench.log, clock)
+        reloader.add("keys", read, lambda: [file])
+        assert reloader.describe() == []
+        await reloader.reload()
+        clock.now += 1_000_000_000
+        await reloader.reload()
+        (refused,) = reloader.describe()
+        assert (refused.part, refused.files, refused.since_ms) == ("keys", (str(file),), 5_000)
+        assert refused.faults == ("a.yaml: colour: is not a known key", "a.yaml: region: is missing")
+        is_good = True
+        await reloader.reload()
+        assert reloader.describe() == []
+
+    async def test_a_part_that_fails_by_itself_is_described_as_well(self, bench: Bench) -> None:
+        def fail() -> None:
+            raise RuntimeError("a fault of ours")
+
+        reloader = bench.reloader()
+        reloader.add("part", fail)
+        await reloader.reload()
+        (refused,) = reloader.describe()
+        assert refused.faults == ("an internal error, which the log has as reload_failed",)
 
     async def test_a_request_is_heard_while_it_runs(self, bench: Bench) -> None:
         read = Tally()

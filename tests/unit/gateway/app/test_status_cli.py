@@ -45,6 +45,12 @@ def seen(**changes: object) -> Status:
     return read_status(msgspec.json.encode({**WELL, **changes}))
 
 
+REFUSED = {
+    "part": "keys",
+    "files": ["/etc/keys.yaml"],
+    "faults": ["keys.yaml: line 2: a", "b", "c", "d", "e"],
+    "since_ms": 5_000,
+}
 CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
 
 
@@ -60,8 +66,8 @@ CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
         ),
         ({"replicas": [replica("a", "stale")]}, ["no replica can be used", "replica a is stale"]),
         (
-            {"lockdown_order": {"active": True, "reason": "drill", "since": "today"}},
-            ["lockdown since today: drill"],
+            {"lockdown_order": {"active": True, "reason": "drill", "since": "2026-03-01T12:00:00.123456Z"}},
+            ["lockdown: drill (since 2026-03-01T12:00:00Z)"],
         ),
         ({"policy": {"digest": "closed", "closed_reason": "no file"}}, []),
         (
@@ -76,12 +82,19 @@ CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
             ["the certificate for peers has expired"],
         ),
         ({"certificates": {"peers": {**CERTIFICATE, "expires_soon": False}}}, []),
+        (
+            {"refused_files": [REFUSED]},
+            [
+                "the changed file of keys (/etc/keys.yaml) is refused, and the one before is in force: "
+                "keys.yaml: line 2: a; b; c; and 2 more faults (since 1970-01-01T00:00:05Z)"
+            ],
+        ),
         ({"journal_fault": "disk full"}, ["the journal has stopped: disk full"]),
         ({"audit_fault": "disk full"}, ["the audit record cannot be written: disk full"]),
     ],
 )
 def test_what_somebody_should_see_to_is_named(changes: dict[str, Any], wrong: list[str]) -> None:
-    assert [each.text for each in problems(seen(**changes))] == wrong
+    assert [each.line() for each in problems(seen(**changes))] == wrong
 
 
 def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:

@@ -23,6 +23,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
 )
 from gateway.peers import codec, server
+from gateway.peers.caller_refusal import CallerRefusal
 from gateway.peers.server import SERVICE_NAME
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
@@ -295,6 +296,7 @@ async def test_strangers_hear_nothing(callee: Callee) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert callee.refusals == [CallerRefusal.NOT_A_PEER, CallerRefusal.IDENTITY]
 
 
 async def test_health_is_served_and_ends_with_the_drain(callee: Callee) -> None:
