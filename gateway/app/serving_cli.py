@@ -29,6 +29,8 @@ from gateway.config.orders import without_orders
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.engines.shared_caches import shared_cache_notes
 from gateway.features.catalogue import KINDS
 from gateway.policy.file import load_policy_or_closed
@@ -96,23 +98,32 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"{file.name}: policy: none is named, so no request crosses the border of its region", err=True)
     for path, mode in (*open_secrets(region.as_config()), *open_records(region.as_config())):
         click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
-    for note in _not_lent(region.as_config()):
-        click.echo(f"{file.name}: {note}", err=True)
-    for note in _bounded_by_the_table(region.as_config()):
-        click.echo(f"{file.name}: {note}", err=True)
-    for note in shared_cache_notes(region.as_config()):
+    for note in _notes(region.as_config()):
         click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
     click.echo(f"{file.name}: {describe_memory(region.as_config(), memory_bytes())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
 
 
-def _not_lent(config: GatewayConfig) -> Iterator[str]:
+def _notes(config: GatewayConfig) -> Iterator[str]:
+    """Notes on a valid config: what it leaves out, or does otherwise than its author may expect."""
+    policy = _policy(config)
+    yield from _not_lent(config, policy.regions)
+    yield from _bounded_by_the_table(config, policy.regions)
+    yield from shared_cache_notes(config)
+    for kind in KINDS:
+        yield from kind.check_notes(config, policy)
+
+
+def _policy(config: GatewayConfig) -> ResidencyPolicy:
+    if config.policy_file is None:
+        return closed_policy(config.place, "no policy file is configured")
+    return load_policy_or_closed(config.policy_file, config.place)[0]
+
+
+def _not_lent(config: GatewayConfig, regions: RegionTable | None) -> Iterator[str]:
     """Notes on replicas that no other gateway may serve, by the operators' table."""
-    if config.policy_file is None or not config.control.controllers:
-        return
-    regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
-    if regions is None:
+    if regions is None or not config.control.controllers:
         return
     for each in config.replicas:
         place, name = each.spec.place, each.spec.replica_id
@@ -122,11 +133,8 @@ def _not_lent(config: GatewayConfig) -> Iterator[str]:
             yield f"replica {name} is served by no other gateway: {why}"
 
 
-def _bounded_by_the_table(config: GatewayConfig) -> Iterator[str]:
+def _bounded_by_the_table(config: GatewayConfig, regions: RegionTable | None) -> Iterator[str]:
     """Notes on pods that are used only within the operators' ranges for their region."""
-    if config.policy_file is None:
-        return
-    regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
     for each in config.kubernetes_replicas:
         region = each.template.spec.place.region
         ranges = [] if regions is None or each.networks else networks_of(regions, region)

@@ -6,7 +6,7 @@ An extension is made for every gateway. One that the config does not ask for doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Protocol
 
 from aiohttp import web
@@ -18,6 +18,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.allowance import LimitAllowance
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.peers.trust import Trust
@@ -90,6 +91,11 @@ class Extension:
     def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
         """Check the files that the config names in the feature's key, but for those that the config before named, too.
         Raises ConfigError."""
+
+    @staticmethod
+    def check_notes(config: GatewayConfig, policy: ResidencyPolicy, /) -> Iterator[str]:  # noqa: ARG004
+        """Notes of `nightside gateway check` on a valid config under the region's policy."""
+        yield from ()
 
     @staticmethod
     def placement_bytes_max(config: GatewayConfig, /) -> int:  # noqa: ARG004

@@ -175,6 +175,9 @@ NEEDS = {
         "nightside sim skewed_day --sweep seed=1,2,3 --ray": "a Ray cluster: tests/integration/test_ray.py",
         "nightside results trial": "recorded traces",
     },
+    "docs/how_to/tenant_limits.md": {
+        "nightside gateway check": "a region file with tenants: tests/unit/gateway/app/test_commands.py"
+    },
     "docs/how_to/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
 }
 """Commands that are checked and not run here, by their beginning, with what each would need, or the test that

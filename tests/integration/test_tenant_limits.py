@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -24,12 +26,14 @@ from gateway.core.vocabulary import RequestId, TenantName
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget
 from mesh.clock import Clock
-from tests.fakes.engine import hang
-from tests.support.core import EU, US
+from tests.fakes.engine import GOOD_STREAM, hang, stream_until
+from tests.support.core import EU, MODEL, US
 from tests.support.gateways import CHAT, until
 from tests.support.regions import Mesh, Region
+from tests.support.walk import ROOT
 
 ACME = TenantName("acme")
+PAGE = (ROOT / "docs/how_to/tenant_limits.md").read_text()
 LIMIT = 6
 BOUND = LIMIT + 2
 """The limit, and the floors of two gateways that arrive while a third has all of it: docs/how_to/tenant_limits.md."""
@@ -127,6 +131,21 @@ class TestConcurrency:
             await until(lambda: sum(running(regions)) == 0)
             assert await clients.ask(eu) is None
 
+    async def test_the_command_of_the_page_shows_a_limit_at_work(self, mesh: Mesh, tmp_path: Path) -> None:
+        (command, shown) = re.findall(r"```(?:sh|text)\n(.*?)```", PAGE, flags=re.DOTALL)
+        us, gate = await mesh.region("us-1", US), asyncio.Event()
+        keys = tmp_path / "keys.yaml"
+        key = add_key(keys, "a", {"tenant": "acme"}, Clock().wall_ns(), may_be_missing=True).key
+        us.config = replace(limited(us.config, concurrency_max=LIMIT), trust_tenant_header=False, keys_file=keys)
+        us.engine.plays(stream_until(gate, (), GOOD_STREAM))
+        await mesh.start(us)
+        moved = command.replace("http://127.0.0.1:8080", us.gateway.http_url).replace("Qwen/Qwen3-8B", MODEL)
+        async with asyncio.TaskGroup() as tasks:
+            printed = tasks.create_task(printed_by(moved, key))
+            await until(lambda: printed.done() or (running([us]), refused_at(us)) == ([LIMIT], 2))
+            gate.set()
+        assert printed.result().split() == shown.split() == [str(LIMIT), "200", "2", "429"]
+
     async def test_each_region_may_have_it_for_itself(self, mesh: Mesh) -> None:
         regions = us, near, eu = await three(
             mesh, lambda config: limited(config, concurrency_max=2, limit_scope=LimitScope.REGION)
@@ -180,6 +199,20 @@ class TestBudgets:
         await eu.start()
         await until(lambda: not eu.is_busy)
         assert await ask(eu) == "budget_exceeded"
+
+
+def refused_at(region: Region) -> float:
+    """Requests that were refused for their tenant's concurrency."""
+    labels = {"model": MODEL, "outcome": "rejected_tenant_concurrency"}
+    return region.gateway.metrics.registry.get_sample_value("nightside_requests_total", labels) or 0
+
+
+async def printed_by(command: str, key: str) -> str:
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-c", command, env={"PATH": os.defpath, "KEY": key}, stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await shell.communicate()
+    return printed.decode()
 
 
 async def explained(mesh: Mesh, region: Region, request_id: str) -> Explanation:

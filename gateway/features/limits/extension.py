@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
@@ -10,8 +11,10 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.allowance import LimitKind
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.features.extension import Extension, Host
 from gateway.features.limits.metrics import LimitLevels
+from gateway.features.limits.notes import apart_notes
 from mesh.series import EVERY_SERIES, Label
 
 
@@ -29,3 +32,7 @@ class LimitsExtension(Extension):
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
         registry.register(LimitLevels(limits_of(core), str))
+
+    @staticmethod
+    def check_notes(config: GatewayConfig, policy: ResidencyPolicy, /) -> Iterator[str]:
+        return apart_notes(config, policy)
