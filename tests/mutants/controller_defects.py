@@ -77,10 +77,8 @@ def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees:
     "gateway.core.features.disaggregated.tier:DecodeTier.join",
     moves_pools=True,
 )
-def forgets_earlier_requests(
-    original: Original, tier: Any, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool, earlier: int
-) -> None:
-    original(tier, worker_id, group, now_ns, is_open)
+def forgets_earlier_requests(original: Original, *worker: Any, is_open: bool, earlier: int) -> None:
+    original(*worker, is_open=is_open)
 
 
 @mutant(

@@ -89,9 +89,7 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
-    otherwise = (
-        "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "no known target"
-    )
+    otherwise = "the gateway that has our replicas now" if core.is_awaited(request.profile.model) else "no known target"
     words = (", ".join(named) or otherwise) + _its_turn(core, request)
     return words if core.forwarding_stop is None else f"{words}; {core.forwarding_stop.words}"
 

@@ -171,9 +171,9 @@ def _text(measured: Sequence[ScaleMeasurement]) -> list[str]:
     text = [
         f"`nightside bench scale`, each run in one process. Engines are L4s with {SLOTS} slots; one region in three "
         "has three times the users of the others and overflows; answers have 300 tokens in the mean; any request "
-        "may go to any region. Heartbeats come in every 20 ms, and leave out changes of a number by less than a quarter. "
-        "In the runs of 100 regions answers have 600 tokens in the mean, and heartbeats go out and come in every 250 ms "
-        "at most.",
+        "may go to any region. Heartbeats come in every 20 ms, and leave out changes of a number by less than a "
+        "quarter. In the runs of 100 regions answers have 600 tokens in the mean, and heartbeats go out and come in "
+        "every 250 ms at most.",
         *_about_provenances(measured),
     ]
     for point, reading, _ in measured:

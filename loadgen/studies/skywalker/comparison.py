@@ -47,7 +47,7 @@ def where_behind(reader: SectionReader, measure: Measure, words: str, *, more_is
         if better:
             behind.append(f"{workload}: {listed([f'{rival} (× {better[rival]:.2f})' for rival in order])}")
     text = (
-        f"{words[0].upper()}{words[1:]}: on {len(workloads) - len(behind)} of {len(workloads)} workloads no rival is more"
-        f" than {_SAME:.0%} better than SkyWalker.\n"
+        f"{words[0].upper()}{words[1:]}: on {len(workloads) - len(behind)} of {len(workloads)} workloads no rival is"
+        f" more than {_SAME:.0%} better than SkyWalker.\n"
     )
     return text + (f"\nIt is behind on\n\n{bullets(behind)}" if behind else "")
