@@ -11,14 +11,15 @@ import pytest
 from tests.support.nightly import first_of
 
 ROOT = Path(__file__).parents[2]
-DURATIONS = {"skewed_day": "25s", "bad_day": "70s"}
+DURATIONS = {"skewed_day": "8s", "bad_day": "70s"}
 """Virtual time that is played of each scenario; the bad day's first faults come at 30, 45 and 60 seconds."""
 PLAY = """
 import sys
 from pathlib import Path
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
-scenario = load_scenario(Path(sys.argv[1]), {"duration": sys.argv[3], "drain": "120s", "seed": int(sys.argv[2])})
+changes = {"duration": sys.argv[3], "warm_up": "1s", "drain": "120s", "seed": int(sys.argv[2])}
+scenario = load_scenario(Path(sys.argv[1]), changes)
 print([World(scenario, run).play().digest for run in scenario.runs])
 """
 

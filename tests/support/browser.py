@@ -46,6 +46,7 @@ def chromium(profile: Path) -> Iterator[Chrome]:
     for each in (*_OPTIONS, f"--user-data-dir={profile}"):
         options.add_argument(each)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.add_experimental_option("perfLoggingPrefs", {"enableNetwork": True, "enablePage": False})
     driver = Chrome(options=options, service=Service(executable_path=driver_path))
     try:
         yield driver

@@ -59,7 +59,7 @@ def _is_in_braces_or_quotes(text: str, at: int) -> bool:
 
 
 def rules() -> list[dict[str, Any]]:
-    document = yaml.safe_load(RULES.read_text())
+    document = yaml.load(RULES.read_text(), yaml.CSafeLoader)
     return [rule for group in document["groups"] for rule in group["rules"]]
 
 

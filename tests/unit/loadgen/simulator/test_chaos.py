@@ -25,7 +25,7 @@ def test_a_seed_draws_the_same_world() -> None:
 
 
 def test_a_world_written_to_a_file_is_the_same_world(tmp_path: Path) -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[::3]:
         path = tmp_path / f"chaos-{seed}.yaml"
         path.write_text(yaml.safe_dump(chaos_document(seed)))
         assert load_scenario(path) == chaos_scenario(seed)

@@ -71,14 +71,14 @@ def test_a_trace_has_the_digest_of_the_run(scenario: Path, tmp_path: Path) -> No
 
 
 def test_chaos_sums_up(tmp_path: Path) -> None:
-    done = run("--chaos", "--runs", 3, "--seed", 5, "--jobs", 1, "--json")
+    done = run("--chaos", "--runs", 3, "--seed", 1, "--jobs", 1, "--json")
     assert done.exit_code == 0, done.output
     summed = json.loads(done.stdout)
     assert summed["seeds"] == 3
     assert summed["findings"] == []
     assert summed["requests"] > 50
-    traced = run("--chaos", "--runs", 1, "--seed", 5, "--trace", tmp_path / "story.txt")
-    assert traced.output.startswith("seed 5: nothing found, digest ")
+    traced = run("--chaos", "--runs", 1, "--seed", 1, "--trace", tmp_path / "story.txt")
+    assert traced.output.startswith("seed 1: nothing found, digest ")
 
 
 @pytest.mark.parametrize(
