@@ -147,8 +147,10 @@ class GatewayOverview:
             yield Note("warn", "Draining: new requests are rejected, running ones finish.")
         elif observed.is_drained:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
+        is_any_reachable = bool(core.replicas.reachable)
         for name, text in observed.notes().items():
-            if name != "lockdown":
+            is_among_problems = name == "lockdown" or (name == "engines" and not is_any_reachable)
+            if not is_among_problems:
                 yield Note("warn", f"{name}: {text}")
 
     def _totals(self) -> dict[str, object]:

@@ -153,8 +153,14 @@ def problems(seen: Status) -> Iterator[Problem]:
 
 
 def _of_replicas(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
+    if len(replicas) == 1 and replicas[0].standing in _SICK:
+        (only,) = replicas
+        text = f"no replica can be used: {only.id} is {only.standing}{because(only.detail)}"
+        yield Problem(text, "no_replica_usable", only.id, Runbook.ALL_REPLICAS_DOWN)
+        return
     if replicas and all(each.standing in _SICK for each in replicas):
-        yield Problem("no replica can be used", "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
+        text = f"no replica can be used: all {len(replicas)} fail"
+        yield Problem(text, "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
     for each in replicas:
         if each.standing in _SICK:
             runbook = Runbook.REPLICA_DOWN if each.standing in _DOWN else Runbook.REPLICA_FAILS

@@ -130,6 +130,58 @@ def disable(file: Path, key_id: str) -> None:
 @keys.command()
 @_file
 @_key_id
+def enable(file: Path, key_id: str) -> None:
+    """Accept the disabled key KEY_ID in FILE again, with its secret as it was."""
+    with _complaints():
+        change_key(file, key_id, {"disabled": None}, Clock().wall_ns())
+
+
+_NO_LIMIT = "none"
+
+
+def _limit(text: str) -> int | str:
+    """Read a limit: a number, or `none`."""
+    if text == _NO_LIMIT:
+        return _NO_LIMIT
+    try:
+        return int(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither a whole number nor `{_NO_LIMIT}`") from error
+
+
+@keys.command()
+@_file
+@_key_id
+@click.option("--concurrency", type=_limit, metavar="NUMBER|none", help="Limit the concurrent requests.")
+@click.option("--requests-per-minute", type=_limit, metavar="NUMBER|none", help="Limit the requests per minute.")
+@click.option(
+    "--tokens-per-minute",
+    type=_limit,
+    metavar="NUMBER|none",
+    help="Limit the tokens per minute, of prompts and answers together.",
+)
+@click.option(
+    "--tokens-per-day", type=_limit, metavar="NUMBER|none", help="Limit the tokens per day (UTC) across all gateways."
+)
+@click.option(
+    "--tokens-per-month",
+    type=_limit,
+    metavar="NUMBER|none",
+    help="Limit the tokens per month (UTC) across all gateways.",
+)
+def change(file: Path, key_id: str, **limits: int | str | None) -> None:
+    """Change limits of the key KEY_ID in FILE; `none` removes one. Its other limits and its secret stay."""
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    if not given:
+        raise click.UsageError("name a limit to change")
+    with _complaints():
+        changes = {name: None if limit == _NO_LIMIT else limit for name, limit in given.items()}
+        change_key(file, key_id, changes, Clock().wall_ns())
+
+
+@keys.command()
+@_file
+@_key_id
 def remove(file: Path, key_id: str) -> None:
     """Remove the key KEY_ID from FILE."""
     with _complaints():

@@ -89,6 +89,8 @@ def predictor(
     OUT holds plain arrays and no code. It is fitted to all requests; its scores are those of the same fit to the older
     ones, on the newer ones.
 
+    A predictor that is worse than none is written with a warning.
+
     Exit codes: 0 it was fitted and written, 1 the history cannot be used, or nothing can be learned from it, 2 the
     command was used wrongly.
     """
@@ -116,6 +118,13 @@ def predictor(
         }
         _write(out, report, artifact, document)
     click.echo(json.dumps(document, indent=2) if as_json else _in_words(document))
+    if made.scores is not None and made.scores.expected_rms_steps >= made.scores.anchor_rms_steps:
+        click.echo(
+            f"warning: this predictor is worse than none: on the newest requests its error is "
+            f"{made.scores.expected_rms_steps:.2f} steps, and that of expecting every request to stay is "
+            f"{made.scores.anchor_rms_steps:.2f}; br_h balances less evenly with it than br_0",
+            err=True,
+        )
 
 
 def _history(history: Path | None, trace: Path | None, described: dict[str, Any]) -> Snapshot:

@@ -293,11 +293,28 @@ def _spread_over(processes: int, ray: str | None) -> Iterator[SeedSpread]:
 def _with_progress(cells: Sequence[SweepCell], spread: SeedSpread) -> dict[int, Figures]:
     with _progress() as progress:
         task = progress.add_task("runs", total=len(cells))
+        milestones = _Milestones(len(cells), progress.console)
         done: dict[int, Figures] = {}
         for cell, figures in spread(play, cells):
             done[cell.number] = figures
             progress.advance(task)
+            milestones.advance()
         return done
+
+
+class _Milestones:
+    """Lines of progress where stderr is no terminal and shows no bar: one each tenth of all jobs."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self._total = total
+        self._done = 0
+        self._console = console
+
+    def advance(self) -> None:
+        before, self._done = self._done, self._done + 1
+        is_next_tenth = before * 10 // self._total != self._done * 10 // self._total
+        if is_next_tenth and not self._console.is_terminal:
+            self._console.print(f"{self._done} of {self._total} done", highlight=False)
 
 
 def _progress() -> Progress:
@@ -421,8 +438,10 @@ def _run_all(
     ordeals: list[ChaosRun] = []
     with _progress() as progress:
         task = progress.add_task("seeds", total=len(worlds.seeds))
+        milestones = _Milestones(len(worlds.seeds), progress.console)
         for _, outcome in spread(worlds.player, worlds.seeds):
             progress.advance(task)
+            milestones.advance()
             if isinstance(outcome, ChaosRun):
                 ordeals.append(outcome)
                 continue

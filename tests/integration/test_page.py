@@ -32,7 +32,7 @@ from tests.fakes.attached import hello
 from tests.hostile.names_shown import NAME_CASES, NameCase
 from tests.support.browser import Page, chromium
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import EU, MS, US
+from tests.support.core import AP, EU, MS, US
 from tests.support.gateways import ask, until
 from tests.support.served import Served, in_thread, served
 
@@ -427,6 +427,30 @@ async def test_it_is_drawn_dark_and_small_too(up: Served, page: Page) -> None:
         assert page.run("return document.documentElement.dataset.theme") == "light"
 
     await in_thread(look)
+
+
+async def test_no_column_of_a_table_is_cut_off_on_a_laptop(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page
+) -> None:
+    """The tables that have most columns, with names as long as those of clouds."""
+    beyond = (
+        "return [...document.querySelectorAll('#regions .scroll, #replicas .scroll, #gateways .scroll')]"
+        ".filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.ariaLabel)"
+    )
+    async with served(tmp_path, unused_tcp_port_factory) as home, serve_controller(read_file(tmp_path)) as controller:
+        async with plain_gateway(controller.grpc_address, hello("ap-northeast-1a", AP)) as ap:
+            await ap.until(lambda ap: len(ap.replica_ids) == 2)
+            await ap.say(Report((), 40, load=GatewayLoad(replicas=8, down=8, running=21, waiting=17, slots=48)))
+
+            def look() -> None:
+                for url in (home.gateway.admin_url, controller.admin_url):
+                    for width in (1100, 1280, 1440, 1700):
+                        page.open(url, width=width)
+                        page.until_live()
+                        page.until("document.querySelector('#regions tbody tr')")
+                        assert page.run(beyond) == [], (url, width)
+
+            await in_thread(look)
 
 
 async def test_a_stream_that_ends_is_opened_again(

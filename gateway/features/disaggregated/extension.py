@@ -101,6 +101,7 @@ class DisaggregatedExtension(Extension):
             "name": spec.name,
             "policy": config.policy,
             "policy_by": policy_source(spec, config),
+            "is_degraded": pool is not None and pool.tier.is_degraded,
             "files_not_read": [str(path) for path in self._unread.get(spec.name, ())],
             "predictor": predictor,
         }

@@ -23,6 +23,15 @@ class DecodePoolView(msgspec.Struct, frozen=True):
     policy_by: str
     files_not_read: list[str]
     predictor: PredictorView | None = None
+    is_degraded: bool = False
+    """The policy ran as `br_0` at its last tick, for lack of a predictor."""
+
+    def why_degraded(self) -> str:
+        if self.predictor is None:
+            return "it has no predictor"
+        if self.predictor.problem:
+            return self.predictor.problem
+        return "its predictor is too old or unusable" if self.predictor.fits else "no predictor has been fitted yet"
 
 
 class DisaggregatedView(StatusView, frozen=True):
@@ -37,6 +46,10 @@ class DisaggregatedView(StatusView, frozen=True):
                     f"pool {each.name} is served without {', '.join(each.files_not_read)}, which may not be read here"
                 )
                 yield Problem(text, "pool_file_not_read", each.name, Runbook.REPLICAS_LEFT_OUT)
+
+            if each.is_degraded:
+                text = f"pool {each.name} runs as br_0 instead of {each.policy}: {each.why_degraded()}"
+                yield Problem(text, "pool_without_predictor", each.name, "NightsideDecodeDegraded")
 
     def tables(self) -> Iterator[Table]:
         table = table_of(("Disaggregated pool", "Decode policy", "Chosen by", "Predictor"), ("Fits",))

@@ -82,7 +82,7 @@ function rows(name, title, section, columns, keyOf, empty, problems = null) {
 }
 
 export function replicas() {
-  const problems = new RowProblems("replica_unusable");
+  const problems = new RowProblems("replica_unusable", "no_replica_usable");
   return rows("replicas", "Replicas", "replicas", [
     { name: "Replica", isHead: true, text: (row) => row.id },
     healthOf((cell, row) => { standing(cell, row); problems.show(cell, row.id); }),

@@ -79,7 +79,7 @@ class DecodeFigures(Struct, frozen=True):
     ticks_degraded: int
     """Ticks that ran without the predictor that the policy needs."""
     is_degraded: bool
-    """The last tick was degraded."""
+    """The last tick was degraded, and no other predictor has come since."""
     signatures: dict[SignatureState, int]
     """Requests since the tier began that a locality policy sent, by the state of their signature."""
     clusters: int

@@ -248,7 +248,9 @@ class DecodePools:
         if predictor is None:
             return
         predictor.take(arrays, until_ns, is_better=is_better)
-        if name in self._pools:
+        pool = self._pools.get(name)
+        if pool is not None:
+            pool.tier.forget_degradation()
             self.look_again(now_ns)
 
     def take_artifact(self, name: PoolName, digest: str, clusters: int, now_ns: int) -> None:

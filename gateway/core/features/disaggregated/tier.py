@@ -378,6 +378,16 @@ class DecodeTier:
             return False
         return in_prefill + len(self._pool) < self._free_in_batches + self._config.room_margin
 
+    @property
+    def is_degraded(self) -> bool:
+        """The last tick did without the predictor of the policy, and there has been no other predictor since."""
+        return self.policy.is_degraded
+
+    def forget_degradation(self) -> None:
+        """Take note of another predictor, of which the next tick tells whether it can be used: an idle pool has no tick
+        that would."""
+        self.policy.is_degraded = False
+
     def figures(self, now_ns: int) -> DecodeFigures:
         oldest_ns = self._pool.oldest_ns()
         running = sum([worker.running for worker in self._workers.values()])
@@ -394,7 +404,7 @@ class DecodeTier:
             expired=self._expired,
             ticks=self._ticks,
             ticks_degraded=self._ticks_degraded,
-            is_degraded=self.policy.is_degraded,
+            is_degraded=self.is_degraded,
             signatures=dict(self.seats.counts),
             clusters=self.seats.clusters,
             unseated=self.seats.unseated if self.seats.digest else 0,

@@ -80,6 +80,19 @@ async def test_a_kv_cache_of_which_nothing_is_known_is_not_empty(shown: Shown) -
     assert region(sections, US.region).kv is None
 
 
+async def test_a_dead_engine_is_said_once_and_lockdown_since_its_order(shown: Shown) -> None:
+    """The problems say it; a note would say it again."""
+    shown.serve(replica_spec("home"))
+    shown.probe(ReplicaObservation(ReplicaId("home"), 1, False, detail="refused"))
+    assert shown.sections()["state"]["notes"] == []
+    order = {"active": True, "reason": "drill", "since": "2026-03-01T12:00:00.123456Z"}
+    shown.state = {**shown.desk.state(), "lockdown_order": order, "certificates": {}, "peers": []}
+    shown.overview.look(shown.clock.now)
+    rows = shown.sections()["problems"]["rows"]
+    assert [(row["kind"], row["subject"]) for row in rows] == [("no_replica_usable", "home"), ("lockdown", "")]
+    assert rows[1]["since_ms"] == 1_772_366_400_123
+
+
 async def test_tenants_of_forwards_are_one_and_take_no_label_of_the_metrics(shown: Shown) -> None:
     shown.serve(replica_spec("home"))
     shown.probe(ReplicaObservation(ReplicaId("home"), 1, True))

@@ -64,7 +64,11 @@ CERTIFICATE = {"expires_in_s": 86_400 * 3, "expires_soon": True}
             {"replicas": [replica("a", "available"), replica("b", "unhealthy", "refused")]},
             ["replica b is unhealthy: refused"],
         ),
-        ({"replicas": [replica("a", "stale")]}, ["no replica can be used", "replica a is stale"]),
+        ({"replicas": [replica("a", "stale")]}, ["no replica can be used: a is stale"]),
+        (
+            {"replicas": [replica("a", "stale"), replica("b", "unhealthy", "refused")]},
+            ["no replica can be used: all 2 fail", "replica a is stale", "replica b is unhealthy: refused"],
+        ),
         (
             {"lockdown_order": {"active": True, "reason": "drill", "since": "2026-03-01T12:00:00.123456Z"}},
             ["lockdown: drill (since 2026-03-01T12:00:00Z)"],

@@ -43,6 +43,40 @@ def test_add_prints_a_key_that_works_and_keeps_no_secret(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_change_sets_and_removes_limits_and_leaves_the_rest(file: Path) -> None:
+    key = add(file, "team-a", "--requests-per-minute", "60", "--tokens-per-minute", "9000", "--concurrency", "4")
+    done = run("change", file, "team-a", "--requests-per-minute", "90", "--tokens-per-minute", "none")
+    assert done.exit_code == 0, done.output
+    (entry,) = read_keys_file(file).keys
+    assert (entry.requests_per_minute, entry.tokens_per_minute, entry.concurrency) == (90, None, 4)
+    assert opens(file, key)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 2, "name a limit to change"),
+        (("--concurrency", "few"), 2, "'few' is neither a whole number nor `none`"),
+        (("--concurrency", "0"), 1, "concurrency"),
+    ],
+)
+def test_a_change_of_nothing_or_to_nonsense_is_refused(
+    file: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    add(file, "team-a", "--concurrency", "4")
+    done = run("change", file, "team-a", *arguments)
+    assert (done.exit_code, words in done.output) == (code, True), done.output
+    assert read_keys_file(file).keys[0].concurrency == 4
+
+
+def test_a_disabled_key_is_enabled_again(file: Path) -> None:
+    key = add(file, "team-a")
+    assert run("disable", file, "team-a").exit_code == 0
+    assert not opens(file, key)
+    assert run("enable", file, "team-a").exit_code == 0
+    assert opens(file, key)
+
+
 def test_add_with_everything(file: Path) -> None:
     add(
         file, "all", "--concurrency", "4", "--requests-per-minute", "60", "--tokens-per-minute", "9000",

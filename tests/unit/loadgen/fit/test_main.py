@@ -49,6 +49,27 @@ def test_it_says_the_same_in_words(tmp_path: Path, history: Path) -> None:
     assert "AUC" in done.stdout
 
 
+def test_a_predictor_that_is_worse_than_none_is_written_with_a_warning(tmp_path: Path) -> None:
+    """Answers become longer than all that it was fitted to, so that it foresees ends that do not come."""
+    lengths = [30] * 150 + [4_000] * 50
+    ended = tuple(Ended(0, 100, tokens, number, number) for number, tokens in enumerate(lengths))
+    path, out = tmp_path / "gw.pool.history.json", tmp_path / "artifact.json"
+    write_history(path, Snapshot(ended, len(ended)))
+    done = called("--history", path, "--kind", "survival", "-o", out, "--json")
+    assert (done.exit_code, out.exists()) == (0, True)
+    scores = json.loads(done.stdout)["scores"]
+    assert scores["expected_rms_steps"] >= scores["anchor_rms_steps"]
+    assert "warning: this predictor is worse than none" in done.stderr
+
+
+def test_a_predictor_that_helps_is_written_without_one(tmp_path: Path) -> None:
+    ended = tuple(Ended(0, 100, 30, number, number) for number in range(200))
+    path = tmp_path / "gw.pool.history.json"
+    write_history(path, Snapshot(ended, len(ended)))
+    done = called("--history", path, "--kind", "survival", "-o", tmp_path / "artifact.json")
+    assert (done.exit_code, "warning" in done.stderr) == (0, False)
+
+
 def test_a_trace_will_do_as_well(tmp_path: Path) -> None:
     trace, out = tmp_path / "trace.csv", tmp_path / "artifact.json"
     lines = [f"2023-11-16 18:15:{second}.0,{100 + second},{second}" for second in range(10, 60)]

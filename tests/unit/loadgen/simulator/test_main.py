@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from rich.console import Console
 
-from loadgen.simulator.main import sim
+from loadgen.simulator.main import _Milestones, sim
 from tests.support.scenarios import small_document
 
 SCENARIO = small_document(
@@ -24,6 +26,17 @@ def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(SCENARIO))
     return path
+
+
+def test_progress_is_told_by_tenths_where_no_terminal_shows_a_bar() -> None:
+    stream = io.StringIO()
+    milestones = _Milestones(25, Console(file=stream))
+    for _ in range(25):
+        milestones.advance()
+    assert stream.getvalue().splitlines() == [f"{done} of 25 done" for done in (3, 5, 8, 10, 13, 15, 18, 20, 23, 25)]
+    terminal = io.StringIO()
+    _Milestones(1, Console(file=terminal, force_terminal=True)).advance()
+    assert terminal.getvalue() == ""
 
 
 def run(*arguments: object) -> Result:

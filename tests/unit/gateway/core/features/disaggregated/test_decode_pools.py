@@ -637,6 +637,17 @@ def test_a_silent_pool_looks_ahead_while_its_predictor_foresees_loads() -> None:
     assert again.config.policy is DecodePolicyName.BR_0
 
 
+def test_an_idle_pool_is_not_degraded_any_more_once_it_has_a_predictor() -> None:
+    """No request comes after the fit, so no tick tells."""
+    desk = pair(workers(decode=1), pool=with_decode(POOL, DecodeConfig(DecodePolicyName.BR_H)))
+    pool = decode_pools_of(desk.core).get(POOL.name)
+    assert pool is not None
+    read(desk, "a")
+    assert pool.tier.figures(desk.now_ns).is_degraded
+    desk.tell(events.PredictorFitted(POOL.name, 600 * SECOND, survival=fit_survival([5] * 50), is_better=False))
+    assert not pool.tier.figures(desk.now_ns).is_degraded
+
+
 def test_a_silent_pool_looks_ahead_no_longer_than_its_arrays_are_fresh() -> None:
     desk = pair(workers(decode=1), pool=replace(POOL, features=()))
     pool = decode_pools_of(desk.core).get(POOL.name)
