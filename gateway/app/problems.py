@@ -123,6 +123,8 @@ def problems(seen: Status) -> Iterator[Problem]:
     if seen.not_ready_reason:
         runbook = "" if seen.draining else Runbook.NOT_READY
         yield Problem(f"not ready: {seen.not_ready_reason}", "not_ready", runbook=runbook)
+    if no_replica_usable(seen):
+        yield Problem("no replica can be used", "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
     yield from _of_replicas(seen.replicas)
     yield from _of_identities(seen.replicas)
     for view in seen.views:
@@ -150,9 +152,11 @@ def problems(seen: Status) -> Iterator[Problem]:
         yield Problem(text, "audit_failing", runbook=Runbook.AUDIT_FAILING)
 
 
+def no_replica_usable(seen: Status) -> bool:
+    return bool(seen.replicas) and all(each.standing in _SICK for each in seen.replicas)
+
+
 def _of_replicas(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
-    if replicas and all(each.standing in _SICK for each in replicas):
-        yield Problem("no replica can be used", "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
     for each in replicas:
         if each.standing in _SICK:
             runbook = Runbook.REPLICA_DOWN if each.standing in _DOWN else Runbook.REPLICA_FAILS
