@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.app.wording import headline, of_other_side, sentence, share
-from gateway.core.vocabulary import GatewayId, RequestId, TargetKind
+from gateway.core.vocabulary import GatewayId, RequestId, Standing, TargetKind
 from gateway.features.recorded import WORDS
 from gateway.features.words import in_ms, plain, rounded
 from gateway.records.decisions import (
@@ -28,6 +28,21 @@ from mesh.admin_client import Admin, AdminFault, admin_options
 
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
+_INELIGIBLE = frozenset(
+    {
+        Standing.NOT_ALLOWED,
+        Standing.FAILED_BEFORE,
+        Standing.UNHEALTHY,
+        Standing.LOST,
+        Standing.STALE,
+        Standing.DISTRUSTED,
+        Standing.NOT_ACCEPTING,
+        Standing.BREAKER,
+        Standing.TOO_SHORT,
+        Standing.OTHER_IDENTITY,
+    }
+)
+"""States in which a target takes no request, and for which no request is held."""
 
 
 @click.command()
@@ -93,6 +108,9 @@ def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
     console.print(_table(placement))
     if any(each.costs for each in placement.considered):
         console.print(_costs_table(placement))
+    told = sorted({each.standing for each in placement.considered[1:] if each.costs} & _INELIGIBLE)
+    if told:
+        _say(console, f"Targets that were {' or '.join(told)} could not take the request; their scores only compare.")
     for table in filter(None, (each.further_table(placement) for each in WORDS)):
         console.print(table)
 
@@ -129,11 +147,11 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
 
 
 def _costs_table(placement: ExplainedPlacement) -> Table:
-    """Table of the targets' scores, in the order of the table above it; a score is the sum of its parts. Scores are
-    weighted, so they are no waiting times and have no unit."""
+    """Table of the targets' scores, in the order of the table above it; a score is the sum of its parts, in weighted
+    milliseconds, which are no waiting times."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    table.add_column("Score (the lowest wins)", overflow="fold")
+    table.add_column("Weighted ms (the lowest wins)", overflow="fold")
     for header in ("Prefill", "Interference", "Queueing", "Network", "Score"):
         table.add_column(header, justify="right", overflow="fold")
     for index, candidate in enumerate(placement.considered):

@@ -152,13 +152,21 @@ def problems(seen: Status) -> Iterator[Problem]:
         yield Problem(text, "audit_failing", runbook=Runbook.AUDIT_FAILING)
 
 
+def no_replica_usable(seen: Status) -> bool:
+    return _none_usable(seen.replicas)
+
+
+def _none_usable(replicas: list[ReplicaStatus]) -> bool:
+    return bool(replicas) and all(each.standing in _SICK for each in replicas)
+
+
 def _of_replicas(replicas: list[ReplicaStatus]) -> Iterator[Problem]:
     if len(replicas) == 1 and replicas[0].standing in _SICK:
         (only,) = replicas
         text = f"no replica can be used: {only.id} is {only.standing}{because(only.detail)}"
         yield Problem(text, "no_replica_usable", only.id, Runbook.ALL_REPLICAS_DOWN)
         return
-    if replicas and all(each.standing in _SICK for each in replicas):
+    if _none_usable(replicas):
         text = f"no replica can be used: all {len(replicas)} fail"
         yield Problem(text, "no_replica_usable", runbook=Runbook.ALL_REPLICAS_DOWN)
     for each in replicas:

@@ -22,6 +22,7 @@ from gateway.app.problems import (
     Status,
     TakenOverView,
     expiry,
+    no_replica_usable,
     problems,
     read_status,
 )
@@ -120,9 +121,9 @@ def print_status(seen: Status, wrong: list[str], console: Console) -> None:
 
 
 def _headlines(seen: Status) -> Iterator[str]:
-    ready = f"not ready, {seen.not_ready_reason}" if seen.not_ready_reason else "ready"
-    yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {ready}"
-    yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
+    yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {_readiness(seen)}"
+    overflow = f", overflow {seen.overflow}" if seen.peers else ""
+    yield f"policy {_policy(seen)}; placement {seen.placement_policy}{overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
     yield f"requests: {seen.requests} in flight, {seen.queue.length} queued{f' ({queues})' if queues else ''}"
     if seen.taken_over_from is not None:
@@ -133,6 +134,15 @@ def _headlines(seen: Status) -> Iterator[str]:
         yield from view.headlines()
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {expiry(certificate.expires_in_s)}"
+
+
+def _readiness(seen: Status) -> str:
+    """Readiness in words. A gateway is ready without its engines: it takes requests, and forwards or queues them."""
+    if seen.not_ready_reason:
+        return f"not ready, {seen.not_ready_reason}"
+    if no_replica_usable(seen):
+        return f"ready, but no replica can be used: requests {'are forwarded or wait' if seen.peers else 'wait'}"
+    return "ready"
 
 
 def _taken_over(before: TakenOverView) -> str:

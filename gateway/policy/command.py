@@ -30,7 +30,7 @@ from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
 from gateway.policy.samples import copy_samples, samples
 from gateway.policy.words import capitalised, region_sentences
 from mesh.faults import FileError, FileFault
-from mesh.regions import is_table
+from mesh.regions import is_table, read_table_file
 from mesh.yaml_file import YamlFile, read_yaml
 
 EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
@@ -66,8 +66,8 @@ def check(
 ) -> None:
     """Show which regions may send requests to which, and why.
 
-    FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of the
-    mesh at once: only then can the files be checked against each other.
+    FILES are residency policies, one per region; a directory stands for the YAML files in it. A table of regions among
+    them gets a note. Give all regions of the mesh at once: only then can the files be checked against each other.
 
     Exit codes: 0 they fit together, 1 a contradiction, 2 a file cannot be used.
     """
@@ -139,6 +139,9 @@ def _read_policies(
     policies: dict[Path, ResidencyPolicy] = {}
     for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
         try:
+            if _is_table(path):
+                invalid.append(_about_table(path))
+                continue
             read[path], document = read_policy(path)
             policies[path] = written = document.policy()
             if written.regions is None and not is_narrowing:
@@ -168,6 +171,16 @@ def _is_table(path: Path) -> bool:
         return is_table(read_yaml(path).content)
     except FileError:
         return False
+
+
+def _about_table(path: Path) -> PolicyFinding:
+    """Finding about a table of regions that was given as a policy: what it is, or its first fault."""
+    try:
+        read_table_file(path)
+    except FileError as error:
+        return PolicyFinding(Severity.INVALID, path, error.faults[0])
+    message = "is a table of regions, and no policy: it is checked with the policies that name it"
+    return PolicyFinding(Severity.NOTE, path, FileFault("", message))
 
 
 def _want_of_table(policy: ResidencyPolicy) -> Iterator[FileFault]:

@@ -79,8 +79,8 @@ class ExplainedFigure(Struct, frozen=True):
 
 
 class ExplainedCosts(Struct, frozen=True):
-    """Score of a target and its parts: times in milliseconds, each weighted as it was compared. A weighted time is no
-    real waiting time, so the score is shown without a unit; the lowest wins."""
+    """Score of a target and its parts, in milliseconds, each weighted as it was compared; the lowest wins. A weighted
+    millisecond is no real waiting time."""
 
     reading: float
     """Cost of reading the part of the prompt that the target did not have cached."""

@@ -147,7 +147,8 @@ def seen_by_clients(report: FailoverReport) -> RenderableType:
 
 
 def why_lost(report: FailoverReport) -> Iterator[str]:
-    """One sentence for each region that lost requests, with the number of requests per cause."""
+    """One sentence for each region that lost requests, with the number of requests per cause, and one on what prevents
+    the loss of those under way."""
     for region in report.run.regions:
         causes = report.failures(region)
         lost = causes[Cause.IN_FLIGHT] + causes[Cause.CACHED]
@@ -163,6 +164,11 @@ def why_lost(report: FailoverReport) -> Iterator[str]:
             kept = f"clients keep one for {TTL_S} s, and these try no other address"
             reasons.append(f"{causes[Cause.CACHED]} went to its address by an old answer of the name: {kept}")
         yield f"Of {sent} requests from {region} {lost} were lost: {'; '.join(reasons)}."
+    if report.failures(None)[Cause.IN_FLIGHT]:
+        yield (
+            "A stream goes on elsewhere when its engine or region fails, but ends with the gateway that its client is "
+            "connected to; a gateway in front of the region's others prevents that (docs/how_to/front.md)."
+        )
 
 
 def seen_by_the_mesh(report: FailoverReport) -> RenderableType:

@@ -158,6 +158,7 @@ NEEDS = {
     "docs/how_to/disaggregated.md": {
         "nightside engine": "runs until it is told to stop: tests/integration/test_disaggregated.py"
     },
+    "docs/how_to/front.md": {"nightside gateway": "the page's file: tests/integration/faults/test_front.py"},
     "docs/how_to/identity.md": {"nightside ctl freeze": "a controller"},
     "docs/how_to/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
     "docs/how_to/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},

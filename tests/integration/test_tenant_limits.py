@@ -22,13 +22,13 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.limits.config import LimitScope
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.tenant_config import TenantConfig
-from gateway.core.vocabulary import RequestId, TenantName
+from gateway.core.vocabulary import Place, RequestId, TenantName
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_STREAM, hang, stream_until
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import CHAT, until
+from tests.support.gateways import CHAT, until, write_policy
 from tests.support.regions import Mesh, Region
 from tests.support.walk import ROOT
 
@@ -130,6 +130,23 @@ class TestConcurrency:
             clients.leave()
             await until(lambda: sum(running(regions)) == 0)
             assert await clients.ask(eu) is None
+
+    @pytest.mark.parametrize(("from_eu", "most"), [((EU,), [LIMIT, LIMIT]), ((EU, US), [LIMIT, 1])])
+    async def test_regions_that_residency_keeps_apart_in_one_direction_have_it_each(
+        self, mesh: Mesh, tmp_path: Path, from_eu: tuple[Place, ...], most: list[int]
+    ) -> None:
+        policies = [write_policy(tmp_path, US), write_policy(tmp_path, EU, process=from_eu)]
+        regions = us, eu = [await mesh.region("us-1", US, policies[0]), await mesh.region("eu-1", EU, policies[1])]
+        for region in regions:
+            region.config = limited(region.config, concurrency_max=LIMIT)
+            region.engine.plays(hang)
+        await mesh.start(us, eu)
+        async with clients_of(mesh) as clients:
+            while running([us]) < [LIMIT]:
+                await clients.ask(us)
+            while await clients.ask(eu) is None:
+                assert sum(running(regions)) <= 2 * LIMIT
+            assert running(regions) == most
 
     async def test_the_command_of_the_page_shows_a_limit_at_work(self, mesh: Mesh, tmp_path: Path) -> None:
         (command, shown) = re.findall(r"```(?:sh|text)\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -3,6 +3,8 @@ the front sees whole answers."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -10,24 +12,31 @@ from pathlib import Path
 
 import aiohttp
 import openai
+import pytest
 import yaml
+from click.testing import CliRunner
 
+import nightside
 from tests.fakes.engine import DONE, ROLE, STOP, FakeEngine, stream, stream_and_hang, token
 from tests.support.core import MODEL, US
 from tests.support.gateways import region_document
 from tests.support.processes import QUICK_OBSERVATION, QUICK_PEERS, QUICK_PROBES, Process, gateway_process, region_file
 from tests.support.programs import ROOT
 from tests.support.served import HELLO
+from tests.support.walk import blocks_of
 
 Ports = Callable[[], int]
 QUICK = {"probes": QUICK_PROBES, "peering": QUICK_PEERS, "observation": QUICK_OBSERVATION, "insecure": True}
+PAGE = (ROOT / "docs/how_to/front.md").read_text()
+SNIPPET, ENTRY = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+"""File of the front, and what the gateways behind it add to theirs."""
 FRONT, BEHIND = "us-east-1-front", ("us-east-1a", "us-east-1b")
 
 
 def region_files(folder: Path, ports: Ports, engines: Sequence[FakeEngine]) -> list[Path]:
-    """The example's gateway in front, at free ports, and the two behind it with an engine each."""
+    """The page's gateway in front, at free ports, and the two behind it with an engine each."""
     at = {name: f"127.0.0.1:{ports()}" for name in (FRONT, *BEHIND)}
-    example = yaml.safe_load((ROOT / "docs/examples/front.yaml").read_text())
+    example = yaml.safe_load(SNIPPET)
     assert (example["gateway"], [each["gateway"] for each in example["peers"]]) == (FRONT, list(BEHIND))
     behind_it = [{**each, "address": at[each["gateway"]]} for each in example["peers"]]
     listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}
@@ -38,6 +47,24 @@ def region_files(folder: Path, ports: Ports, engines: Sequence[FakeEngine]) -> l
     for name, engine in zip(BEHIND, engines, strict=True):
         files.append(region_file(folder, name, US, engine, listen={**listen, "peers": at[name]}, peers=known, **QUICK))
     return files
+
+
+def test_the_file_of_the_page_passes_the_check_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "front.yaml").write_text(SNIPPET)
+    (block,) = blocks_of(PAGE)
+    commands = [shlex.split(line) for line in block.commands.replace("\\\n", " ").splitlines()]
+    assert [words[1:3] for words in commands[2:]] == [["gateway", "check"], ["gateway", "run"], ["gateway", "status"]]
+    for words in (*commands[:2], commands[2][:4]):
+        done = CliRunner().invoke(nightside.main, words[1:])
+        assert done.exit_code == 0, f"{words}: {done.output}"
+
+
+def test_gateways_behind_name_the_one_in_front_as_it_names_itself() -> None:
+    (entry,), front = yaml.safe_load(ENTRY)["peers"], yaml.safe_load(SNIPPET)
+    assert [entry[key] for key in ("gateway", "region", "jurisdiction")] == [
+        front[key] for key in ("gateway", "region", "jurisdiction")
+    ]
 
 
 async def test_a_killed_gateway_is_a_pause_to_the_clients_of_the_one_in_front(

@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import pytest
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -261,6 +262,16 @@ def test_a_gateway_with_the_lowest_score_is_told_with_its_region_and_how_far_awa
     told = because(placement(THERE, HERE, reason=reason))
     words = "gateway eu-1 in eu-west-1 (70 ms away) had the lowest score, 26 (interference 5.5 + network 21)"
     assert told == f"{words}, and knew 3 of 4 blocks of the prompt"
+
+
+def test_scores_of_targets_that_could_not_take_the_request_are_said_to_compare_only() -> None:
+    def told(*standings: str, costs: ExplainedCosts | UnsetType = HERE.costs) -> str:
+        others = [replace(replica(f"us-{each}", each), costs=costs) for each in standings]
+        return printed(Explanation(request(placement(THERE, *others))))
+
+    assert "were not_allowed or unhealthy could not take" in told("unhealthy", "pending", "not_allowed")
+    assert "could not take" not in told("available", "pending", "busy")
+    assert "could not take" not in told("unhealthy", costs=UNSET)
 
 
 def test_a_score_of_nothing_has_no_parts() -> None:

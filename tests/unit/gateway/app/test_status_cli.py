@@ -106,6 +106,37 @@ def test_exit_codes_tell_well_from_wrong_from_not_ready() -> None:
     assert codes == [StatusExitCode.WELL, StatusExitCode.SOMETHING_WRONG, StatusExitCode.NOT_READY] == [0, 1, 3]
 
 
+@pytest.mark.parametrize(
+    ("changes", "ready"),
+    [
+        ({}, "ready"),
+        ({"not_ready_reason": "draining", "replicas": [replica("a", "lost")]}, "not ready, draining"),
+        ({"replicas": [replica("a", "unhealthy"), replica("b", "available")]}, "ready"),
+        ({"replicas": [replica("a", "unhealthy")]}, "ready, but no replica can be used: requests wait"),
+        (
+            {"replicas": [replica("a", "unhealthy")], "peers": [peer("available")]},
+            "ready, but no replica can be used: requests are forwarded or wait",
+        ),
+    ],
+)
+def test_readiness_without_replicas_is_explained(changes: dict[str, Any], ready: str) -> None:
+    assert shown(**changes)[0] == f"gateway us-1 in us-east-1 (US): {ready}"
+
+
+def test_overflow_is_told_where_there_are_peers() -> None:
+    assert [shown(peers=peers)[1].partition("; ")[2] for peers in ([], [peer("available")])] == [
+        "placement prefix",
+        "placement prefix, overflow on",
+    ]
+
+
+def shown(**changes: object) -> list[str]:
+    console = Console(file=io.StringIO(), width=120)
+    print_status(seen(**changes), [], console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
 def test_how_many_are_held_for_a_replica_is_shown_and_an_older_gateway_tells_of_none() -> None:
     status = seen(replicas=[{**replica("a", "available"), "held": 7}, replica("b", "available")])
     console = Console(file=io.StringIO(), width=120)

@@ -165,6 +165,24 @@ def test_a_table_beside_its_policies_is_no_policy(write: Write, tmp_path: Path) 
     assert allowed(check_files([tmp_path])) == {("dublin", "lyon")}
 
 
+def test_a_table_that_is_given_as_a_file_gets_a_note(write: Write, tmp_path: Path) -> None:
+    table = tmp_path / "regions.yaml"
+    table.write_text('{"version": 1, "regions": {"dublin": "EU"}}')
+    result = run("check", write("dublin", "EU", regions="regions.yaml"), table)
+    assert result.exit_code == 0
+    assert f"Note {table} is a table of regions, and no policy: it is checked with" in words(result)
+    assert "0 faults, 0 contradictions, 0 warnings, 1 note." in words(result)
+    table.write_text('{"version": 1, "regions": {"dublin": 7}}')
+    result = run("check", table)
+    assert result.exit_code == 2
+    assert f"Invalid {table}: line 1: regions.dublin" in words(result)
+
+
+def test_the_samples_fit_together_by_the_names_that_a_shell_gives(tmp_path: Path) -> None:
+    assert run("sample", "us-east-1", "eu-west-1", "ap-northeast-1", "-o", tmp_path).exit_code == 0
+    assert run("check", *sorted(tmp_path.glob("*.yaml"))).exit_code == 0
+
+
 def test_a_file_without_a_table_knows_of_no_other_region(write: Write) -> None:
     lyon, dublin = write("lyon", "EU", accept=by_jurisdiction("EU")), write("dublin", "EU", regions={})
     assert allowed(check_files([dublin, lyon])) == set()

@@ -5,6 +5,7 @@ problem.
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from loadgen.demo.report import RunResult
 from loadgen.demo.watch import Cause, Death, ReplicasReturned, Sightings
 from loadgen.report import RequestReport
 from loadgen.vocabulary import RequestEnd
+from tests.support.walk import ROOT
 
 US, AP = RegionName("us-east-1"), RegionName("ap-northeast-1")
 S = 1_000_000_000
@@ -68,11 +70,16 @@ def test_each_failure_has_its_cause_and_those_of_a_death_are_no_problem() -> Non
 
 
 def test_why_requests_were_lost_is_said_beside_how_many_of_each_region() -> None:
-    assert list(why_lost(report(ANSWERED, IN_FLIGHT, OLD_ANSWER, OLD_ANSWER))) == [
+    told, advice = why_lost(report(ANSWERED, IN_FLIGHT, OLD_ANSWER, OLD_ANSWER))
+    assert told == (
         "Of 3 requests from ap-northeast-1 3 were lost: 1 were under way at the gateway that was killed, and ended "
         "with it; 2 went to its address by an old answer of the name: clients keep one for 5 s, and these try no other "
         "address."
-    ]
+    )
+    (page,) = re.findall(r"\((docs/\S+)\)", advice)
+    assert "front" in advice
+    assert (ROOT / page).is_file()
+    assert len(list(why_lost(report(ANSWERED, OLD_ANSWER)))) == 1, "no stream ended"
     assert list(why_lost(report(ANSWERED, LATE))) == [], "no death explains it: it is told as a problem"
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gateway.core.features.limits.shares import SlowGrowth, floor_of, shares_of
+from tests.support.walk import ROOT
 
 
 class TestFloors:
@@ -21,6 +24,15 @@ class TestFloors:
 
 
 class TestShares:
+    def test_the_example_of_the_page(self) -> None:
+        floors = [floor_of(6, 3, rank, 0.2) for rank in range(3)]
+        page = (ROOT / "docs/how_to/tenant_limits.md").read_text()
+        rows = re.findall(r"^\| (\d), (\d), (\d) \| (\d), (\d), (\d) \|", page, flags=re.MULTILINE)
+        assert len(rows) == 4
+        for row in rows:
+            figures = list(map(int, row))
+            assert shares_of(6, figures[:3], floors) == figures[3:]
+
     def test_while_all_is_idle_they_are_equal(self) -> None:
         assert shares_of(6, [0, 0, 0], [1, 1, 1]) == [2, 2, 2]
 
