@@ -193,7 +193,7 @@ class Heartbeats:
                 failures = 0
 
     async def watch(self) -> Never:
-        """Report the peer as lost when it falls silent. Its forwards are left alone: silence may be a slow network."""
+        """Report the peer as lost when it falls silent. Its connection is left open: silence may be a slow network."""
         while True:
             wait_ns = self.silence.look(self._clock.now_ns())
             if not wait_ns and self._heard:
@@ -376,7 +376,7 @@ class Heartbeats:
         stays known, since it is not told again."""
         reason = f"it gave no sign of life for {self.silence.timeout_ns / _SECOND_NS:.1f} s"
         self._log.warning("peer_lost", reason=reason)
-        self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), reason))
+        self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), reason, is_silent=True))
         self._heard, self._is_silent = False, True
 
 
