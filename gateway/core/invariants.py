@@ -102,6 +102,8 @@ class _Story(Struct):
     """Last hold of the request that was seen."""
     taken_back: int = 0
     """Times that it was taken back from a silent target."""
+    called_back: set[tuple[int, int]] = field(default_factory=set)
+    """Legs that were ordered to be taken back, by attempt and number."""
     ended: bool = False
 
 
@@ -308,7 +310,8 @@ class Checker:
     def _check_silence(self, event: Event, effects: list[Effect]) -> None:
         """Check that legs are taken back from silent targets alone, that one which an own idle replica can run is, and
         that a request goes on once it was."""
-        taken = {each.request_id for each in effects if isinstance(each, TakeBackLeg)}
+        orders = [each for each in effects if isinstance(each, TakeBackLeg)]
+        taken = {each.request_id for each in orders}
         if isinstance(event, TargetLost) and event.is_silent:
             stays = [each for each in taken if event.target not in self._stories[each].living_legs.values()]
             self._expect("only legs at a silent target are taken back", not stays, f"{stays} from {event.target}")
@@ -320,7 +323,12 @@ class Checker:
                     )
         else:
             self._expect("only legs at a silent target are taken back", not taken, str(taken))
+        for order in orders:
+            self._stories[order.request_id].called_back.add((order.attempt, order.leg))
         if isinstance(event, LegEnded) and event.result is LegResult.TAKEN_BACK:
+            told = self._stories.get(event.request_id)
+            if told is None or (event.attempt, event.leg) not in told.called_back:
+                return
             ends = [each.outcome for each in effects if isinstance(each, EndRequest)]
             goes_on = Outcome.FAILED_MIDSTREAM not in ends
             self._expect("what is taken back from a silent target goes on", goes_on, event.request_id)
