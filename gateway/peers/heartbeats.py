@@ -59,7 +59,7 @@ class PeerLost(Exception):
 
 
 class PeerSilent(PeerLost):
-    """Nothing comes on a subscription, whose connection has not broken."""
+    """A subscription on which nothing comes, and whose connection has not broken."""
 
 
 class IdentityMismatch(PeerLost):

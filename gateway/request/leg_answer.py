@@ -134,7 +134,7 @@ class LegAnswer:
                 ended = self._with_remainder(ended)
             self._close()
         except NoRemainder:
-            pass  # its answer is lost with the leg, which is therefore left alone
+            pass  # the leg is left alone, since its answer would be lost with it
         except Exception as error:  # noqa: BLE001 - see `begin`
             self._fault(error)
         else:

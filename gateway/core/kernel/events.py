@@ -77,7 +77,7 @@ class TargetLost(Struct, frozen=True):
     target: Target
     detail: str
     is_silent: bool = False
-    """Nothing is heard of the target, on a connection that has not broken: its legs may end late, or never."""
+    """The target is not heard, on a connection that has not broken: its legs may end late, or never."""
 
 
 class RequestArrived(Struct, frozen=True):
