@@ -330,8 +330,8 @@ class Checker:
             if told is None or (event.attempt, event.leg) not in told.called_back:
                 return
             ends = [each.outcome for each in effects if isinstance(each, EndRequest)]
-            goes_on = Outcome.FAILED_MIDSTREAM not in ends
-            self._expect("what is taken back from a silent target goes on", goes_on, event.request_id)
+            is_alive = Outcome.FAILED_MIDSTREAM not in ends
+            self._expect("what is taken back from a silent target goes on", is_alive, event.request_id)
 
     def _could_run_here(self, request_id: RequestId, story: _Story) -> bool:
         """Return true if an idle replica of this gateway could run a request whose client has nothing yet. Requests
