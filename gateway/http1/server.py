@@ -7,7 +7,6 @@ and answers through it. Requests of one connection are served in their order.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.http1.vanished import give_up_when_gone
 from gateway.request.header_values import from_bytes
 from mesh.waiter import Waiter
 
-_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Socket option of Linux; None on other systems."""
 _BUFFERED_BYTES_MAX = 64 * 1024
 """Bytes unread by the client above which its answer's sender has to wait."""
 _AHEAD_BYTES_MAX = 256 * 1024
@@ -38,8 +36,6 @@ _GOODBYE_S = 1.0
 """Seconds that a refused client has to read the reason."""
 _GOODBYES_MAX = 256
 """Refused connections at the same time; any more are closed without an answer."""
-_PROBES_IN_STALL = 4
-"""Divisor of `stall_s`: a client from which nothing comes is asked by TCP for a sign of life after this part of it."""
 _LOOKS_MAX_S = 1.0
 _LOOKS_MIN_S = 0.005
 _NAMES_MAX = 1024
@@ -47,16 +43,6 @@ _WITHOUT_BODY = frozenset({204, 304})
 _LAST_CHUNK = b"0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _METHODS = {each: each.decode() for each in (b"GET", b"HEAD", b"POST", b"DELETE", b"OPTIONS", b"PUT", b"PATCH")}
-
-
-def _give_up_when_gone(own: socket.socket, stall_s: float) -> None:
-    """Have the system close a connection whose other end has acknowledged nothing for `stall_s`: neither data nor,
-    while there is none, the probes of TCP's keep-alive (RFC 5482). A request that waits has no data on its way."""
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_s * 1000))
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probe_s = max(1, round(stall_s / _PROBES_IN_STALL))
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
 
 
 class HttpFault(StrEnum):
@@ -398,8 +384,8 @@ class ServerConnection:
         name = transport.get_extra_info("peername")
         self.peer_address = name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
         own = transport.get_extra_info("socket")
-        if own is not None and _USER_TIMEOUT is not None:
-            _give_up_when_gone(own, self.server.limits.stall_s)
+        if own is not None:
+            give_up_when_gone(own, self.server.limits.stall_s)
         self.server.made(self)
 
     def data_received(self, data: bytes) -> None:
