@@ -323,11 +323,13 @@ def _silent_document(seed: int) -> dict[str, Any]:
             ends = [hungry, rng.choice([each for each in names if each != hungry])]
             rng.shuffle(ends)
             faults.append({"kind": kind, "target": ends[0], "other": ends[1]} | when)
-    answers = {"median": 150, "sigma": 0.7, "minimum": 8, "maximum": 400}
+    answers = {"median": 400, "sigma": 0.5, "minimum": 60, "maximum": 900}
     for workload in document["workloads"].values():
         for kind in ("conversations", "bursts", "tree"):
             if kind in workload:
                 workload[kind] |= {"output_tokens": answers}
+    document["workloads"]["burst"]["bursts"]["document_words"] = 40
+    document["request_deadline"] = "30s"
     for run in document["runs"]:
         run["placement"] |= {"overflow": "on"}
         run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("1s", "10s"))}
