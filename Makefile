@@ -98,6 +98,7 @@ nightly: test test-nightly digests fuzz test-engines test-cloud test-clients tes
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --breaking --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --silent --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --disaggregated --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]

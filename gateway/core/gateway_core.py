@@ -49,6 +49,7 @@ from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Phase, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
+from gateway.core.kernel.silent_targets import SilentTargets
 from gateway.core.kernel.targets import Targets
 from gateway.core.kernel.timers import TimerKind
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -92,6 +93,7 @@ class GatewayCore(Kernel):
         self._deadlines = Deadlines(self, self._retries)
         self._legs = Legs(self, self._retries)
         self._placing = Placing(self)
+        self._silent_targets = SilentTargets(self)
         self._now_ns: int | None = None
         self.arrived: RequestRecord | None = None
         """Record of the request that arrived last, for its owner."""
@@ -394,9 +396,12 @@ class GatewayCore(Kernel):
             self.pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
-        """Mark a target as lost at once."""
+        """Mark a target as lost at once. The legs at a silent one are taken back as far as that saves requests; those
+        of a broken connection end by themselves."""
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
+        if event.is_silent:
+            self._silent_targets.take_back_legs(event.target, event.detail)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
         """Apply new settings to every part. Held requests are released and placed anew."""

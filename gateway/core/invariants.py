@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import IdentityRule, OverflowMode
-from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg
+from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg, TakeBackLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
     FirstToken,
@@ -16,6 +16,7 @@ from gateway.core.kernel.events import (
     LegEnded,
     ReplicasObserved,
     RequestArrived,
+    TargetLost,
 )
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.replicas import ReplicaState
@@ -44,6 +45,8 @@ from gateway.core.vocabulary import (
 _MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
 """Results that may count as a failure of the target: a leg that the core stopped for what it did not do ends as
 cancelled."""
+_LEFT_BEHIND = frozenset({LegResult.FAILED, LegResult.TAKEN_BACK})
+"""Results of targets that may have begun what another one does instead."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 """Residency refusals, written out rather than taken from the core: the checker must not share an error of the core."""
 
@@ -97,6 +100,10 @@ class _Story(Struct):
     """Targets where a leg may have failed. The request need not go to these, however free they are."""
     hold: Hold | None = None
     """Last hold of the request that was seen."""
+    taken_back: int = 0
+    """Times that it was taken back from a silent target."""
+    called_back: set[tuple[int, int]] = field(default_factory=set)
+    """Legs that were ordered to be taken back, by attempt and number."""
     ended: bool = False
 
 
@@ -127,6 +134,7 @@ class Checker:
         self._follow_event(event, effects)
         for effect in effects:
             self._follow_effect(effect)
+        self._check_silence(event, effects)
         self._check_rests(effects)
         self._check_requests(now_ns)
         self._check_counts()
@@ -176,7 +184,9 @@ class Checker:
         if target is not None and event.remainder is not None:
             told = event.identity if target.kind is TargetKind.PEER else ""
             story.answered_by = story.answered_by or told or story.identities.get(1, "")
-        if target is not None and event.result is LegResult.FAILED and event.has_reached and not story.has_begun:
+        if target is not None and event.result is LegResult.TAKEN_BACK:
+            story.taken_back += 1
+        if target is not None and event.result in _LEFT_BEHIND and event.has_reached and not story.has_begun:
             self._follow_failure(story, event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
             story.is_read = True
@@ -296,6 +306,57 @@ class Checker:
             return
         is_alone = sum(leg.target in story.living_legs.values() for story in self._stories.values()) == 1
         self._expect("best effort starts only at an idle replica", is_alone, f"{leg.request_id} at {leg.target}")
+
+    def _check_silence(self, event: Event, effects: list[Effect]) -> None:
+        """Check that legs are taken back from silent targets alone, that one which an own idle replica can run is, and
+        that a request goes on once it was."""
+        orders = [each for each in effects if isinstance(each, TakeBackLeg)]
+        taken = {each.request_id for each in orders}
+        if isinstance(event, TargetLost) and event.is_silent:
+            stays = [each for each in taken if event.target not in self._stories[each].living_legs.values()]
+            self._expect("only legs at a silent target are taken back", not stays, f"{stays} from {event.target}")
+            for request_id, story in self._stories.items():
+                if event.target in story.living_legs.values() and self._could_run_here(request_id, story):
+                    is_saved = request_id in taken
+                    self._expect(
+                        "no request waits at a silent target that another one could serve", is_saved, request_id
+                    )
+        else:
+            self._expect("only legs at a silent target are taken back", not taken, str(taken))
+        for order in orders:
+            self._stories[order.request_id].called_back.add((order.attempt, order.leg))
+        if isinstance(event, LegEnded) and event.result is LegResult.TAKEN_BACK:
+            told = self._stories.get(event.request_id)
+            if told is None or (event.attempt, event.leg) not in told.called_back:
+                return
+            ends = [each.outcome for each in effects if isinstance(each, EndRequest)]
+            is_alive = Outcome.FAILED_MIDSTREAM not in ends
+            self._expect("what is taken back from a silent target goes on", is_alive, event.request_id)
+
+    def _could_run_here(self, request_id: RequestId, story: _Story) -> bool:
+        """Return true if an idle replica of this gateway could run a request whose client has nothing yet. Requests
+        that few replicas may take are passed over."""
+        request = self._core.requests[request_id]
+        attempt = request.attempt
+        if story.ended or story.has_begun or story.answering_legs or attempt is None or attempt.planner is not None:
+            return False
+        if any(leg.is_stopping for leg in attempt.legs.values()):
+            return False
+        if story.taken_back + 1 >= self._core.config.attempt.attempts_max:
+            return False
+        wanted = request.request_class
+        if wanted.pinned is not None or wanted.identity is not None or wanted.fit is not None or wanted.appends:
+            return False
+        if story.must_match or self._core.config.attempt.identity_rule_of(request.profile.model) is IdentityRule.SAME:
+            return False
+        return any(
+            state.standing is Standing.AVAILABLE
+            and state.spec.role is ReplicaRole.UNIFIED
+            and request.profile.model in state.spec.models
+            and story.rule.allows(state.spec.place)
+            and self._accepts.get(state.spec.replica_id) is None
+            for state in self._core.replicas
+        )
 
     def _check_features(self) -> None:
         for feature in self._core.features:

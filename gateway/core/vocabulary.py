@@ -379,6 +379,9 @@ class LegResult(Word):
     """A peer declined, with a RefusalReason."""
     CANCELLED = "cancelled"
     """Stopped by this gateway: the client left, the core ordered it, or the process is stopping."""
+    TAKEN_BACK = "taken_back"
+    """Closed by this gateway because nothing was heard of the target: the request goes on elsewhere. Never counted
+    against the target, since the alarm may be false."""
     INTERNAL = "internal"
     """Failure of this gateway, not of the target: an internal error, or no free file descriptor. It says nothing about
     the target."""

@@ -7,7 +7,6 @@ and answers through it. Requests of one connection are served in their order.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.http1.vanished import give_up_when_gone
 from gateway.request.header_values import from_bytes
 from mesh.waiter import Waiter
 
-_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Socket option of Linux; None on other systems."""
 _BUFFERED_BYTES_MAX = 64 * 1024
 """Bytes unread by the client above which its answer's sender has to wait."""
 _AHEAD_BYTES_MAX = 256 * 1024
@@ -386,8 +384,8 @@ class ServerConnection:
         name = transport.get_extra_info("peername")
         self.peer_address = name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
         own = transport.get_extra_info("socket")
-        if own is not None and _USER_TIMEOUT is not None:
-            own.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, round(self.server.limits.stall_s * 1000))
+        if own is not None:
+            give_up_when_gone(own, self.server.limits.stall_s)
         self.server.made(self)
 
     def data_received(self, data: bytes) -> None:

@@ -58,6 +58,10 @@ class PeerLost(Exception):
     """A subscription is over, for the reason given in words."""
 
 
+class PeerSilent(PeerLost):
+    """A subscription on which nothing comes, and whose connection has not broken."""
+
+
 class IdentityMismatch(PeerLost):
     """The gateway that answers at a peer's address is not that peer."""
 
@@ -193,7 +197,7 @@ class Heartbeats:
                 failures = 0
 
     async def watch(self) -> Never:
-        """Report the peer as lost when it falls silent. Its forwards are left alone: silence may be a slow network."""
+        """Report the peer as lost when it falls silent. Its connection is left open: silence may be a slow network."""
         while True:
             wait_ns = self.silence.look(self._clock.now_ns())
             if not wait_ns and self._heard:
@@ -267,7 +271,7 @@ class Heartbeats:
                 elif self._is_old(subscription):
                     subscription = await self._succeed(subscription)
         except TimeoutError as error:
-            raise PeerLost("it fell silent") from error
+            raise PeerSilent("it fell silent") from error
         except grpc.aio.AioRpcError as error:
             raise PeerLost(status_in_words(error.code(), error.details())) from error
         except ChannelClosed as error:
@@ -366,7 +370,7 @@ class Heartbeats:
             else:
                 self._log.warning("peer_unreachable", reason=str(lost))
         if self._heard or isinstance(lost, IdentityMismatch):
-            self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
+            self._report_loss(str(lost), is_silent=isinstance(lost, PeerSilent))
         if self._heard or self._is_silent or isinstance(lost, IdentityMismatch):
             self._on_lost()
         self._heard = self._is_silent = False
@@ -376,8 +380,11 @@ class Heartbeats:
         stays known, since it is not told again."""
         reason = f"it gave no sign of life for {self.silence.timeout_ns / _SECOND_NS:.1f} s"
         self._log.warning("peer_lost", reason=reason)
-        self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), reason))
+        self._report_loss(reason, is_silent=True)
         self._heard, self._is_silent = False, True
+
+    def _report_loss(self, reason: str, *, is_silent: bool) -> None:
+        self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), reason, is_silent))
 
 
 def observe(report: LoadReport, age_ns: int, round_trips: RoundTrips, now_ns: int) -> PeerObservation:

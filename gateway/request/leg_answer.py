@@ -121,6 +121,25 @@ class LegAnswer:
         else:
             self._fail(LegFailure(LegResult.CANCELLED, "stopped"))
 
+    def take_back(self, detail: str, *, may_append: bool) -> None:
+        """End the leg at a silent target by the core's order, if another leg can do what is left: all, or a remainder
+        that can be requested. Otherwise it goes on."""
+        if self.is_over or self.result is not None:
+            return
+        if self.has_sent and not (may_append and self._may_be_appended_to()):
+            return
+        ended = leg_ended(self.order, LegResult.TAKEN_BACK, detail)
+        try:
+            if self.has_sent:
+                ended = self._with_remainder(ended)
+            self._close()
+        except NoRemainder:
+            pass  # the leg is left alone, since its answer would be lost with it
+        except Exception as error:  # noqa: BLE001 - see `begin`
+            self._fault(error)
+        else:
+            self._over(ended)
+
     def leave(self) -> None:
         """End the leg, since the client has left."""
         if not self.is_over:
@@ -323,23 +342,30 @@ class LegAnswer:
             return self.result
         return replace(leg_ended(self.order, result, detail), refusal=refusal)
 
+    def _may_be_appended_to(self) -> bool:
+        """Return true if the client has a part of this leg's answer, and it was kept."""
+        return self.has_sent and self.order.keeps_answer and not self.is_theirs
+
     def _broke_off(self, failure: LegFailure) -> LegEnded:
         ended = self._ended_early(failure.result, failure.detail, failure.refusal)
         if ended is self.result:
             return ended
         ended = replace(ended, is_final=failure.is_final, has_reached=failure.has_reached, notes=failure.notes)
-        if not self.has_sent or not self.order.keeps_answer or self.is_theirs or failure.result in _NEVER_APPENDED_TO:
+        if not self._may_be_appended_to() or failure.result in _NEVER_APPENDED_TO:
             return ended
-        answer = self.answer
         try:
-            if answer.kept is None:
-                raise NoRemainder("nothing was kept of it")
-            remainder = answer.kept.break_off()
+            return self._with_remainder(ended)
         except NoRemainder as why:
-            answer.summary.notes["unresumed"] = str(why)
+            self.answer.summary.notes["unresumed"] = str(why)
             return ended
-        said_tokens = answer.kept.said_tokens
-        return replace(ended, remainder=remainder.profile, output_tokens=said_tokens, identity=self.identity)
+
+    def _with_remainder(self, ended: LegEnded) -> LegEnded:
+        """End with the remainder of the answer, as a request. Raises NoRemainder."""
+        kept = self.answer.kept
+        if kept is None:
+            raise NoRemainder("nothing was kept of it")
+        profile = kept.break_off().profile
+        return replace(ended, remainder=profile, output_tokens=kept.said_tokens, identity=self.identity)
 
 
 def _ignore(leg: LegAnswer, ended: LegEnded) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.events import Event
-from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg, TakeBackLeg
 from gateway.core.kernel.events import ForwardArrived, RequestArrived
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import RequestId
 from gateway.request.progress import ProgressBoard
 
-Order = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest
+Order = StartLeg | StopLeg | TakeBackLeg | AcceptForward | RefuseForward | EndRequest
 """Effect of the core that concerns one request."""
 
 

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg, TakeBackLeg
 from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
@@ -150,6 +150,10 @@ class ProxiedRequest:
                 leg = self._legs.get((effect.attempt, effect.leg))
                 if leg is not None and not leg.has_told:
                     leg.stop(is_request_over=self._end is not None)
+            case TakeBackLeg():
+                leg = self._legs.get((effect.attempt, effect.leg))
+                if leg is not None and not leg.has_told and self._end is None:
+                    leg.take_back(effect.detail, may_append=effect.may_append)
             case EndRequest():
                 self._end = effect
                 for leg in [leg for leg in self._legs.values() if not leg.has_told]:

@@ -92,6 +92,11 @@ def run_mixed_models_chaos(seed: int, on_line: Callable[[str], object] | None = 
     return _endure(seed, chaos_scenario(seed, has_mixed_models=True), on_line)
 
 
+def run_silent_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+    """Play a world in which most answers come from other regions, which fall silent while they give them."""
+    return _endure(seed, chaos_scenario(seed, is_silent=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -127,8 +132,11 @@ def chaos_document(
     is_disaggregated: bool = False,
     breaks: bool = False,
     has_mixed_models: bool = False,
+    is_silent: bool = False,
 ) -> dict[str, Any]:
     """Scenario document of the seed."""
+    if is_silent:
+        return _silent_document(seed)
     if has_mixed_models:
         return _mixed_models_document(seed)
     if breaks:
@@ -290,6 +298,44 @@ def _breaking_document(seed: int) -> dict[str, Any]:
         run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("300ms", "10s"))}
         run["attempt"] |= {"retry_budget_min": 1000, "breaker_failures_in_row": 20}
     return document | {"resumes": True, "faults": [*document["faults"], *kills]}
+
+
+def _silent_document(seed: int) -> dict[str, Any]:
+    """Document in which a region's replicas are down for most of the load, so that its requests are forwarded, and come
+    back while gateways and ways between regions are silent, some of them for so short a time that nothing breaks."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/silent")
+    places = _places_in(document | {"faults": []})
+    names = list(document["regions"])
+    hungry = rng.choice(names)
+    gateways = [each for each in places.gateways if not each.startswith(f"{hungry}/")]
+    faults: list[dict[str, Any]] = [
+        {"kind": "replica_crash", "target": each, "at": "100ms", "lasts": f"{rng.randrange(800, 5000)}ms"}
+        for each in places.replicas
+        if each.startswith(f"{hungry}/")
+    ]
+    for _ in range(rng.randint(1, 3)):
+        when = {"at": f"{rng.randrange(300, 4000)}ms", "lasts": f"{rng.randrange(1000, 6000)}ms"}
+        kind = rng.choice(("gateway_silent", "partition", "one_way_partition", "one_way_partition"))
+        if kind == "gateway_silent":
+            faults.append({"kind": kind, "target": rng.choice(gateways)} | when)
+        else:
+            ends = [hungry, rng.choice([each for each in names if each != hungry])]
+            rng.shuffle(ends)
+            faults.append({"kind": kind, "target": ends[0], "other": ends[1]} | when)
+    answers = {"median": 400, "sigma": 0.5, "minimum": 60, "maximum": 900}
+    for workload in document["workloads"].values():
+        for kind in ("conversations", "bursts", "tree"):
+            if kind in workload:
+                workload[kind] |= {"output_tokens": answers}
+    document["workloads"]["burst"]["bursts"]["document_words"] = 40
+    document["request_deadline"] = "30s"
+    for run in document["runs"]:
+        run["placement"] |= {"overflow": "on"}
+        run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("1s", "10s"))}
+    for region in document["regions"].values():
+        region |= {"process": {"jurisdictions": ["EU", "JP", "US"]}, "accept": {"jurisdictions": ["EU", "JP", "US"]}}
+    return document | {"resumes": True, "faults": faults}
 
 
 def _mixed_models_document(seed: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _OfALeg = (
     | events.ResponseStored
     | ordered.StartLeg
     | ordered.StopLeg
+    | ordered.TakeBackLeg
 )
 
 _LINES_HASHED_AT_ONCE = 512
@@ -140,6 +141,8 @@ def _effect_in_words(effect: Effect) -> str:
             return f"start {_leg_in_words(effect)} {effect.target} {why}{part}"
         case ordered.StopLeg():
             return f"stop {_leg_in_words(effect)}"
+        case ordered.TakeBackLeg():
+            return f"take back {_leg_in_words(effect)}"
         case ordered.AcceptForward():
             return f"accept {effect.request_id}"
         case ordered.RefuseForward():

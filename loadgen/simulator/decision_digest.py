@@ -101,6 +101,8 @@ def order_line(effect: Effect) -> str:
             return f"start_leg {leg} {part} {resume} {other} {_decision(effect.decision)}"
         case ordered.StopLeg():
             return f"stop_leg {_leg(effect)} {effect.detail}"
+        case ordered.TakeBackLeg():
+            return f"take_back_leg {_leg(effect)} {effect.may_append} {effect.detail}"
         case ordered.AcceptForward():
             return f"accept_forward {effect.request_id}"
         case ordered.RefuseForward():
@@ -124,7 +126,12 @@ def record_line(record: RequestReport) -> str:
 
 
 def _leg(
-    of: events.FirstToken | events.LegEnded | events.ResponseStored | ordered.StartLeg | ordered.StopLeg,
+    of: events.FirstToken
+    | events.LegEnded
+    | events.ResponseStored
+    | ordered.StartLeg
+    | ordered.StopLeg
+    | ordered.TakeBackLeg,
 ) -> str:
     return f"{of.request_id}/{of.attempt}.{of.leg}"
 

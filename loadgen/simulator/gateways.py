@@ -64,8 +64,11 @@ from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.pool_sections import DisaggregatedSection
 from loadgen.simulator.probes import Probes
 from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
+from mesh.silence import TIMEOUT_MIN_NS
 
 _SECOND_NS = 1_000_000_000
+NOTICED_AFTER_NS = TIMEOUT_MIN_NS
+"""Time after which gateways notice the silence of a peer. Links are sound here until they are cut."""
 _SETTINGS = AnswerSettings(engine_stall_s=None)
 """Silence is the network's matter here."""
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
@@ -353,6 +356,7 @@ class SimGateway:
         if self.core is None:
             return
         self.is_silent = True
+        self._agenda.after(NOTICED_AFTER_NS, self._silence_is_noticed, self._life + 1)
         for sink in self._end_life():
             self._around.network.fall_silent(sink.line)
             for leg in sink.legs:
@@ -489,6 +493,7 @@ class SimGateway:
             case (
                 ordered.StartLeg()
                 | ordered.StopLeg()
+                | ordered.TakeBackLeg()
                 | ordered.EndRequest()
                 | ordered.AcceptForward()
                 | ordered.RefuseForward()
@@ -722,6 +727,17 @@ class SimGateway:
         self.tell(events.TargetLost(peer_target(gateway_id), "its connection was reset"))
         if self.control is not None:
             self.control.peer_gone(gateway_id)
+
+    def _silence_is_noticed(self, life: int) -> None:
+        if self.is_silent and life == self._life:
+            for peer in self.spec.peers:
+                self._around.gateways[peer.gateway_id].peer_silent(self.gateway_id)
+
+    def peer_silent(self, gateway_id: GatewayId) -> None:
+        """Report a peer of which nothing was heard for a while, if it was heard before."""
+        peer = None if self.core is None else self.core.peers.get(gateway_id)
+        if peer is not None and peer.healthy:
+            self.tell(events.TargetLost(peer_target(gateway_id), "it gave no sign of life", is_silent=True))
 
     def _publish(self, report: LoadReport) -> None:
         for peer in self.spec.peers:

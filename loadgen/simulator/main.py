@@ -38,6 +38,7 @@ from loadgen.simulator.chaos import (
     run_moving_pools_chaos,
     run_pair_chaos,
     run_pools_chaos,
+    run_silent_chaos,
 )
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
@@ -57,11 +58,12 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--pools", "--breaking", "--mixed-models"),
+    "--controller": ("--pools", "--breaking", "--mixed-models", "--silent"),
     "--pair": ("--disaggregated",),
-    "--disaggregated": ("--pools", "--breaking", "--mixed-models"),
-    "--pools": ("--breaking", "--mixed-models"),
-    "--breaking": ("--mixed-models",),
+    "--disaggregated": ("--pools", "--breaking", "--mixed-models", "--silent"),
+    "--pools": ("--breaking", "--mixed-models", "--silent"),
+    "--breaking": ("--mixed-models", "--silent"),
+    "--mixed-models": ("--silent",),
     "SCENARIO": (
         "--runs",
         "--first",
@@ -71,6 +73,7 @@ _APART = {
         "--pools",
         "--breaking",
         "--mixed-models",
+        "--silent",
     ),
 }
 """Options without effect beside another one: chaos draws and checks its own worlds; a trace is the record of one run,
@@ -120,6 +123,9 @@ in this process; a cluster determines the number of jobs itself."""
     "--mixed-models", is_flag=True, help="Add breaking answers and engines of different identities to --chaos."
 )
 @click.option(
+    "--silent", "is_silent", is_flag=True, help="Add peers that fall silent while they answer to the worlds of --chaos."
+)
+@click.option(
     "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
 )
 @click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
@@ -146,6 +152,7 @@ def sim(
     pools: bool,
     breaking: bool,
     mixed_models: bool,
+    is_silent: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -182,6 +189,7 @@ def sim(
                     has_pools=pools,
                     breaks=breaking,
                     has_mixed_models=mixed_models,
+                    is_silent=is_silent,
                 )
                 context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
@@ -392,9 +400,12 @@ class _ChaosSeeds:
     has_pools: bool
     breaks: bool
     has_mixed_models: bool
+    is_silent: bool
 
     @property
     def player(self) -> Callable[..., ChaosRun | Finding]:
+        if self.is_silent:
+            return run_silent_chaos
         if self.has_mixed_models:
             return run_mixed_models_chaos
         if self.breaks:
@@ -417,13 +428,14 @@ class _ChaosSeeds:
             is_disaggregated=self.is_disaggregated,
             breaks=self.breaks,
             has_mixed_models=self.has_mixed_models,
+            is_silent=self.is_silent,
         )
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else ""
         kind += " --disaggregated" if self.is_disaggregated else ""
         kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
-        kind += " --mixed-models" if self.has_mixed_models else ""
+        kind += " --mixed-models" if self.has_mixed_models else " --silent" if self.is_silent else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

@@ -158,6 +158,7 @@ class Network:
         self._round_trips_ns = dict(round_trips_ns)
         self._slowness: dict[Way, float] = {}
         self._cuts: dict[Way, int] = {}
+        self._cut_since_ns: dict[Way, int] = {}
         self._lines: dict[Way, dict[NetworkLine, None]] = {}
 
     def round_trip_ns(self, one: RegionName, other: RegionName) -> int:
@@ -192,6 +193,7 @@ class Network:
         """Cut the connection in one direction; cuts add up and heal one by one."""
         way = sender, receiver
         self._cuts[way] = self._cuts.get(way, 0) + 1
+        self._cut_since_ns.setdefault(way, self._agenda.now_ns)
         for line in self._crossing(way):
             self._doom(line)
 
@@ -200,7 +202,7 @@ class Network:
         self._cuts[way] -= 1
         if self._cuts[way]:
             return
-        del self._cuts[way]
+        del self._cuts[way], self._cut_since_ns[way]
         for line in self._crossing(way):
             line.release()
 
@@ -209,6 +211,11 @@ class Network:
 
     def is_cut(self, sender: RegionName, receiver: RegionName) -> bool:
         return bool(self._cuts) and (sender, receiver) in self._cuts
+
+    def cut_for_ns(self, sender: RegionName, receiver: RegionName) -> int:
+        """Nanoseconds for which the way has been cut; 0: it is not."""
+        since_ns = self._cut_since_ns.get((sender, receiver))
+        return 0 if since_ns is None else self._agenda.now_ns - since_ns
 
     # Calls of lines
 

@@ -439,10 +439,11 @@ class SimContinuation:
         client_request = sink.client_request
         if not sink.is_heard:
             raise NoRemainder("no client hears the answer")
-        said = client_request.told.breaks_off(sink.home.now_ns)
+        said = client_request.told.now
         if client_request.is_stored or not 0 < said < client_request.output_tokens:
+            client_request.told.breaks += 1
             raise NoRemainder("nothing of it is left, or nothing was said")
-        sink.said = said
+        sink.said = client_request.told.breaks_off(sink.home.now_ns)
         self.outbound = replace(self.outbound, profile=client_request.rest(said))
         return self.outbound
 

@@ -39,7 +39,7 @@ from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
 from loadgen.simulator.engines import SimEngine, SimReplica
 from loadgen.simulator.faults import FaultKey, FaultKind, SimFault
-from loadgen.simulator.gateways import SimEnvironment, SimGateway
+from loadgen.simulator.gateways import NOTICED_AFTER_NS, SimEnvironment, SimGateway
 from loadgen.simulator.money import Meter
 from loadgen.simulator.network import Network
 from loadgen.simulator.observers import GatewaySpec
@@ -443,8 +443,18 @@ class World:
                 self._network.slow(*way, fault.amount if begins else 1.0)
             elif begins:
                 self._network.cut(*way)
+                self._agenda.after(NOTICED_AFTER_NS, self._notice_silence, *way)
             else:
                 self._network.heal(*way)
+
+    def _notice_silence(self, sender: RegionName, receiver: RegionName) -> None:
+        """Let the gateways of a region notice that they hear nothing from another one."""
+        if self._network.cut_for_ns(sender, receiver) < NOTICED_AFTER_NS:
+            return
+        for gateway in self._gateways.values():
+            for peer in gateway.spec.peers if gateway.region == receiver else ():
+                if peer.place.region == sender:
+                    gateway.peer_silent(peer.gateway_id)
 
     def _change_engine(self, fault: SimFault, engine: SimReplica, begins: bool) -> None:
         if fault.kind is FaultKind.REPLICA_SLOW:

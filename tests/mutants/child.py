@@ -25,6 +25,7 @@ from loadgen.simulator.chaos import (
     run_mixed_models_chaos,
     run_moving_pools_chaos,
     run_pair_chaos,
+    run_silent_chaos,
 )
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
@@ -82,6 +83,8 @@ def main(name: str, seeds: str, cpu_s: str = "") -> None:
         live_through = run_moving_pools_chaos
     if found.mixes_models:
         live_through = run_mixed_models_chaos
+    if found.falls_silent:
+        live_through = run_silent_chaos
     fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
     plant.check()
     click.echo(json.dumps(asdict(fate)))

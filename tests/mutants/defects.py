@@ -5,10 +5,11 @@ Nothing runs them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from gateway.core.features.resume.feature import Resume
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
@@ -23,9 +24,10 @@ from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
-from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, Phase, RequestState, Size
+from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
+from gateway.core.kernel.silent_targets import SilentTargets
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
@@ -51,6 +53,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     Standing,
+    Target,
     TenantName,
 )
 from tests.mutants import controller_defects
@@ -61,12 +64,16 @@ _AGES_NS = 300_000_000_000
 _CORE_TESTS = "tests/unit/gateway/core"
 
 
-def mutant(what: str, seam: str, *, hunter: str = "", mixes_models: bool = False) -> Callable[[Original], Original]:
+def mutant(
+    what: str, seam: str, *, hunter: str = "", mixes_models: bool = False, falls_silent: bool = False
+) -> Callable[[Original], Original]:
     """Register a function to replace the one at a seam of the core, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(what, f"gateway.core.{seam}", mutated, hunter, mixes_models=mixes_models)
+        MUTANTS[mutated.__name__] = Mutant(
+            what, f"gateway.core.{seam}", mutated, hunter, mixes_models=mixes_models, falls_silent=falls_silent
+        )
         return mutated
 
     return register
@@ -349,6 +356,52 @@ def blames_the_companion(
     for leg in attempt.legs.values():
         leg.stop_detail = "its companion ended"
     original(legs, request, attempt, end)
+
+
+# Legs at targets that fall silent
+
+
+@mutant(
+    "requests wait at a silent target",
+    "kernel.silent_targets:SilentTargets.take_back_legs",
+    falls_silent=True,
+)
+def waits_at_the_silent(original: Original, silent_targets: SilentTargets, target: Target, detail: str) -> None:
+    return
+
+
+@mutant(
+    "legs at targets that are heard are taken back",
+    "kernel.silent_targets:SilentTargets._legs_at",
+    falls_silent=True,
+)
+def takes_back_what_is_heard(
+    original: Original, silent_targets: SilentTargets, target: Target
+) -> Iterator[tuple[RequestState, LegState]]:
+    for request in silent_targets._core.requests.values():
+        if request.attempt is not None and request.attempt.planner is None and request.phase is Phase.RUNNING:
+            for leg in request.attempt.legs.values():
+                yield request, leg
+
+
+@mutant(
+    "a silent target's answer is taken back where it cannot go on",
+    "features.resume.feature:Resume.may_append",
+    hunter=f"{_CORE_TESTS}/kernel/test_silent_targets.py",
+)
+def appends_too_often(original: Original, resume: Resume, request: RequestState) -> bool:
+    return True
+
+
+@mutant(
+    "requests are taken back that only the silent target serves",
+    "kernel.silent_targets:SilentTargets._has_another_target",
+    hunter=f"{_CORE_TESTS}/kernel/test_silent_targets.py",
+)
+def leaves_the_only_target(
+    original: Original, silent_targets: SilentTargets, request: RequestState, leg: LegState
+) -> bool:
+    return True
 
 
 @mutant(

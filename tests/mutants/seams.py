@@ -36,6 +36,8 @@ class Mutant:
     """True if worlds with a controller and disaggregated pools must find it."""
     mixes_models: bool = False
     """True if worlds whose engines have different model identities must find it."""
+    falls_silent: bool = False
+    """True if worlds whose peers fall silent must find it."""
 
     @property
     def name(self) -> str:

@@ -249,6 +249,9 @@ class Mesh:
                 self._start(name, effect)
             case ordered.StopLeg():
                 self._close_leg(name, effect.request_id)
+            case ordered.TakeBackLeg():
+                if not self.legs[name, effect.request_id].tokens_seen:
+                    self._close_leg(name, effect.request_id, LegResult.TAKEN_BACK)
             case ordered.AcceptForward():
                 self._oracle_accepted(name, effect.request_id)
                 origin = self._leg_towards(name, effect.request_id)
@@ -285,13 +288,13 @@ class Mesh:
         else:
             self._oracle_run(name, order)
 
-    def _close_leg(self, name: str, request_id: RequestId) -> None:
+    def _close_leg(self, name: str, request_id: RequestId, result: LegResult = LegResult.CANCELLED) -> None:
         """Have the owner close its connection; the gateway at the other end notices."""
         leg = self.legs.get((name, request_id))
         if leg is None:
             return
         target = leg.order.target
-        self.end_leg(name, request_id, LegResult.CANCELLED)
+        self.end_leg(name, request_id, result)
         if target.kind is TargetKind.PEER and request_id in self.cores[target.id].requests:
             self._close_leg(target.id, request_id)
             self.tell(target.id, events.RequestAbandoned(request_id))

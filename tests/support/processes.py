@@ -17,6 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.vocabulary import Place
+from loadgen.engine.server import EngineServer
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import region_document, until
@@ -27,7 +28,7 @@ QUICK_PEERS = {"ping_interval": "50ms", "reconnect_min": "10ms", "reconnect_max"
 QUICK_OBSERVATION = {"publish_interval": "20ms", "keep_alive": "150ms"}
 
 
-def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine, **more: object) -> Path:
+def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine | EngineServer, **more: object) -> Path:
     path = folder / f"{gateway_id}.yaml"
     replicas = [{"id": f"{gateway_id}-r0", "url": engine.url, "models": [MODEL]}]
     layered = {"policy": "prefix"}  # one pending request is enough to make an engine busy

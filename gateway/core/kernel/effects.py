@@ -77,6 +77,19 @@ class StopLeg(Struct, frozen=True):
     detail: str
 
 
+class TakeBackLeg(Struct, frozen=True):
+    """Close the connection of a leg at a silent target if its request can go on elsewhere: the client has nothing of
+    the answer, or a remainder can be requested. Its LegEnded then follows, as TAKEN_BACK. Otherwise the leg is left
+    alone, since the target may be heard again."""
+
+    request_id: RequestId
+    attempt: int
+    leg: int
+    detail: str
+    may_append: bool
+    """False: the leg is closed only if the client has nothing of its answer."""
+
+
 class AcceptForward(Struct, frozen=True):
     """Tell the origin that its request waits or runs here."""
 
@@ -132,4 +145,14 @@ class PublishLoad(Struct, frozen=True):
     report: LoadReport
 
 
-Effect = StartLeg | StopLeg | AcceptForward | RefuseForward | EndRequest | RecordShadow | SampleProgress | PublishLoad
+Effect = (
+    StartLeg
+    | StopLeg
+    | TakeBackLeg
+    | AcceptForward
+    | RefuseForward
+    | EndRequest
+    | RecordShadow
+    | SampleProgress
+    | PublishLoad
+)

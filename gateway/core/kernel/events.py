@@ -71,10 +71,13 @@ class PeersObserved(Struct, frozen=True):
 
 
 class TargetLost(Struct, frozen=True):
-    """Loss of a target that the edge sees at once (its connection broke), without waiting for staleness."""
+    """Loss of a target that the edge sees at once, without waiting for staleness: its connection broke, or nothing is
+    heard on it."""
 
     target: Target
     detail: str
+    is_silent: bool = False
+    """The target is not heard, on a connection that has not broken: its legs may end late, or never."""
 
 
 class RequestArrived(Struct, frozen=True):

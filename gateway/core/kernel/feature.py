@@ -196,6 +196,10 @@ class Feature(LegPlanner):
         ends, and the feature may note that."""
         return None
 
+    def may_append(self, request: RequestState, /) -> bool:  # noqa: ARG002
+        """Return true if this feature would continue the request's answer, which has begun, if it broke now."""
+        return False
+
     def go_on(self, request: RequestState, attempt: AttemptState, now_ns: int, /) -> bool:  # noqa: ARG002
         """Continue a broken answer after its attempt's last leg, or end the request. Return false if neither is this
         feature's task."""
@@ -227,6 +231,7 @@ class Hooks:
         "leg_answered",
         "leg_over",
         "longest_of",
+        "may_append",
         "must_wait",
         "newcomer_waits",
         "observe",
@@ -280,6 +285,7 @@ class Hooks:
         self.progressed = _that_define("progressed", on)
         self.failed = _that_define("failed", on)
         self.why_broken = _that_define("why_broken", on)
+        self.may_append = _that_define("may_append", on)
         self.go_on = _that_define("go_on", on)
         self.ends = _that_define("ends", features)
         self.forgotten = _that_define("forgotten", on)

@@ -98,8 +98,8 @@ class Legs:
                 self._core.end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._core.end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if why := self._why_broken(
-                request, end
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG | LegResult.TAKEN_BACK if (
+                why := self._why_broken(request, end)
             ):
                 self._core.end(request, Outcome.FAILED_MIDSTREAM, why)
             case (
@@ -107,6 +107,7 @@ class Legs:
                 | LegResult.BUSY
                 | LegResult.REFUSED
                 | LegResult.TOO_LONG
+                | LegResult.TAKEN_BACK
                 | LegResult.INTERNAL  # a decode leg's, before anything was sent: the request is tried again
                 | LegResult.CLIENT_ERROR  # another engine may accept the rest of an answer
             ):

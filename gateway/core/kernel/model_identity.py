@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.core.kernel.config import IdentityRule
 from gateway.core.kernel.peers import PeerState
-from gateway.core.kernel.requests import LegEnd, LegState, RequestState
+from gateway.core.kernel.requests import LegEnd, LegState, Phase, RequestState
 from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import ModelName, NeededIdentity, PeerSpec, ReplicaRole, RequestProfile
 
@@ -21,18 +21,22 @@ def bound(core: GatewayState, request: RequestState, profile: RequestProfile, en
     """Profile of what is left of a request after the end of a leg, bound to the identity of the leg's target and to
     what the request was bound to before. Targets that are known to serve another identity are noted in the request's
     record."""
-    held = request.profile.identity
-    is_strict = core.config.attempt.identity_rule_of(profile.model) is IdentityRule.SAME
-    is_strict |= held is not None and not held.takes_unknown
-    name = (held.name if held is not None else "") or _identity_behind(core, request, end)
-    if not (name or is_strict):
+    needed = _needed_after(core, request, end.leg, end.event.identity)
+    if needed is None:
         return profile
-    needed = NeededIdentity(name, takes_unknown=not is_strict)
     others = _others(core, request, needed)
     if others and not request.record.identity_mismatch:
         named = ", ".join(others[:_OTHERS_NAMED_MAX])
-        request.record.identity_mismatch = f"{end.leg.target} has {name}, but {named}"
+        request.record.identity_mismatch = f"{end.leg.target} has {needed.name}, but {named}"
     return replace(profile, identity=needed)
+
+
+def needed_elsewhere(core: GatewayState, request: RequestState, leg: LegState) -> NeededIdentity | None:
+    """Identity that a request would be bound to if its leg ended now, before the target tells its own."""
+    binds = request.phase is Phase.ANSWERING or (
+        core.config.attempt.identity_rule_of(request.profile.model) is IdentityRule.SAME
+    )
+    return _needed_after(core, request, leg, "") if binds else needed_by(core, request.profile)
 
 
 def needed_by(core: GatewayState, profile: RequestProfile) -> NeededIdentity | None:
@@ -52,13 +56,22 @@ def identity_placed_by(request: RequestState, attempt: int) -> str:
     return "" if isinstance(spec, PeerSpec) else spec.identity_of(request.profile.model)
 
 
-def _identity_behind(core: GatewayState, request: RequestState, end: LegEnd) -> str:
+def _needed_after(core: GatewayState, request: RequestState, leg: LegState, told: str) -> NeededIdentity | None:
+    """Identity that a request is bound to by the end of a leg; None: to none. `told`: identity that the target told."""
+    held = request.profile.identity
+    is_strict = core.config.attempt.identity_rule_of(request.profile.model) is IdentityRule.SAME
+    is_strict |= held is not None and not held.takes_unknown
+    name = (held.name if held is not None else "") or _identity_behind(core, request, leg, told)
+    return NeededIdentity(name, takes_unknown=not is_strict) if name or is_strict else None
+
+
+def _identity_behind(core: GatewayState, request: RequestState, leg: LegState, told_by_it: str) -> str:
     """Identity of the target that an attempt was placed at, as known when its first leg started; empty: not known."""
-    spec = _first_leg(request, end.leg.attempt).spec
+    spec = _first_leg(request, leg.attempt).spec
     if not isinstance(spec, PeerSpec):
-        return identity_placed_by(request, end.leg.attempt)
-    if end.event.identity:
-        return end.event.identity
+        return identity_placed_by(request, leg.attempt)
+    if told_by_it:
+        return told_by_it
     peer = core.peers.get(spec.gateway_id)
     told = set() if peer is None else _identities_at(peer, request.profile.model)
     return told.pop() if len(told) == 1 else ""

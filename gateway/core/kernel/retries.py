@@ -13,6 +13,9 @@ from gateway.core.vocabulary import LegResult, Outcome, RefusalReason, TargetKin
 
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
+_LEFT_BEHIND = frozenset({LegResult.FAILED, LegResult.TAKEN_BACK})
+"""Results of targets that may have begun what another one does instead."""
+
 
 class Retries:
     """Learns from failed attempts, and queues their requests again as often as the config allows."""
@@ -43,6 +46,10 @@ class Retries:
             self._tell_failed(request, worst)
             if request.phase is not Phase.ENDED:
                 self.try_again_after_failure(request, now_ns)
+        elif worst.result is LegResult.TAKEN_BACK:
+            self._bind(request, attempt)
+            request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)
+            self._core.wait_again(request, now_ns)
         elif worst.result is LegResult.BUSY:
             self._try_again_after_busy(request, now_ns)
         elif worst.result is LegResult.INTERNAL:
@@ -60,7 +67,7 @@ class Retries:
         if rule is not IdentityRule.SAME or request.request_class.pinned is not None:
             return
         for end in attempt.failures:
-            if end.result is LegResult.FAILED and end.event.has_reached:
+            if end.result in _LEFT_BEHIND and end.event.has_reached:
                 request.profile = bound(self._core, request, request.profile, end)
                 return
 

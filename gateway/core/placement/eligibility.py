@@ -158,7 +158,13 @@ class Eligibility:
         if self._targets_of(request_class).eligible_replicas & self._replicas.reachable:
             return True
         within_reach = self._within_reach(request_class) & self._peers.usable
-        return bool(within_reach and self._peers.eligible(request_class.model, request_class.rule) & within_reach)
+        if not within_reach:
+            return False
+        wanted = request_class
+        eligible = self._peers.eligible(
+            wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity
+        )
+        return bool(eligible & within_reach)
 
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         """Peers within reach that serve the class, and, if its model is known, those that have not reported yet.

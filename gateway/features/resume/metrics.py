@@ -11,7 +11,7 @@ from gateway.core.vocabulary import LegResult, RequestProfile
 from gateway.request.legs import RequestSummary
 from mesh.series import CounterSeries
 
-_BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
+_BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED, LegResult.TAKEN_BACK})
 
 
 class ResumeMetrics:

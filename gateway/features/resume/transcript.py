@@ -289,7 +289,11 @@ class Transcript:
         """Return the parsed transcript. Raises NoRemainder."""
         if self.why_not:
             raise NoRemainder(self.why_not)
-        self._fold()
+        try:
+            self._fold()
+        except NoRemainder as why:  # the leg may go on, and what follows is not the whole
+            self._lose(str(why))
+            raise
         said = self._reader.finish()
         return msgspec.structs.replace(said, token_ids=None if said.token_ids is None else list(said.token_ids))
 

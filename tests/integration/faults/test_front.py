@@ -1,13 +1,15 @@
-"""A gateway without engines in front of two others of its region, as processes: one of these is killed, and the SDK at
-the front sees whole answers."""
+"""A gateway without engines in front of two others of its region, as processes: one of these is killed or falls silent,
+and the SDK at the front sees whole answers."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -17,9 +19,9 @@ import yaml
 from click.testing import CliRunner
 
 import nightside
-from tests.fakes.engine import DONE, ROLE, STOP, FakeEngine, stream, stream_and_hang, token
+from tests.fakes.engine import DONE, ROLE, STOP, FakeEngine, answer, hang, stream, stream_and_hang, token
 from tests.support.core import MODEL, US
-from tests.support.gateways import region_document
+from tests.support.gateways import region_document, until
 from tests.support.processes import QUICK_OBSERVATION, QUICK_PEERS, QUICK_PROBES, Process, gateway_process, region_file
 from tests.support.programs import ROOT
 from tests.support.served import HELLO
@@ -67,10 +69,24 @@ def test_gateways_behind_name_the_one_in_front_as_it_names_itself() -> None:
     ]
 
 
-async def test_a_killed_gateway_is_a_pause_to_the_clients_of_the_one_in_front(
-    tmp_path: Path, unused_tcp_port_factory: Ports
-) -> None:
-    begun, rest = (ROLE, token("Hel"), token("lo")), (ROLE + token(" world"), STOP, DONE)
+@dataclass
+class Site:
+    """Gateway in front, and those behind it with their engines."""
+
+    front: Process
+    behind: list[Process]
+    engines: list[FakeEngine]
+    session: aiohttp.ClientSession
+
+    async def serving(self) -> int:
+        """Wait until one of the engines has a request. Returns its number."""
+        await until(lambda: any(each.received for each in self.engines))
+        (serving,) = (number for number, each in enumerate(self.engines) if each.received)
+        return serving
+
+
+@pytest.fixture
+async def site(tmp_path: Path, unused_tcp_port_factory: Ports) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(FakeEngine().serving()) for _ in BEHIND]
         front_file, *files = region_files(tmp_path, unused_tcp_port_factory, engines)
@@ -78,22 +94,56 @@ async def test_a_killed_gateway_is_a_pause_to_the_clients_of_the_one_in_front(
         front = await stack.enter_async_context(gateway_process(front_file))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await front.until_metric(session, lambda usable: usable == 2, "nightside_peers_usable")
-        for each in engines:
-            each.plays(stream_and_hang(*begun))
-        client = await stack.enter_async_context(sdk_of(front))
-        chunks = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
-        said = ""
-        async for chunk in chunks:
-            said += chunk.choices[0].delta.content or ""
-            if said == "Hello":
-                (serving,) = (number for number, each in enumerate(engines) if each.received)
-                engines[1 - serving].plays(stream(*rest))
-                behind[serving].signal(signal.SIGKILL)
-        assert said == "Hello world"
-        later = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
-        assert [chunk.choices[0].delta.content async for chunk in later] == ["", " world", ""]
+        yield Site(front, behind, engines, session)
 
 
-def sdk_of(gateway: Process) -> openai.AsyncOpenAI:
+@pytest.fixture
+async def client(site: Site) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK without its own retries."""
-    return openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key="client", max_retries=0)
+    url = f"{site.front.http_url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="client", max_retries=0) as made:
+        yield made
+
+
+ENDS = pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+
+
+@ENDS
+async def test_a_gateway_that_dies_is_a_pause_to_the_clients_of_the_one_in_front(
+    site: Site, client: openai.AsyncOpenAI, ends: signal.Signals
+) -> None:
+    begun, rest = (ROLE, token("Hel"), token("lo")), (ROLE + token(" world"), STOP, DONE)
+    for each in site.engines:
+        each.plays(stream_and_hang(*begun))
+    said = ""
+    async for chunk in await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True):
+        said += chunk.choices[0].delta.content or "" if chunk.choices else ""
+        if said == "Hello":
+            serving = await site.serving()
+            site.engines[1 - serving].plays(stream(*rest))
+            site.behind[serving].signal(ends)
+    assert said == "Hello world"
+    later = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
+    assert [chunk.choices[0].delta.content async for chunk in later] == ["", " world", ""]
+    if ends is signal.SIGSTOP:
+        assert await taken_back(site) == 1
+
+
+@ENDS
+async def test_one_that_dies_before_the_first_byte_is_not_noticed_at_all(
+    site: Site, client: openai.AsyncOpenAI, ends: signal.Signals
+) -> None:
+    for each in site.engines:
+        each.plays(hang)
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(client.chat.completions.create(model=MODEL, messages=HELLO))
+        serving = await site.serving()
+        site.engines[1 - serving].plays(answer())
+        site.behind[serving].signal(ends)
+    assert asked.result().choices[0].message.content == "Hello"
+    if ends is signal.SIGSTOP:
+        assert await taken_back(site) == 1
+
+
+async def taken_back(site: Site) -> float:
+    return await site.front.metric(site.session, "nightside_attempts_total", target="peer", result="taken_back")

@@ -18,7 +18,7 @@ from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.model_identity import bound
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import AttemptState, LegEnd, LegState, RequestState
-from gateway.core.vocabulary import Extra, LegRole, Outcome, TargetKind
+from gateway.core.vocabulary import Extra, LegResult, LegRole, Outcome, TargetKind
 
 FIRST_STEP_DEATHS_MAX = 2
 """Consecutive engine failures on a rest before its first token, after which the rest itself may be the cause and no
@@ -152,6 +152,10 @@ class Resume(Feature):
             _part_to_change(request).is_poison = True
         return end.in_words if end.event.remainder is None else f"{end.in_words}; {why}"
 
+    def may_append(self, request: RequestState, /) -> bool:
+        part = _part_of(request)
+        return self._config.enabled and self._left(part) > 0 and not part.is_poison
+
     def _why_not_resumed(self, request: RequestState, end: LegEnd) -> str:
         """Reason why the answer that this leg's end broke is not resumed; empty if it may be."""
         event, part = end.event, _part_of(request)
@@ -174,7 +178,8 @@ class Resume(Feature):
         return False
 
     def _queue_rest(self, request: RequestState, broken: LegEnd, now_ns: int) -> None:
-        """Queue the rest that a leg left, if the retry budget allows it."""
+        """Queue the rest that a leg left, if the retry budget allows it. The first rest takes nothing of it, nor does
+        one that was taken back from a silent target: the load moves with it."""
         rest = broken.event.remainder
         assert rest is not None, "its leg left one"
         part = _part_to_change(request)
@@ -186,7 +191,8 @@ class Resume(Feature):
         request.profile = bound(self._core, request, rest, broken)
         request.has_begun = True
         request.failures = request.busy_answers = 0
-        if not (is_first or self._core.retry_budget.take()):  # the first takes no retry: the broken leg's load is gone
+        moves_load = is_first or broken.result is LegResult.TAKEN_BACK
+        if not (moves_load or self._core.retry_budget.take()):
             self._core.end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
         request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)

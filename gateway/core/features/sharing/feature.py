@@ -12,7 +12,7 @@ from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.requests import LegState, Phase, RequestState
 from gateway.core.vocabulary import LegResult, LegRole
 
-_RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
+_RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED, LegResult.TAKEN_BACK})
 """Results of legs for which an engine may have done some work."""
 _NO_CHARGE = "each waiting request has an account"
 

@@ -1055,12 +1055,16 @@ class TestConnections:
 
     @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux gives up what nobody takes")
     async def test_the_system_cuts_a_connection_whose_other_end_takes_nothing(self, site: Site) -> None:
+        """Data that nothing acknowledges ends it, and probes while no data is on its way."""
         told: list[int] = []
 
         def look(exchange: Exchange) -> None:
             (connection,) = site.server.connections
             own = connection.transport.get_extra_info("socket")  # type: ignore[union-attr] # it is open
             told.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            told.append(own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            told.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+            told.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL))
             exchange.respond(200, {}, b"hello")
 
         site.answers = look
@@ -1071,7 +1075,7 @@ class TestConnections:
             writer.close()
             await writer.wait_closed()
             await site.server.until_empty()
-        assert told == [60_000]
+        assert told == [60_000, 1, 15, 15]
 
 
 async def test_a_connection_is_a_protocol_of_its_own_size(site: Site) -> None:

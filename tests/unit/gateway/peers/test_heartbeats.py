@@ -284,7 +284,7 @@ async def test_silence_is_a_loss(peer: FakePeer) -> None:
     peer.subscribed = subscribed
     async with listening(peer, replace(QUICK, silence_max_ns=20 * MS)) as events:
         assert isinstance(await events.get(), PeersObserved)
-        assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it fell silent")
+        assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it fell silent", is_silent=True)
 
 
 async def test_a_peer_that_spoke_while_this_gateway_did_not_run_is_not_lost(peer: FakePeer) -> None:
@@ -323,7 +323,7 @@ async def test_a_peer_that_falls_silent_as_its_subscription_is_renewed_is_lost(
     async with listening(peer, settings) as events:
         while isinstance(event := await events.get(), PeersObserved):
             pass
-    assert event == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s")
+    assert event == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s", is_silent=True)
 
 
 async def test_a_peer_without_signs_of_life_is_lost_and_found_again_on_the_same_subscription(
@@ -344,7 +344,9 @@ async def test_a_peer_without_signs_of_life_is_lost_and_found_again_on_the_same_
     peer.subscribed = subscribed
     async with heard(peer, replace(QUICK, silence_max_ns=3600 * SECOND)) as (heartbeats, events, _):
         assert isinstance(await events.get(), PeersObserved)
-        assert await events.get() == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s")
+        assert await events.get() == TargetLost(
+            peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s", is_silent=True
+        )
         assert heartbeats.what_was_heard().is_broken
         is_late.set()
         found = await events.get()

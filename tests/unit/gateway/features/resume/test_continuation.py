@@ -7,19 +7,20 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.kernel.events import AssignmentApplied, LegEnded
+from gateway.core.kernel.events import AssignmentApplied, LegEnded, TargetLost
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
 from gateway.features.resume.continuation import Continuation
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import LegHead, OutboundRequest, RanAt
-from tests.fakes.engine import DONE, ROLE, STOP, USAGE, error_event, token
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, chat_chunk, error_event, token
 from tests.support.core import US, profile, replica_spec
 from tests.support.orders import start
 from tests.support.proxied import EVENT_STREAM, FAILED, JSON, SILENCE, Reply, Scene, Script
 
 BODY = b'{"model":"llama","messages":[{"role":"user","content":"hello"}],"stream":true}'
 BROKEN = Reply((ROLE + token("a"), FAILED))
+TOOL_CALL = chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})
 REST = Reply((ROLE, token("b"), STOP, USAGE, DONE))
 
 
@@ -145,3 +146,68 @@ class TestResuming:
         (ended,) = scene.legs_ended
         assert isinstance(ended, LegEnded)
         assert ended.remainder is None
+
+
+class TestTakingBack:
+    """Legs at a target that has fallen silent."""
+
+    @staticmethod
+    def alarm(scene: Scene) -> None:
+        scene.port.submit(TargetLost(scene.leg.order.target, "it is silent", is_silent=True))
+
+    @pytest.mark.parametrize("script", [SILENCE, Reply((SILENCE,)), Reply((SILENCE, *GOOD_STREAM), 200, JSON)])
+    def test_a_request_without_an_answer_begins_elsewhere(self, script: Script) -> None:
+        scene = Scene()
+        request = scene.begin(script, REST, body=BODY, hold=Room().hold)
+        self.alarm(scene)
+        assert (scene.opener.legs[0].stops, scene.opener.legs[0].terminals) == (1, 1)
+        scene.finish(request)
+        scene.check()
+        assert scene.results == [LegResult.TAKEN_BACK, LegResult.COMPLETED]
+        assert text_of(scene.sink.body) == "b"
+
+    def test_an_answer_goes_on_elsewhere(self) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((ROLE + token("a"), SILENCE)), REST, body=BODY, hold=Room().hold)
+        self.alarm(scene)
+        scene.finish(request)
+        scene.check()
+        assert scene.results == [LegResult.TAKEN_BACK, LegResult.COMPLETED]
+        assert (text_of(scene.sink.body), scene.summary.segments) == ("ab", 1)
+
+    @pytest.mark.parametrize(
+        "said", [ROLE + token("a") + TOOL_CALL, token("a") + STOP], ids=["tools", "all of its text"]
+    )
+    def test_an_answer_that_cannot_is_left_alone(self, said: bytes) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((said, SILENCE, STOP, DONE)), body=BODY, hold=Room().hold)
+        self.alarm(scene)
+        assert scene.leg.stops == 0
+        scene.leg.go_on()
+        scene.finish(request)
+        scene.check()
+        assert (scene.end.outcome, scene.results) == (Outcome.COMPLETED, [LegResult.COMPLETED])
+        assert scene.summary.notes == {}, "it did not break"
+
+    def test_nor_one_that_was_not_kept(self) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((ROLE + token("a"), SILENCE, STOP, DONE)), body=BODY)
+        self.alarm(scene)
+        scene.leg.go_on()
+        scene.finish(request)
+        assert scene.results == [LegResult.COMPLETED]
+
+    def test_nor_one_that_the_client_has_all_of(self) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((*GOOD_STREAM, SILENCE)), body=BODY, hold=Room().hold)
+        self.alarm(scene)
+        scene.finish(request)
+        assert scene.results == [LegResult.COMPLETED]
+
+    def test_an_answer_in_one_piece_is_asked_for_again_until_some_of_it_was_sent(self) -> None:
+        scene = Scene()
+        request = scene.begin(Reply((b'{"choi', SILENCE), 200, JSON), Reply((b"{}",), 200, JSON), body=BODY)
+        self.alarm(scene)
+        scene.finish(request)
+        scene.check()
+        assert scene.end.outcome is Outcome.COMPLETED

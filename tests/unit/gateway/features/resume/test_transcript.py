@@ -206,3 +206,12 @@ def test_what_was_said_is_a_copy() -> None:
 def test_the_calls() -> None:
     assert {CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH} == PATHS
     assert json.loads(token("a")[6:])["choices"]
+
+
+def test_an_answer_that_cannot_go_on_now_cannot_later() -> None:
+    """A part was lost in reading it: what follows is not the whole."""
+    transcript = kept(token("a"), chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}))
+    for _ in range(2):
+        with pytest.raises(NoRemainder, match="tools"):
+            transcript.said()
+        transcript.put(token("b"))

@@ -1,0 +1,23 @@
+"""Worlds in which most answers come from other regions, which fall silent while they give them: what another target can
+go on with is taken back, no token is lost or told twice, and false alarms end no request.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.simulator.chaos import run_silent_chaos
+from tests.support.nightly import seeds_of
+from tests.support.ordeals import completed_without_finding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", seeds_of(100, few=3, at_once=10))
+def test_nothing_is_found(seeds: range) -> None:
+    assert completed_without_finding(run_silent_chaos, seeds) > 5 * len(seeds)
+
+
+def test_legs_at_silent_peers_are_taken_back() -> None:
+    lines: list[str] = []
+    run_silent_chaos(5, lines.append)
+    assert any("take back" in line for line in lines)

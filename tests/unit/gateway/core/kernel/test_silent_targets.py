@@ -1,0 +1,216 @@
+"""Legs at a target that has fallen silent: those that can be saved are taken back, and the others are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.config import CoreConfig
+from gateway.core.features.resume.config import ResumeConfig
+from gateway.core.kernel import events
+from gateway.core.kernel.attempts import BreakerState
+from gateway.core.kernel.config import AttemptConfig, IdentityRule
+from gateway.core.kernel.effects import Effect, EndRequest, StartLeg, StopLeg, TakeBackLeg
+from gateway.core.vocabulary import (
+    GatewayId,
+    LegResult,
+    Outcome,
+    RequestId,
+    Standing,
+    peer_target,
+)
+from tests.support.core import AP, EU, EU_PEER, MS, SECOND, Desk, desk, ended, of_kind, peer_spec, profile, started
+
+AP_PEER = peer_spec("gw-ap", AP)
+ALARM = events.TargetLost(peer_target(GatewayId("gw-eu")), "it gave no sign of life for 1.5 s", is_silent=True)
+REST = replace(profile("q", prompt="hello and what was said"), appends=True)
+
+
+def forwarded(*names: str, config: CoreConfig | None = None, home: bool = True) -> Desk:
+    """Gateway whose requests of these names run at the peer in the EU; afterwards its own replica, if `home`, and the
+    peer in Asia are idle."""
+    one = desk(replicas=1, peers=[EU_PEER, AP_PEER], config=config)
+    one.probe(healthy=False)
+    one.hear("gw-eu", EU, available=len(names) + 1)
+    for name in names:
+        assert started(one.ask(name)) == ["gw-eu"]
+    if home:
+        one.wait(1 * MS)
+        one.probe()
+    return one
+
+
+def taken_back(effects: Iterable[Effect]) -> list[tuple[str, bool]]:
+    """Requests whose legs are to be taken back, and whether a part of their answers may have been sent."""
+    return [(each.request_id, each.may_append) for each in of_kind(TakeBackLeg, effects)]
+
+
+def is_taken_back(one: Desk, name: str = "q", attempt: int = 1, **more: object) -> list[Effect]:
+    return one.finish(name, LegResult.TAKEN_BACK, attempt, detail=ALARM.detail, **more)
+
+
+def test_a_request_without_an_answer_is_taken_back_and_placed_elsewhere() -> None:
+    one = forwarded("q")
+    assert taken_back(one.tell(ALARM)) == [("q", True)]
+    assert started(is_taken_back(one)) == ["r0"]
+    assert ended(one.finish("q", attempt=2)) == [("q", Outcome.COMPLETED)]
+
+
+def test_an_answer_goes_on_elsewhere() -> None:
+    one = forwarded("q")
+    one.first_token("q")
+    assert taken_back(one.tell(ALARM)) == [("q", True)]
+    (order,) = of_kind(StartLeg, is_taken_back(one, remainder=REST))
+    assert (order.target.id, order.segment) == ("r0", 1)
+
+
+def test_a_connection_that_broke_ends_its_legs_by_itself() -> None:
+    one = forwarded("q")
+    reset = one.tell(replace(ALARM, is_silent=False))
+    assert (of_kind(TakeBackLeg, reset), of_kind(StopLeg, reset)) == ([], [])
+
+
+def test_nothing_is_held_against_the_target() -> None:
+    one = forwarded("a", "b", "c", "d", "e", "f", config=CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=1)))
+    one.tell(ALARM)
+    for name in "abcdef":
+        is_taken_back(one, name)
+    one.wait(1 * MS)
+    one.hear("gw-eu", EU)
+    state = one.core.peers.get("gw-eu")
+    assert state is not None
+    assert (state.breaker.state, state.distrusted_since_ns) == (BreakerState.CLOSED, None)
+    assert state.standing in (Standing.AVAILABLE, Standing.RAMP)
+
+
+def test_neither_retries_nor_their_budget_are_used() -> None:
+    one = forwarded("q", config=CoreConfig(attempt=AttemptConfig(retry_budget_min=0, retry_budget_share=0.0)))
+    one.tell(ALARM)
+    assert started(is_taken_back(one)) == ["r0"]
+    assert one.core.requests[RequestId("q")].failures == 0
+
+
+def test_further_rests_use_none_of_the_budget_either() -> None:
+    config = CoreConfig(attempt=AttemptConfig(retry_budget_min=0, retry_budget_share=0.0))
+    one = forwarded("q", config=config)
+    one.first_token("q")
+    one.tell(ALARM)
+    is_taken_back(one, remainder=REST)
+    one.first_token("q", 2)
+    assert started(one.finish("q", LegResult.TAKEN_BACK, 2, remainder=REST)) == ["r0"]
+
+
+def test_what_only_the_silent_target_serves_is_left_alone() -> None:
+    one = forwarded("q", home=False)
+    assert taken_back(one.tell(ALARM)) == []
+    assert ended(one.finish("q")) == [("q", Outcome.COMPLETED)]
+
+
+def test_a_full_target_that_answers_is_another_one() -> None:
+    one = forwarded("q")
+    one.probe(waiting=9)
+    assert taken_back(one.tell(ALARM)) == [("q", True)]
+
+
+def test_so_is_a_peer() -> None:
+    one = forwarded("q", home=False)
+    one.hear("gw-ap", AP)
+    assert taken_back(one.tell(ALARM)) == [("q", True)]
+
+
+def test_an_answer_that_is_not_to_be_continued_is_left_alone() -> None:
+    one = forwarded("begun", "new", config=CoreConfig(resume=ResumeConfig(enabled=False)))
+    one.first_token("begun")
+    assert taken_back(one.tell(ALARM)) == [("new", False)]
+
+
+def test_nor_one_that_was_continued_as_often_as_it_may_be() -> None:
+    one = forwarded("q", config=CoreConfig(resume=ResumeConfig(resumes_max=1)))
+    one.first_token("q")
+    one.tell(ALARM)
+    one.probe(healthy=False)
+    one.hear("gw-ap", AP)
+    assert started(is_taken_back(one, remainder=REST)) == ["gw-ap"]
+    one.first_token("q", 2)
+    one.probe()
+    again = one.tell(replace(ALARM, target=peer_target(GatewayId("gw-ap"))))
+    assert taken_back(again) == []
+
+
+def test_answers_come_before_requests_whose_clients_have_nothing() -> None:
+    one = forwarded("new", "begun", "newer")
+    one.first_token("begun")
+    assert [name for name, _ in taken_back(one.tell(ALARM))] == ["begun", "new", "newer"]
+
+
+def test_a_request_that_silences_one_target_after_the_other_is_not_carried_on_for_ever() -> None:
+    one = forwarded("q", config=CoreConfig(attempt=AttemptConfig(attempts_max=2)))
+    one.tell(ALARM)
+    one.probe(healthy=False)
+    one.hear("gw-ap", AP)
+    assert started(is_taken_back(one)) == ["gw-ap"]
+    one.probe()
+    assert taken_back(one.tell(replace(ALARM, target=peer_target(GatewayId("gw-ap"))))) == []
+
+
+def test_a_leg_that_is_being_stopped_ends_by_that() -> None:
+    one = forwarded("q")
+    one.tell(events.RequestAbandoned(RequestId("q")))
+    assert taken_back(one.tell(ALARM)) == []
+
+
+def test_an_answer_is_left_alone_where_all_others_have_another_model() -> None:
+    one = desk(replicas=1, peers=[EU_PEER, AP_PEER])
+    one.probe(healthy=False)
+    one.hear("gw-eu", EU, available=2, identity="revision 1")
+    one.ask("begun")
+    one.ask("new")
+    one.first_token("begun")
+    one.hear("gw-ap", AP, identity="revision 2")
+    assert [name for name, _ in taken_back(one.tell(ALARM))] == ["new"]
+
+
+def test_a_rule_for_identities_holds_before_the_first_token() -> None:
+    rule = AttemptConfig(model_identity=IdentityRule.SAME)
+    one = desk(replicas=1, peers=[EU_PEER, AP_PEER], config=CoreConfig(attempt=rule))
+    one.probe(healthy=False)
+    one.hear("gw-eu", EU, available=2, identity="revision 1")
+    one.ask("q")
+    one.hear("gw-ap", AP, identity="revision 2")
+    assert taken_back(one.tell(ALARM)) == []
+    one.hear("gw-eu", EU, available=2, identity="revision 1")
+    one.hear("gw-ap", AP, identity="revision 1")
+    assert [name for name, _ in taken_back(one.tell(ALARM))] == ["q"]
+    (order,) = of_kind(StartLeg, is_taken_back(one))
+    assert order.identity is not None
+    assert order.identity.name == "revision 1"
+
+
+def test_it_waits_as_long_as_after_any_failure() -> None:
+    one = forwarded("q")
+    one.wait(one.core.config.queue.wait_max_ns + 1 * SECOND)
+    one.probe(waiting=9)
+    one.hear("gw-eu", EU)
+    one.tell(ALARM)
+    assert not of_kind(EndRequest, is_taken_back(one))
+
+
+def test_a_false_alarm_costs_latency_alone() -> None:
+    """The target may have the request again with its next heartbeat."""
+    one = forwarded("q")
+    one.tell(ALARM)
+    one.probe(healthy=False)
+    assert started(is_taken_back(one)) == []
+    one.wait(50 * MS)
+    assert started(one.hear("gw-eu", EU, available=2) + one.wait(1 * SECOND)) == ["gw-eu"]
+
+
+@pytest.mark.parametrize("result", [LegResult.COMPLETED, LegResult.FAILED])
+def test_a_leg_that_was_left_alone_ends_as_any_other(result: LegResult) -> None:
+    one = forwarded("q")
+    one.first_token("q")
+    one.tell(ALARM)
+    expected = Outcome.COMPLETED if result is LegResult.COMPLETED else Outcome.FAILED_MIDSTREAM
+    assert ended(one.finish("q", result)) == [("q", expected)]
