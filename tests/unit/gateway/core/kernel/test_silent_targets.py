@@ -246,6 +246,55 @@ def test_targets_that_failed_the_request_are_no_others() -> None:
     assert taken_back(one.tell(ALARM)) == [("q", True)]
 
 
+def test_nor_is_one_that_failed_it_as_the_silent_target_did() -> None:
+    """A request that all targets failed may be tried at any of them again, but is not moved among them."""
+    one = desk(replicas=1, peers=[EU_PEER])
+    one.ask("q")
+    one.hear("gw-eu", EU)
+    assert started(one.finish("q", LegResult.FAILED)) == ["gw-eu"]
+    one.finish("q", LegResult.FAILED, 2)
+    one.wait(1 * MS)
+    assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
+    one.probe()
+    assert taken_back(one.tell(ALARM)) == []
+
+
+def test_nor_is_a_peer_that_did() -> None:
+    one = desk(replicas=0, peers=[EU_PEER, AP_PEER])
+    one.hear("gw-ap", AP)
+    assert started(one.ask("q")) == ["gw-ap"]
+    one.hear("gw-eu", EU)
+    assert started(one.finish("q", LegResult.FAILED)) == ["gw-eu"]
+    one.finish("q", LegResult.FAILED, 2)
+    one.wait(1 * MS)
+    assert started(one.hear("gw-eu", EU)) == ["gw-eu"]
+    one.hear("gw-ap", AP)
+    assert taken_back(one.tell(ALARM)) == []
+
+
+def test_an_order_tells_the_identity_that_it_rests_on() -> None:
+    one = desk(replicas=1, peers=[EU_PEER, AP_PEER])
+    one.probe(healthy=False)
+    one.hear("gw-eu", EU, identity="revision 1")
+    one.ask("q")
+    one.first_token("q")
+    one.hear("gw-ap", AP, identity="revision 1")
+    (order,) = of_kind(TakeBackLeg, one.tell(ALARM))
+    assert order.identity == "revision 1"
+
+
+def test_a_request_that_ends_after_it_was_taken_back_is_seen() -> None:
+    """The checker follows it until another target has it, or the targets that had room for it answer no more."""
+    one = forwarded("q")
+    one.tell(ALARM)
+    one.probe(waiting=9)
+    is_taken_back(one)
+    with pytest.raises(AssertionError, match="what is taken back from a silent target goes on"):
+        for _ in range(700):
+            one.wait(100 * MS)
+            one.probe(waiting=9)
+
+
 def test_nor_are_peers_that_may_not_have_it() -> None:
     one = forwarded(home=False)
     one.hear("gw-eu", EU, available=0)
