@@ -93,7 +93,7 @@ class GatewayCore(Kernel):
         self._deadlines = Deadlines(self, self._retries)
         self._legs = Legs(self, self._retries)
         self._placing = Placing(self)
-        self._silent_targets = SilentTargets(self)
+        self._silent_targets = SilentTargets(self, self._reevaluation)
         self._now_ns: int | None = None
         self.arrived: RequestRecord | None = None
         """Record of the request that arrived last, for its owner."""

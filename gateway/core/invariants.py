@@ -104,6 +104,12 @@ class _Story(Struct):
     """Times that it was taken back from a silent target."""
     called_back: set[tuple[int, int]] = field(default_factory=set)
     """Legs that were ordered to be taken back, by attempt and number."""
+    others: set[Target] = field(default_factory=set)
+    """Targets that could have begun it when it was last ordered to be taken back."""
+    rules: tuple[object, ...] = ()
+    """Rules in force then."""
+    is_adrift: bool = False
+    """True from the end of a leg that was taken back by the core's order to the start of the next."""
     ended: bool = False
 
 
@@ -133,7 +139,7 @@ class Checker:
         self._violations = []
         self._follow_event(event, effects)
         for effect in effects:
-            self._follow_effect(effect)
+            self._follow_effect(effect, now_ns)
         self._check_silence(event, effects)
         self._check_rests(effects)
         self._check_requests(now_ns)
@@ -186,6 +192,7 @@ class Checker:
             story.answered_by = story.answered_by or told or story.identities.get(1, "")
         if target is not None and event.result is LegResult.TAKEN_BACK:
             story.taken_back += 1
+            story.is_adrift = (event.attempt, event.leg) in story.called_back
         if target is not None and event.result in _LEFT_BEHIND and event.has_reached and not story.has_begun:
             self._follow_failure(story, event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
@@ -213,11 +220,11 @@ class Checker:
         for checker in self._of_features:
             checker.arrived(event)
 
-    def _follow_effect(self, effect: Effect) -> None:
+    def _follow_effect(self, effect: Effect, now_ns: int) -> None:
         if isinstance(effect, StartLeg):
             self._follow_start(effect)
         elif isinstance(effect, EndRequest):
-            self._follow_end(effect)
+            self._follow_end(effect, now_ns)
 
     def _follow_start(self, leg: StartLeg) -> None:
         story = self._stories.get(leg.request_id)
@@ -241,6 +248,7 @@ class Checker:
             story.reading_legs.add(leg.leg)
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
+        story.is_adrift = False
         story.living_legs[leg.leg] = leg.target
         self._check_identity(story, leg, where)
         for checker in self._of_features:
@@ -308,34 +316,90 @@ class Checker:
         self._expect("best effort starts only at an idle replica", is_alone, f"{leg.request_id} at {leg.target}")
 
     def _check_silence(self, event: Event, effects: list[Effect]) -> None:
-        """Check that legs are taken back from silent targets alone, that one which an own idle replica can run is, and
-        that a request goes on once it was."""
+        """Check that legs are taken back from silent targets alone, no more of them than other targets have room for,
+        some if an idle replica can run one, and that a request which was taken back goes on."""
         orders = [each for each in effects if isinstance(each, TakeBackLeg)]
-        taken = {each.request_id for each in orders}
         if isinstance(event, TargetLost) and event.is_silent:
-            stays = [each for each in taken if event.target not in self._stories[each].living_legs.values()]
-            self._expect("only legs at a silent target are taken back", not stays, f"{stays} from {event.target}")
-            for request_id, story in self._stories.items():
-                if event.target in story.living_legs.values() and self._could_run_here(request_id, story):
-                    is_saved = request_id in taken
-                    self._expect(
-                        "no request waits at a silent target that another one could serve", is_saved, request_id
-                    )
+            self._check_alarm(event.target, orders)
         else:
-            self._expect("only legs at a silent target are taken back", not taken, str(taken))
+            self._expect("only legs at a silent target are taken back", not orders, str(orders))
         for order in orders:
             self._stories[order.request_id].called_back.add((order.attempt, order.leg))
-        if isinstance(event, LegEnded) and event.result is LegResult.TAKEN_BACK:
-            told = self._stories.get(event.request_id)
-            if told is None or (event.attempt, event.leg) not in told.called_back:
-                return
-            ends = [each.outcome for each in effects if isinstance(each, EndRequest)]
-            is_alive = Outcome.FAILED_MIDSTREAM not in ends
-            self._expect("what is taken back from a silent target goes on", is_alive, event.request_id)
+
+    def _check_alarm(self, silent: Target, orders: list[TakeBackLeg]) -> None:
+        ordered = [each.request_id for each in orders]
+        stays = [each for each in ordered if silent not in self._stories[each].living_legs.values()]
+        self._expect("only legs at a silent target are taken back", not stays, f"{stays} from {silent}")
+        rooms: dict[Target, int] = {}
+        for order in orders:
+            found = self._rooms_for(self._core.requests[order.request_id], silent)
+            self._expect("what is taken back can go on elsewhere", bool(found), order.request_id)
+            story = self._stories[order.request_id]
+            story.others, story.rules = set(found), self._rules()
+            rooms |= found
+        room = sum(rooms.values())
+        self._expect("no more is taken back than there is room for", len(orders) <= room, f"{len(orders)}, for {room}")
+        if orders or any(story.called_back and story.living_legs for story in self._stories.values()):
+            return
+        waits = [
+            request_id
+            for request_id, story in self._stories.items()
+            if silent in story.living_legs.values() and self._could_run_here(request_id, story)
+        ]
+        self._expect("no request waits at a silent target that an idle replica could serve", not waits, str(waits))
+
+    def _rooms_for(self, request: RequestState, silent: Target) -> dict[Target, int]:
+        """Targets that could begin the request, or the rest of its answer, now, by the rules in force, with the room of
+        each."""
+        core, model = self._core, request.profile.model
+        is_own = request.origin_gateway_id is None
+
+        def allows(place: Place) -> bool:
+            return self._allows(request.profile, place) if is_own else request.stamp.rule.allows(place)
+
+        found = {
+            state.target: max(1, state.room)
+            for state in core.replicas
+            if state.standing is Standing.AVAILABLE
+            and model in state.spec.models
+            and self._takes_part(state, request.request_class)
+            and allows(state.spec.place)
+            and self._takes_from(state.target.id, self._stories[request.request_id].origin)
+        }
+        if core.policy.closed_reason or core.forwarding_stop is not None:
+            peers = []
+        else:
+            peers = [each for each in core.peers if each.standing is Standing.AVAILABLE and each.target != silent]
+        for peer in peers:
+            told = () if peer.report is None else peer.report.capacities
+            room = sum(each.room for each in told if each.model == model and allows(each.place))
+            if room > len(peer.unreflected) and allows(peer.spec.place):
+                found[peer.target] = room - len(peer.unreflected)
+        return {target: room for target, room in found.items() if target not in request.failed_at}
+
+    def _check_lost(self, story: _Story, end: EndRequest, now_ns: int) -> None:
+        """Check that a request which was taken back does not end before another target has begun it, whatever the
+        reason, while the rules are the same and a target that had room for it still answers."""
+        request = self._core.requests.get(end.request_id)
+        if end.outcome is Outcome.ABANDONED or (request is not None and request.deadline_ns <= now_ns):
+            return
+        states = {state.target: state for state in (*self._core.replicas, *self._core.peers)}
+        left = [str(each) for each in story.others if each in states and states[each].healthy]
+        is_lost = bool(left) and story.rules == self._rules()
+        self._expect(
+            "what is taken back from a silent target goes on",
+            not is_lost,
+            f"{end.request_id} ended as {end.outcome} ({end.detail}) beside {left}",
+        )
+
+    def _rules(self) -> tuple[object, ...]:
+        """Rules that decide where requests may go."""
+        core = self._core
+        return core.policy.digest, core.rules_version, core.forwarding_stop, id(core.config), core.draining
 
     def _could_run_here(self, request_id: RequestId, story: _Story) -> bool:
         """Return true if an idle replica of this gateway could run a request whose client has nothing yet. Requests
-        that few replicas may take are passed over."""
+        that few replicas may take, and those whose rules have changed, are passed over."""
         request = self._core.requests[request_id]
         attempt = request.attempt
         if story.ended or story.has_begun or story.answering_legs or attempt is None or attempt.planner is not None:
@@ -344,6 +408,8 @@ class Checker:
             return False
         if story.taken_back + 1 >= self._core.config.attempt.attempts_max:
             return False
+        if request.origin_gateway_id is not None or request.stamp.policy_digest != self._core.policy.digest:
+            return False
         wanted = request.request_class
         if wanted.pinned is not None or wanted.identity is not None or wanted.fit is not None or wanted.appends:
             return False
@@ -351,8 +417,11 @@ class Checker:
             return False
         return any(
             state.standing is Standing.AVAILABLE
+            and not state.load
+            and not self._core.waiting.held_for(state.slot)
             and state.spec.role is ReplicaRole.UNIFIED
             and request.profile.model in state.spec.models
+            and state.target not in request.failed_at
             and story.rule.allows(state.spec.place)
             and self._accepts.get(state.spec.replica_id) is None
             for state in self._core.replicas
@@ -377,13 +446,15 @@ class Checker:
         accepts = self._accepts.get(replica_id)
         return accepts is None or accepts.allows(origin)
 
-    def _follow_end(self, end: EndRequest) -> None:
+    def _follow_end(self, end: EndRequest, now_ns: int) -> None:
         story = self._stories.get(end.request_id)
         if story is None:
             self._fail("every request ends exactly once", f"{end.request_id} ended without arriving")
             return
         self._expect("every request ends exactly once", not story.ended, f"{end.request_id} ended twice")
         story.ended = True
+        if story.is_adrift:
+            self._check_lost(story, end, now_ns)
 
     def _forget_finished(self) -> None:
         done = [key for key, story in self._stories.items() if story.ended and not story.living_legs]

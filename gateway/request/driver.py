@@ -75,6 +75,8 @@ class Driver(Pump[Event, Effect]):
     # Port of the requests
 
     def is_open(self, request_id: RequestId) -> bool:
+        if request_id in self._open:
+            self.run()  # posted events may end it
         return request_id in self._open
 
     def begin(self, request: OpenRequest, arrival: RequestArrived | ForwardArrived) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.effects import StartLeg, TakeBackLeg
 from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.answer import ClientAnswer
@@ -121,14 +121,15 @@ class LegAnswer:
         else:
             self._fail(LegFailure(LegResult.CANCELLED, "stopped"))
 
-    def take_back(self, detail: str, *, may_append: bool) -> None:
+    def take_back(self, order: TakeBackLeg) -> None:
         """End the leg at a silent target by the core's order, if another leg can do what is left: all, or a remainder
-        that can be requested. Otherwise it goes on."""
-        if self.is_over or self.result is not None:
+        that can be requested. Otherwise it goes on. So does a leg that waits for a slow client: more of its answer, up
+        to all, may have arrived here."""
+        if self.is_over or self.result is not None or self._is_paused:
             return
-        if self.has_sent and not (may_append and self._may_be_appended_to()):
+        if self.has_sent and not (order.may_append and self._may_be_appended_to() and self._is_as_in(order)):
             return
-        ended = leg_ended(self.order, LegResult.TAKEN_BACK, detail)
+        ended = leg_ended(self.order, LegResult.TAKEN_BACK, order.detail)
         try:
             if self.has_sent:
                 ended = self._with_remainder(ended)
@@ -345,6 +346,10 @@ class LegAnswer:
     def _may_be_appended_to(self) -> bool:
         """Return true if the client has a part of this leg's answer, and it was kept."""
         return self.has_sent and self.order.keeps_answer and not self.is_theirs
+
+    def _is_as_in(self, order: TakeBackLeg) -> bool:
+        """Return true unless the head told another identity of the model than the order rests on."""
+        return not self.identity or self.identity == order.identity
 
     def _broke_off(self, failure: LegFailure) -> LegEnded:
         ended = self._ended_early(failure.result, failure.detail, failure.refusal)

@@ -50,7 +50,8 @@ class Port(Protocol):
         ...
 
     def is_open(self, request_id: RequestId) -> bool:
-        """Return true if a request of this id is open here."""
+        """Return true if a request of this id is open here once all that was submitted has been handled: a forward that
+        was cancelled and comes again may arrive together with its cancellation."""
         ...
 
     def begin(self, request: OpenRequest, arrival: RequestArrived | ForwardArrived) -> None:

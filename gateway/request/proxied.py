@@ -153,7 +153,7 @@ class ProxiedRequest:
             case TakeBackLeg():
                 leg = self._legs.get((effect.attempt, effect.leg))
                 if leg is not None and not leg.has_told and self._end is None:
-                    leg.take_back(effect.detail, may_append=effect.may_append)
+                    leg.take_back(effect)
             case EndRequest():
                 self._end = effect
                 for leg in [leg for leg in self._legs.values() if not leg.has_told]:

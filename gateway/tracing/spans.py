@@ -62,7 +62,7 @@ _OPERATIONS = {
 _STORED = "stored_response"
 _STORED_ROUTE = f"{RESPONSES_PATH}/{{id}}"
 _ANTHROPIC_PATHS = frozenset({MESSAGES_PATH, COUNT_TOKENS_PATH})
-_NO_FAULT = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, None})
+_NO_FAULT = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.TAKEN_BACK, None})
 
 
 class Kind(StrEnum):

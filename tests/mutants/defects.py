@@ -394,14 +394,25 @@ def appends_too_often(original: Original, resume: Resume, request: RequestState)
 
 
 @mutant(
-    "requests are taken back that only the silent target serves",
-    "kernel.silent_targets:SilentTargets._has_another_target",
+    "requests are taken back for which no other target has room",
+    "placement.eligibility:Eligibility.rooms",
+    falls_silent=True,
+)
+def leaves_for_full_targets(
+    original: Original, eligibility: Eligibility, request_class: RequestClass
+) -> dict[Target, int]:
+    return {state.target: 99 for state in (*eligibility._replicas, *eligibility._peers)}
+
+
+@mutant(
+    "targets of a request that is taken back are judged by the rules under which it was forwarded",
+    "kernel.silent_targets:SilentTargets._class_elsewhere",
     hunter=f"{_CORE_TESTS}/kernel/test_silent_targets.py",
 )
-def leaves_the_only_target(
+def goes_by_old_rules(
     original: Original, silent_targets: SilentTargets, request: RequestState, leg: LegState
-) -> bool:
-    return True
+) -> RequestClass | None:
+    return request.request_class
 
 
 @mutant(

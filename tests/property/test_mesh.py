@@ -313,6 +313,12 @@ class MeshMachine(RuleBasedStateMachine):
         pair = (data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names)))
         self.mesh.cut ^= {pair}
 
+    @precondition(lambda self: len(self.mesh.cores) > 1)
+    @rule(data=st.data(), is_silent=st.booleans())
+    def a_peer_is_lost(self, data: st.DataObject, is_silent: bool) -> None:
+        name, peer = data.draw(st.permutations(list(self.mesh.cores)))[:2]
+        self.mesh.lose_peer(name, peer, is_silent=is_silent)
+
     @rule(data=st.data(), hops=st.builds(Hops, st.integers(0, 2), st.integers(0, 2)), origin=st.sampled_from(PLACES))
     def a_gateway_lies(self, data: st.DataObject, hops: Hops, origin: Place) -> None:
         """Forward with a stamp from another place than its sender's, or with impossible hop counts: it must never be

@@ -1,5 +1,5 @@
 """Worlds in which most answers come from other regions, which fall silent while they give them: what another target can
-go on with is taken back, no token is lost or told twice, and false alarms end no request.
+begin at once is taken back, none of it ends before that target has it, and no token is lost or told twice.
 """
 
 from __future__ import annotations

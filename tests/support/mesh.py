@@ -37,6 +37,7 @@ from gateway.core.vocabulary import (
     RequestId,
     TargetKind,
     TenantName,
+    peer_target,
 )
 from mesh.journal_lines import encode_step
 from mesh.steps import Step
@@ -212,6 +213,15 @@ class Mesh:
             to,
             events.ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
         )
+
+    def lose_peer(self, name: str, peer: str, *, is_silent: bool) -> None:
+        """Have a gateway's connection to a peer break, with the forwards on it, or an alarm there say that the peer is
+        silent. Either way the peer goes on, and may be heard at any moment."""
+        if not is_silent:
+            for (gateway, request_id), leg in list(self.legs.items()):
+                if (gateway, leg.order.target.id) == (name, peer):
+                    self._close_leg(name, request_id, LegResult.FAILED)
+        self.tell(name, events.TargetLost(peer_target(GatewayId(peer)), "it was lost", is_silent))
 
     # Progress of legs
 

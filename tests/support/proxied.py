@@ -103,6 +103,8 @@ class Reply:
     headers: Headers = EVENT_STREAM
     extras: tuple[Extra, ...] = ()
     counted: TokenUsage | None = None
+    identity: str = ""
+    """Identity of the model, as the head tells it."""
 
 
 Script = Reply | Exception | Silence
@@ -180,6 +182,8 @@ class VirtualPort:
         return timer
 
     def is_open(self, request_id: RequestId) -> bool:
+        if request_id in self._open:
+            self.run()
         return request_id in self._open
 
     def begin(self, request: OpenRequest, arrival: events.RequestArrived | events.ForwardArrived) -> None:
@@ -365,9 +369,8 @@ class ScriptedLeg:
         if order.target.kind is TargetKind.PEER:
             self.listener.on_accepted()
         ran_at = RanAt(ReplicaId(order.target.id), US)
-        self.listener.on_head(
-            LegHead(reply.status, reply.headers, ran_at, order.attempt, order.leg, extras=reply.extras)
-        )
+        head = LegHead(reply.status, reply.headers, ran_at, order.attempt, order.leg, extras=reply.extras)
+        self.listener.on_head(replace(head, identity=reply.identity))
 
     def _last(self, tell: Callable[[_Told], None], told: _Told) -> None:
         assert not self.is_over, "one terminal callback"

@@ -206,7 +206,8 @@ class AttemptConfig(Struct, frozen=True):
     """Attempts of a request, the retry budget, and the circuit breaker and ramp of each target."""
 
     attempts_max: int = 3
-    """Most attempts of one request."""
+    """Most attempts of one request that may fail. A request is taken back from silent peers one time fewer, so that 1
+    leaves it there."""
     refusals_max: int = 8
     """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures. Also the
     most times that a request may find engines full before it is rejected."""

@@ -88,6 +88,9 @@ class TakeBackLeg(Struct, frozen=True):
     detail: str
     may_append: bool
     """False: the leg is closed only if the client has nothing of its answer."""
+    identity: str
+    """Identity of the model that the target is taken to have, and by which it was found that the rest can go on; empty:
+    not known. If the answer's head told another one, the rest is left where it is."""
 
 
 class AcceptForward(Struct, frozen=True):

@@ -321,6 +321,23 @@ class Peers(Targets[PeerState, PeerSpec]):
             return 0.0
         return (room - len(state.unreflected)) / (room + load)
 
+    def room(self, state: PeerState, wanted: RequestClass) -> int:
+        """Requests of a class that the peer could begin at once, by its last heartbeat and less the forwards since and
+        the requests that wait there ahead of them."""
+        if state.report is None:
+            return 0
+        identity, fit = wanted.identity, wanted.fit
+        fitting = [
+            each
+            for each in state.report.capacities
+            if _fits(each, wanted.model, wanted.rule, wanted.connectors)
+            and (identity is None or identity.takes(each.identity))
+        ]
+        if fit is not None:
+            fitting = fit.preferred_among(fitting)
+        ahead = self._queue_length_for(state, fitting, wanted.model, fit, appends=wanted.appends)
+        return max(0, 1 - self._position(state, fitting, ahead))
+
     # Inside
 
     def _queue_length_for(

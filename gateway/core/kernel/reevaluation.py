@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from gateway.core.kernel.feasibility import why_never_again
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Phase, RequestState
 from gateway.core.kernel.residency import refusal_of
 from gateway.core.kernel.retries import class_with_failures
-from gateway.core.vocabulary import Outcome, ResidencyStamp, ServiceClass
+from gateway.core.vocabulary import Outcome, Place, PlaceRule, RequestProfile, ResidencyStamp, ServiceClass
 
 
 class Reevaluation:
@@ -49,6 +50,18 @@ class Reevaluation:
         else:
             self._evaluate_forwarded(request)
 
+    def class_in_force(self, request: RequestState, profile: RequestProfile) -> RequestClass | None:
+        """Class that a running request would have if it waited again now, as this profile; None: the rules in force
+        would end it."""
+        if request.origin_gateway_id is None:
+            ingress = self._core.admission.ingress_of(profile.tenant, profile.process)
+            if not ingress.allowed:
+                return None
+            return self._class_under(request, profile, self._core.admission.rule_of(profile), self._core.place)
+        if refusal_of(self._core.policy, request.stamp) is not None or self._core.forwarding_stop is not None:
+            return None
+        return self._class_under(request, profile, request.stamp.rule, request.stamp.origin)
+
     def _evaluate_own(self, request: RequestState) -> None:
         """Evaluate a client's own request by the residency policy: it ends, or gets a new stamp and class."""
         tenant = request.profile.tenant
@@ -72,17 +85,20 @@ class Reevaluation:
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
-        """Give the request the class that the present rules and fleet make of it, keeping its failed
+        stamp = request.stamp
+        request.request_class = self._class_under(request, request.profile, stamp.rule, stamp.origin)
+
+    def _class_under(
+        self, request: RequestState, profile: RequestProfile, rule: PlaceRule, origin: Place
+    ) -> RequestClass:
+        """Class that this rule and the present fleet make of the request with this profile. It keeps its failed
         targets, its pinned target and a promotion."""
         old = request.request_class
         if request.size is None:
-            request.size = self._core.size_of(request.profile)
-        stamp = request.stamp
-        fresh = self._core.admission.class_of(
-            request.profile, stamp.rule, request.hops, stamp.origin, size=request.size
-        )
+            request.size = self._core.size_of(profile)
+        fresh = self._core.admission.class_of(profile, rule, request.hops, origin, size=request.size)
         gave_up_peers = request.refusals >= max(self._core.config.attempt.refusals_max, 1)
-        request.request_class = replace(
+        return replace(
             fresh,
             may_stay_in_region=fresh.may_stay_in_region and not gave_up_peers,
             may_cross_regions=fresh.may_cross_regions and not gave_up_peers,

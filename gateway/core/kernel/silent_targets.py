@@ -1,39 +1,73 @@
-"""Legs at a target that has fallen silent: taken back where their requests can go on elsewhere, else left alone.
+"""Legs at a target that has fallen silent: taken back if their requests can begin elsewhere at once, else left alone.
 
-Silence may be a slow network, so nothing is held against the target, and no request is risked: what only the silent
-target can serve waits there for it.
+Silence may be a slow network, so nothing is held against the target, and no request is put at risk for it: a request
+for which no other target has room waits at the silent one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.effects import TakeBackLeg
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.model_identity import needed_elsewhere
+from gateway.core.kernel.reevaluation import Reevaluation
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import LegState, Phase, RequestState
+from gateway.core.kernel.targets import LegKey
 from gateway.core.vocabulary import LegResult, Target
 
 _RUNS = frozenset({Phase.RUNNING, Phase.ANSWERING})
 
 
 class SilentTargets:
-    """Takes back what can be saved from a silent target."""
+    """Takes back what can be saved from a silent target. Each leg is judged once, at the alarm."""
 
-    def __init__(self, core: Kernel) -> None:
+    def __init__(self, core: Kernel, reevaluation: Reevaluation) -> None:
         self._core = core
+        self._reevaluation = reevaluation
+        self._promised: dict[LegKey, Target] = {}
+        """Target that has room for each leg that was ordered to be taken back and has not ended. Legs that have ended
+        are forgotten at the next alarm."""
 
     def take_back_legs(self, target: Target, detail: str) -> None:
-        """Order the legs at a silent target to be taken back. Answers that have begun come first, so that their rests
-        are placed before requests whose clients have nothing yet. O(open requests)."""
+        """Order the legs at a silent target to be taken back, as many as other targets have room for. Answers that have
+        begun come first. O(open requests + classes x available targets)."""
         legs = list(self._legs_at(target))
+        if not legs:
+            return
         legs.sort(key=_is_new)
+        self._promised = {key: at for key, at in self._promised.items() if self._lives_elsewhere(key, target)}
+        promised = Counter(self._promised.values())
+        rooms: dict[RequestClass, dict[Target, int]] = {}
         for request, leg in legs:
-            may_append = self._may_append(request)
-            if self._has_another_target(request, leg):
-                order = TakeBackLeg(request.request_id, leg.attempt, leg.number, detail, may_append)
-                self._core.effects.append(order)
+            wanted = self._class_elsewhere(request, leg)
+            if wanted is None:
+                continue
+            if wanted not in rooms:
+                rooms[wanted] = self._core.placer.rooms(wanted)
+            free = next((each for each, room in rooms[wanted].items() if room > promised[each]), None)
+            if free is not None:
+                promised[free] += 1
+                self._promised[request.request_id, leg.attempt, leg.number] = free
+                self._order(request, leg, detail, wanted)
+
+    def _order(self, request: RequestState, leg: LegState, detail: str, wanted: RequestClass) -> None:
+        identity = "" if wanted.identity is None else wanted.identity.name
+        may_append = self._may_append(request)
+        self._core.effects.append(
+            TakeBackLeg(request.request_id, leg.attempt, leg.number, detail, may_append, identity)
+        )
+
+    def _lives_elsewhere(self, key: LegKey, target: Target) -> bool:
+        """Return true if the leg has not ended and is not at the target."""
+        request_id, number, leg_number = key
+        attempt = self._core.attempt_of(request_id, number)
+        leg = None if attempt is None else attempt.legs.get(leg_number)
+        return leg is not None and leg.target != target
 
     def _legs_at(self, target: Target) -> Iterator[tuple[RequestState, LegState]]:
         """Legs at the target of requests that may be tried again, each the only one of its attempt."""
@@ -59,12 +93,12 @@ class SilentTargets:
     def _may_append(self, request: RequestState) -> bool:
         return any(feature.may_append(request) for feature in self._core.hooks.may_append)
 
-    def _has_another_target(self, request: RequestState, leg: LegState) -> bool:
-        """Return true if another target that answers, full or not, could serve what is left of the request."""
-        request_class = request.request_class
-        appends = request_class.appends or request.phase is Phase.ANSWERING
-        identity = needed_elsewhere(self._core, request, leg)
-        return self._core.placer.serves_now(replace(request_class, appends=appends, identity=identity))
+    def _class_elsewhere(self, request: RequestState, leg: LegState) -> RequestClass | None:
+        """Class that what is left of the request would have now; None: the rules in force would end it."""
+        profile = request.profile
+        appends = profile.appends or request.phase is Phase.ANSWERING
+        rest = replace(profile, appends=appends, identity=needed_elsewhere(self._core, request, leg))
+        return self._reevaluation.class_in_force(request, rest)
 
 
 def _is_new(each: tuple[RequestState, LegState]) -> bool:

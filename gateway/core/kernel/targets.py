@@ -101,6 +101,11 @@ class TargetState(Generic[_SpecOf_co]):
         """False once the target has left the assignment; running legs may still end here."""
 
     @property
+    def is_limited(self) -> bool:
+        """True if the number of own legs limits what the target takes at present."""
+        return self.counts_legs or self.breaker.state is not _CLOSED or self.ramp.limit is not None
+
+    @property
     def first_unread_bytes(self) -> int:
         """Uncached prompt bytes of the oldest own leg without a first token; 0: there is none."""
         for unread_bytes in self.prefilling.values():

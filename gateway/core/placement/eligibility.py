@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.kernel.peers import Peers, PeerState
 from gateway.core.kernel.replicas import Replicas, ReplicaState
@@ -24,6 +25,7 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
     ServiceClass,
+    Target,
     TargetKind,
 )
 
@@ -158,13 +160,25 @@ class Eligibility:
         if self._targets_of(request_class).eligible_replicas & self._replicas.reachable:
             return True
         within_reach = self._within_reach(request_class) & self._peers.usable
-        if not within_reach:
-            return False
+        return bool(within_reach and self._peers.eligible(request_class.model, request_class.rule) & within_reach)
+
+    def rooms(self, request_class: RequestClass) -> dict[Target, int]:
+        """Number of requests of the class that each available target could begin at once, by its last report and what
+        was sent there since; a target that yields no more than one at a time to the class, or to any, counts as one.
+        Targets that failed the request and those without room are left out. O(available targets)."""
         wanted = request_class
-        eligible = self._peers.eligible(
-            wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity
-        )
-        return bool(eligible & within_reach)
+        replicas = self.available_replicas(wanted) & ~wanted.failed_replicas
+        peers = (self.available_siblings(wanted) | self.available_remotes(wanted)) & ~wanted.failed_peers
+        yields = wanted.service_class is not _INTERACTIVE
+        found: dict[Target, int] = {}
+        for slot in slots_of(replicas):
+            replica = self._replicas.at(slot)
+            found[replica.target] = 1 if yields or replica.is_limited else replica.room
+        for slot in slots_of(peers):
+            peer = self._peers.at(slot)
+            room = self._peers.room(peer, wanted)
+            found[peer.target] = min(room, 1) if yields or peer.is_limited else room
+        return found
 
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         """Peers within reach that serve the class, and, if its model is known, those that have not reported yet.

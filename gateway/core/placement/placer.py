@@ -43,6 +43,7 @@ from gateway.core.vocabulary import (
     RegionName,
     ServiceClass,
     Standing,
+    Target,
     TargetKind,
 )
 
@@ -264,6 +265,10 @@ class Placer:
     def serves_now(self, request_class: RequestClass) -> bool:
         """Return true if a target is reachable, even if full."""
         return self._eligibility.serves_now(request_class)
+
+    def rooms(self, request_class: RequestClass) -> dict[Target, int]:
+        """Number of requests of the class that each available target could begin at once."""
+        return self._eligibility.rooms(request_class)
 
     def known_share(self, request: RequestState) -> float:
         """Largest share of the prompt, 0 to 1, that an own replica available to the request has; for a held request,

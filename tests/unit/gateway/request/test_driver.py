@@ -324,3 +324,15 @@ class TestFailing:
         assert driver.arrived() is None
         (last,) = request.orders
         assert isinstance(last, EndRequest)
+
+
+async def test_a_request_that_was_left_makes_room_for_the_next_of_its_id_at_once() -> None:
+    class Left(Opened):
+        def on_effect(self, effect: Order) -> None:
+            driver.over(R1, self)
+
+    _, driver = make(RequestAbandoned=lambda _: [end(Outcome.ABANDONED)])
+    Left(driver).begin()
+    assert driver.is_open(R1)
+    driver.post(RequestAbandoned(R1))
+    assert not driver.is_open(R1)

@@ -518,6 +518,19 @@ class TestOrders:
         scene.finish(first)
         scene.check()
 
+    def test_a_forward_that_comes_again_together_with_its_cancellation_is_no_duplicate(self) -> None:
+        """An origin takes a forward back while this gateway is silent, and may find no other target after all."""
+        scene = Scene()
+        first = scene.begin(Reply((ROLE, SILENCE)), forwarded=True)
+        left, scene.sink = scene.sink, RecordingSink()
+        again = scene.request(Reply(), forwarded=True)
+        first.client_left()
+        again.begin()
+        scene.finish(again)
+        assert (scene.sink.refusals, scene.end.outcome) == ([], Outcome.COMPLETED)
+        assert [each.outcome for each in left.ends] == [Outcome.ABANDONED]
+        assert scene.results == [LegResult.CANCELLED, LegResult.COMPLETED]
+
     def test_it_hands_over_the_record_that_the_core_has_kept(self) -> None:
         scene = Scene()
         request = scene.request(Reply())

@@ -7,6 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from gateway.core.kernel.effects import TakeBackLeg
 from gateway.core.kernel.events import AssignmentApplied, LegEnded, TargetLost
 from gateway.core.vocabulary import LegResult, Outcome, ReplicaId
 from gateway.features.resume.continuation import Continuation
@@ -188,6 +189,33 @@ class TestTakingBack:
         scene.check()
         assert (scene.end.outcome, scene.results) == (Outcome.COMPLETED, [LegResult.COMPLETED])
         assert scene.summary.notes == {}, "it did not break"
+
+    def test_nor_one_whose_end_may_wait_here_for_a_slow_client(self) -> None:
+        scene = Scene()
+        scene.sink.is_narrow, scene.sink.reads_after_s = True, 1.0
+        request = scene.begin(Reply((ROLE + token("a"), token("b"), STOP, DONE)), body=BODY, hold=Room().hold)
+        assert scene.leg.is_paused
+        self.alarm(scene)
+        scene.finish(request)
+        scene.check()
+        assert scene.results == [LegResult.COMPLETED]
+        assert text_of(scene.sink.body) == "ab"
+
+    @pytest.mark.parametrize(("told", "moves"), [("other", False), ("revision 1", True), ("", True)])
+    def test_nor_one_whose_head_told_another_model_than_the_order_rests_on(self, told: str, moves: bool) -> None:
+        """Reports of a peer tell what it serves by now, and no one identity where its replicas differ."""
+        scene = Scene()
+        begun = Reply((ROLE + token("a"), SILENCE, STOP, DONE), identity=told)
+        request = scene.begin(begun, REST, body=BODY, hold=Room().hold)
+        order = scene.leg.order
+        take_back = TakeBackLeg(order.request_id, 1, 1, "it is silent", may_append=True, identity="revision 1")
+        scene.port.give(lambda: request.on_effect(take_back))
+        assert scene.opener.legs[0].stops == moves
+        if not moves:
+            scene.leg.go_on()
+        scene.finish(request)
+        scene.check()
+        assert scene.results == [LegResult.TAKEN_BACK, LegResult.COMPLETED] if moves else [LegResult.COMPLETED]
 
     def test_nor_one_that_was_not_kept(self) -> None:
         scene = Scene()
