@@ -283,6 +283,13 @@ def test_an_order_tells_the_identity_that_it_rests_on() -> None:
     assert order.identity == "revision 1"
 
 
+def wait_beside_a_full_replica(one: Desk) -> None:
+    """Let the longest wait pass."""
+    for _ in range(700):
+        one.wait(100 * MS)
+        one.probe(waiting=9)
+
+
 def test_a_request_that_ends_after_it_was_taken_back_is_seen() -> None:
     """The checker follows it until another target has it, or the targets that had room for it answer no more."""
     one = forwarded("q")
@@ -290,9 +297,7 @@ def test_a_request_that_ends_after_it_was_taken_back_is_seen() -> None:
     one.probe(waiting=9)
     is_taken_back(one)
     with pytest.raises(AssertionError, match="what is taken back from a silent target goes on"):
-        for _ in range(700):
-            one.wait(100 * MS)
-            one.probe(waiting=9)
+        wait_beside_a_full_replica(one)
 
 
 def test_nor_are_peers_that_may_not_have_it() -> None:
