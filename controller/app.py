@@ -25,6 +25,7 @@ from controller.dns.publisher import RecordPublisher
 from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerDriver, ControllerObserver
 from controller.history import OperatorAuditLog
+from controller.history_exchange import HistoryExchange
 from controller.journal import ControllerJournal, new_header
 from controller.leader_election import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
@@ -77,12 +78,14 @@ class ControllerHandle:
         log: FilteringBoundLogger,
         *,
         lead: Lead,
+        clock: Clock,
     ) -> None:
         self.file = file
         self.manager = manager
         self.lead = lead
         self.links = links
         self.questions = GatewayQuestions(links)
+        self.histories = HistoryExchange(file.place, manager.board, clock, log, metrics)
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
@@ -163,7 +166,7 @@ async def serve_controller(
             wall_ns=clock.wall_ns,
             regions=file.region_table,
         )
-        handle = ControllerHandle(file, manager, Links(), metrics, log, lead=lead)
+        handle = ControllerHandle(file, manager, Links(), metrics, log, lead=lead, clock=clock)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))
         prober = GatewayProber(lambda: manager.registry, handle.links.__contains__, driver.submit, sections.probes)
@@ -195,6 +198,7 @@ async def serve_controller(
             sections.link,
             clock=clock,
             log=log,
+            histories=handle.histories,
             watch=metrics,
             on_link=prober.look,
             elsewhere=handle.elsewhere,
@@ -457,7 +461,8 @@ def _admin_app(
     def state() -> dict[str, object]:
         state = state_of(manager, handle.links, clock.now_ns(), handle.file.controller)
         publisher = handle.publisher
-        published = {} if publisher is None else {"published_records": publisher.state()}
+        published: dict[str, object] = {} if publisher is None else {"published_records": publisher.state()}
+        published["pool_histories"] = handle.histories.describe()
         return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     overview = ControllerOverview(

@@ -16,7 +16,7 @@ from controller.dns.config import RecordsConfig
 from controller.dns.expressible import lease_faults, record_faults, zone_of
 from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.kernel.regions import RegionTable
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import Place, RegionName
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import FileError, FileFault, KeyFaults
@@ -267,6 +267,9 @@ class ControllerFile(SectionsFile[ControllerSections]):
     regions: NamedRegions
     """Table of all regions with their jurisdictions, or the name of a file that holds it; a region that is not listed
     is assigned no replicas."""
+    region: Id | None = None
+    """Region of this controller. Needed to pass histories of disaggregated pools on, since policies have to allow them
+    there. None: histories are not passed on."""
 
     _admin_token: str | None = PrivateAttr(None)
     _records_key: str = PrivateAttr("")
@@ -303,6 +306,12 @@ class ControllerFile(SectionsFile[ControllerSections]):
         return table_of(self.regions)
 
     @property
+    def place(self) -> Place | None:
+        """Place of the controller; None where none is named."""
+        known = None if self.region is None else self.region_table.regions.get(RegionName(self.region))
+        return None if known is None else Place(RegionName(str(self.region)), known.jurisdiction)
+
+    @property
     def admin_token(self) -> str | None:
         return self._admin_token
 
@@ -336,6 +345,8 @@ def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRO
 def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
     """Yield faults between keys that are each valid by themselves."""
     sections = file.sections
+    if file.region is not None and file.place is None:
+        yield FileFault("region", f"{file.region} is not in the table of regions", beside="regions")
     listen, link, recovery = sections.listen, sections.link, sections.recovery
     if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:
         yield FileFault("controller", "with link.tls, it should be small letters, digits and inner dashes")

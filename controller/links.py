@@ -42,6 +42,11 @@ class Link:
         self.asked_more = asyncio.Event()
         self.writing = asyncio.Lock()
         """Lock of the stream, which takes one message at a time."""
+        self.histories: set[tuple[GatewayId, str]] = set()
+        """Disaggregated pools of which the gateway has the newest history."""
+        self.histories_since_ns = now_ns
+        """Time from which `histories_heard` counts."""
+        self.histories_heard = 0
         self.news = asyncio.Event()
         """Set while the gateway has announced something that is not stored yet."""
         self.news.set()

@@ -123,6 +123,19 @@ CONTROLLER = (
         "All replicas of a home gateway are assigned to a gateway again.",
     ),
     LogEvent(
+        "pool_history_refused",
+        ("warning",),
+        ("gateway", "reason"),
+        "The history of a pool that a gateway sent is refused; its next adopter predicts without it.",
+        "Allow the controller's region in the policies that `reason` names; the pool is served either way.",
+    ),
+    LogEvent(
+        "pool_history_sent",
+        ("info",),
+        ("gateway", "home", "pool"),
+        "The history of a disaggregated pool is sent to the gateway that serves the pool next.",
+    ),
+    LogEvent(
         "recovery_completed", ("info",), ("gateway", "output"), "The recovery action for a gateway has succeeded."
     ),
     LogEvent(

@@ -44,6 +44,16 @@ class View:
         return owned
 
     @cached_property
+    def pool_owners(self) -> Mapping[tuple[GatewayId, str], GatewayId]:
+        """Owner of each disaggregated pool, by the pool's home and its name there."""
+        found: dict[tuple[GatewayId, str], GatewayId] = {}
+        for each in self.registry.replica_entries:
+            owner = self.owners.get(each.replica_id)
+            if each.pool and owner is not None and owner in self.registry.gateways:
+                found.setdefault((each.home, each.pool), owner)
+        return found
+
+    @cached_property
     def away(self) -> tuple[ReplicaOwner, ...]:
         """Replicas that a gateway other than their home serves, or that an order takes out of service. A replica that
         no gateway may serve is not among them: its home goes on with it for as long as it can."""

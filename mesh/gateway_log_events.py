@@ -344,6 +344,19 @@ GATEWAY = (
         "Correct the place in the region file, or the policy's table of regions.",
     ),
     LogEvent(
+        "pool_history_taken",
+        ("info",),
+        ("pool", "recorded_by", "requests"),
+        "The history of a pool came from the gateway that served the pool before; predictors are fitted to it.",
+    ),
+    LogEvent(
+        "pool_history_unusable",
+        ("warning",),
+        ("reason",),
+        "The history of a pool that a controller sent is refused; the predictor begins without it.",
+        "Update the gateway that `reason` names; the pool is served either way.",
+    ),
+    LogEvent(
         "predecessor_exited",
         ("info",),
         ("pid",),

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from mesh.control.pool_history import PoolHistory
 from mesh.naming.tree import RecordTree
 from mesh.totals import Totals
 
@@ -146,7 +147,15 @@ class Alive(Struct, frozen=True):
 
 
 FromGateway = (
-    Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive
+    Hello
+    | Announcement
+    | ResidencyPolicy
+    | Report
+    | SnapshotTaken
+    | SnapshotRejected
+    | QuestionAnswer
+    | PoolHistory
+    | Alive
 )
 
 
@@ -216,7 +225,14 @@ class Question(Struct, frozen=True):
     """Id of a request or of a decision; empty for the last decisions."""
 
 
-FromController = ControlSnapshot | Alive | Question
+class HistoriesWanted(Struct, frozen=True):
+    """The controller takes histories of disaggregated pools. Without this message a gateway sends none."""
+
+    place: Place
+    """Place of the controller, where the policies of the pools' regions have to allow the histories."""
+
+
+FromController = ControlSnapshot | Alive | Question | HistoriesWanted | PoolHistory
 
 
 class Ownership(Struct, frozen=True):

@@ -169,7 +169,7 @@ class PredictorKeeper:
             Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, each.after, each.ended_ns - ahead_ns)
             for each in found.ended
         ]
-        return History(self._config.history_max, ended, found.added)
+        return History(self._config.history_max, ended, found.added, found.first_away)
 
     async def _take_kept(self, take: Take) -> None:
         """Use trees that were grown before a restart until there are new ones. Faults in them are ignored: they are

@@ -12,8 +12,13 @@ from functools import partial
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
+from gateway.control.histories import HistoryOffer
 from gateway.core.features.disaggregated.config import BalanceConfig, decode_of
-from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.events import (
+    DecodeHistoryHandedOver,
+    DecodeHistoryRestored,
+    PredictorFitted,
+)
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
@@ -23,15 +28,20 @@ from gateway.core.features.disaggregated.predictors.arrays import (
     UnusableArrays,
 )
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
+from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.features.disaggregated.config import PredictionConfig, prediction_of
 from gateway.features.disaggregated.files import read_or_make_secret
+from gateway.features.disaggregated.handing_over import arrived, home_of, name_of, travelling
 from gateway.features.disaggregated.keeper import PredictorKeeper
 from gateway.features.extension import Host
+from mesh.control.pool_history import PoolHistory
 from mesh.state_files import StateUnusable
 from mesh.supervisor import OwnedLoops
 
 _KEY_BYTES = 8
+_HANDED_MAX = 64
+"""Most histories that wait for their pools; beyond it, the one that came first is dropped."""
 
 
 class PromptKeys:
@@ -55,18 +65,39 @@ class PromptKeys:
         last = profile.prefix[-PREFIX_HASH_BYTES:]
         return hashlib.blake2b(last, digest_size=_KEY_BYTES, key=self._secret).digest() if last else b""
 
+    @property
+    def key_id(self) -> str:
+        """Name of the secret, which does not give it away: keys under another name mean nothing here."""
+        return hashlib.blake2b(b"key_id", digest_size=_KEY_BYTES, key=self._secret).hexdigest()
+
 
 class Predictors:
     """One keeper for each disaggregated pool, own or adopted."""
 
-    def __init__(self, config: GatewayConfig, host: Host, loops: OwnedLoops) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        host: Host,
+        loops: OwnedLoops,
+        *,
+        key_id: Callable[[], str],
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`key_id` tells the name of the secret that keys of prompts are made with; `count` is called with what became
+        of a history."""
         self._config = config
+        self._key_id = key_id
+        self._count = count
         self._host = host
         self._loops = loops
         self._settings: dict[PoolName, tuple[PredictionConfig, BalanceConfig]] = {}
         """Settings of each pool that is followed."""
         self._keepers: dict[PoolName, PredictorKeeper] = {}
         self._stops: dict[PoolName, Callable[[], object]] = {}
+        self._restored: set[PoolName] = set()
+        """Followed pools whose stored history the core has."""
+        self._handed: dict[PoolName, PoolHistory] = {}
+        """Histories that came from the gateway that served the pool before, of pools not restored yet."""
 
     def follow(self, pools: Iterable[PoolSpec]) -> None:
         """Follow the pools whenever they or their settings change. The core may know a pool already, or not yet: it
@@ -80,9 +111,56 @@ class Predictors:
             if wanted.get(name) != settings:
                 self._stops.pop(name)()
                 del self._keepers[name], self._settings[name]
+                self._restored.discard(name)
         for name in sorted(wanted.keys() - self._settings.keys()):
             self._settings[name] = wanted[name]
             self._begin(name, *wanted[name])
+
+    def offers(self) -> list[HistoryOffer]:
+        """Histories of the followed pools that this gateway serves."""
+        pools = decode_pools_of(self._host.core)
+        offers: list[HistoryOffer] = []
+        for name in sorted(self._restored):
+            pool = pools.get(name)
+            if pool is not None and pool.workers:
+                history = pool.predictor.history
+                make = partial(self._travelling, history, name)
+                offers.append(HistoryOffer(*home_of(name, self._config.gateway_id), history.added, make))
+        return offers
+
+    def _travelling(self, history: History, name: PoolName) -> PoolHistory:
+        self._count("sent")
+        return travelling(history.snapshot(), name, self._config.gateway_id, self._key_id())
+
+    def take_history(self, history: PoolHistory) -> None:
+        """Go on with a history without faults, once the one that is stored here has been restored."""
+        name = name_of(history, self._config.gateway_id)
+        self._handed.pop(name, None)
+        self._handed[name] = history
+        if len(self._handed) > _HANDED_MAX:
+            del self._handed[next(iter(self._handed))]
+        if name in self._restored:
+            self._hand_over(name)
+
+    def _hand_over(self, name: PoolName) -> None:
+        """Tell the core of the history that has come for a pool. This gateway's own counts only where it has lost its
+        own; at home, only requests recorded away from home are new."""
+        handed = self._handed.pop(name, None)
+        mine = decode_pools_of(self._host.core).history_of(name)
+        if handed is None or mine is None:
+            return
+        gateway_id = self._config.gateway_id
+        if handed.recorded_by == gateway_id and len(mine):
+            return
+        snapshot = arrived(handed, self._key_id(), self._host.clock.now_ns())
+        is_whole = handed.home != gateway_id or not len(mine)
+        self._host.submit(
+            DecodeHistoryHandedOver(name, snapshot.ended, snapshot.added, snapshot.first_away, is_whole=is_whole)
+        )
+        self._count("taken")
+        self._host.log.info(
+            "pool_history_taken", pool=name, recorded_by=handed.recorded_by, requests=len(snapshot.ended)
+        )
 
     def describe(self) -> dict[PoolName, object]:
         return {name: keeper.describe() for name, keeper in self._keepers.items()}
@@ -109,8 +187,12 @@ class Predictors:
         config, balance = self._settings[name]
         known = (await keeper.restore()).snapshot()
         self._host.submit(
-            DecodeHistoryRestored(name, known.ended, known.added, config.history_max, balance.horizon_steps)
+            DecodeHistoryRestored(
+                name, known.ended, known.added, config.history_max, balance.horizon_steps, known.first_away
+            )
         )
+        self._restored.add(name)
+        self._hand_over(name)
         await keeper.run(partial(decode_pools_of(self._host.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int, is_better: bool) -> None:

@@ -21,7 +21,7 @@ from gateway.core.features.disaggregated.predictors.estimator import (
     Features,
     prompt_key,
 )
-from gateway.core.features.disaggregated.predictors.history import Ended, History
+from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
 from gateway.core.features.disaggregated.predictors.recent import NOTHING_RECENT, RecentRequests
 from gateway.core.value import value
 
@@ -80,8 +80,20 @@ class FittedPredictor(Predictor):
         since = self.history.snapshot().ended
         for ended in since:
             history.add(ended)
-        self.history = history
         self.is_restored = True
+        self._go_on_with(history)
+
+    def hand_over(self, handed: Snapshot, *, is_whole: bool) -> None:
+        """Go on with the history of the gateway that served the pool before. `is_whole`: in place of the one here;
+        otherwise, the requests that were recorded away from home come after the ones here."""
+        if is_whole:
+            self._go_on_with(self.history.continued_from(handed))
+        else:
+            self.history.append(handed)
+            self._go_on_with(self.history)
+
+    def _go_on_with(self, history: History) -> None:
+        self.history = history
         self._recent = RecentRequests()
         for ended in history.snapshot().ended:
             self._recent.left(ended.prompt_tokens, ended.output_tokens)
@@ -112,8 +124,8 @@ class FittedPredictor(Predictor):
     def ended(self, facts: Facts, output_tokens: int, now_ns: int) -> None:
         noted = facts.noted
         if isinstance(noted, Noted):
-            features = noted.features
-            self.history.add(Ended(features.prompt_key, features.prompt_tokens, output_tokens, noted.after, now_ns))
+            features, after = noted.features, min(noted.after, self.history.added)  # another history may be here since
+            self.history.add(Ended(features.prompt_key, features.prompt_tokens, output_tokens, after, now_ns))
         self._recent.left(facts.prompt_tokens, output_tokens)
 
 
