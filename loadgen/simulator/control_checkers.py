@@ -26,6 +26,7 @@ from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot
 from mesh.naming.tree import Area, RecordTree
 
@@ -131,6 +132,8 @@ class ControlWatch:
         self._snapshots: dict[
             tuple[GatewayId, ControlVersion], tuple[ControlSnapshot, dict[RegionName, ResidencyPolicy]]
         ] = {}
+        self._handed: dict[GatewayId, list[GatewayId]] = {}
+        """Homes of the pools whose histories are on their way to a gateway, whose next snapshot has to grant them."""
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
         self._minds: dict[str, _ControllerView] = {}
         """Records by controller."""
@@ -171,6 +174,10 @@ class ControlWatch:
         self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy]
     ) -> None:
         self._now_ns = now_ns
+        granted = {each.home for each in snapshot.replicas}
+        for home in self._handed.pop(snapshot.gateway_id, ()):
+            detail = f"{home}'s to {snapshot.gateway_id}"
+            self._expect("a history goes only to the gateway that serves the pool", home in granted, detail)
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
         self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(policies)
         if len(self._away) > _SNAPSHOTS_MAX:
@@ -178,6 +185,25 @@ class ControlWatch:
         if len(self._snapshots) > _SNAPSHOTS_MAX:
             del self._snapshots[next(iter(self._snapshots))]
         self._note_newer(snapshot.gateway_id, CONTROLLER, snapshot.version)
+
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        """Check a history that is sent: the policies of its home and of the region that recorded it let all tenants'
+        requests be processed at the gateway. The home may have it in any case."""
+        self._now_ns = now_ns
+        self._handed.setdefault(gateway_id, []).append(history.home)
+        places = {each: entry.place for each, entry in self._mind.gateways.items()}
+        place = places[gateway_id]
+        if place == places[history.home]:
+            return
+        for recorder in (history.home, history.recorded_by):
+            policy = policies[places[recorder].region]
+            rules = [policy.process, *(each.process for each in policy.tenants.values())]
+            is_allowed = place == policy.place or not policy.closed_reason
+            is_allowed = is_allowed and (place == policy.place or all(names_place(each, place) for each in rules))
+            what = "a history is only where the policies of its regions let all tenants' requests be"
+            self._expect(what, is_allowed, f"{history.pool} of {recorder} at {place.region}")
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
@@ -580,6 +606,12 @@ class _Seat:
     ) -> None:
         self._watch.spoke(self._controller)
         self._watch.on_snapshot_sent(now_ns, snapshot, policies)
+
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        self._watch.spoke(self._controller)
+        self._watch.on_history_sent(now_ns, gateway_id, history, policies)
 
 
 _LIVES = (Condition.UP, Condition.UNKNOWN)

@@ -7,7 +7,7 @@ Prompts that begin alike belong to one cluster, as prompts of one application do
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -20,13 +20,15 @@ from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.nearness import UNIT, Nearness, SignatureState
-from gateway.core.vocabulary import PoolName
+from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.disaggregated.gain import gain_on_newest
+from gateway.features.disaggregated.handing_over import handed_over, travelling
 from gateway.request.handoffs import COUNTS_KEY
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.pool_sections import DisaggregatedSection, SimPredictionSection
 from loadgen.simulator.prompts import Prompt
+from mesh.control.pool_history import PoolHistory
 
 _DIGEST: Final = "simulated"
 _STALE_AFTER_NS = 24 * 3_600_000_000_000
@@ -64,6 +66,8 @@ class DecodeInputs:
         """Pools that the gateway serves."""
         self._fitted: dict[PoolName, int] = {}
         """Requests ever recorded when the predictor of each pool was fitted last; 0: never."""
+        self._handed: dict[PoolName, PoolHistory] = {}
+        """Histories that came before their pools did."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -83,6 +87,35 @@ class DecodeInputs:
                 self._fitted[pool] = 0
                 self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
         self._served = served
+        for pool in sorted(served & self._handed.keys()):
+            self._hand_over(pool)
+
+    def histories(self, home_of: Mapping[PoolName, GatewayId]) -> Iterator[PoolHistory]:
+        """Yield the histories of the served pools that have a predictor; `home_of` tells the pools' homes."""
+        for pool in sorted(self._served):
+            there = decode_pools_of(self._core).get(pool)
+            if there is not None and there.workers and self._sections[pool].prediction is not None:
+                here, home = self._core.gateway_id, home_of[pool]
+                yield travelling(there.predictor.history.snapshot(), here, home, pool, _key_id(here))
+
+    def history_came(self, history: PoolHistory) -> None:
+        """Go on with a history, once its pool is here."""
+        pool = PoolName(history.pool)
+        self._handed[pool] = history
+        if pool in self._served:
+            self._hand_over(pool)
+
+    def _hand_over(self, pool: PoolName) -> None:
+        history, there = self._handed.pop(pool), decode_pools_of(self._core).get(pool)
+        if there is None:
+            return
+        here, is_empty = self._core.gateway_id, not len(there.predictor.history)
+        event = handed_over(history, pool, here, _key_id(here), is_empty=is_empty, now_ns=self._agenda.now_ns)
+        if event is not None:
+            self._tell(event)
+            prediction = self._sections[pool].prediction
+            if prediction is not None:
+                self._fit(pool, prediction)
 
     def nearness(self, pool: PoolName, counts: bytes) -> Nearness | None:
         """Nearness of a prompt to the centroids of its pool's artifact. None where no policy uses it, or without
@@ -102,6 +135,9 @@ class DecodeInputs:
         if self._is_closed:
             return
         self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
+        self._fit(pool, prediction)
+
+    def _fit(self, pool: PoolName, prediction: SimPredictionSection) -> None:
         there = decode_pools_of(self._core).get(pool)
         if there is None:
             return
@@ -117,6 +153,11 @@ class DecodeInputs:
             self._tell(PredictorFitted(pool, until_ns, survival=arrays, is_better=is_better))
         else:
             self._tell(PredictorFitted(pool, until_ns, exact_match=arrays, is_better=is_better))
+
+
+def _key_id(gateway_id: GatewayId) -> str:
+    """Name of a gateway's secret: each has its own."""
+    return f"{crc32(gateway_id.encode()):08x}"
 
 
 def _by_all(ended: Sequence[Ended]) -> SurvivalArrays:

@@ -91,6 +91,72 @@ def forgets_what_was_refused(original: Original, self: Any, event: Any, now_ns: 
     self.refusals.clear()
 
 
+# Histories of pools
+
+
+@mutant(
+    "the history of a pool goes to every gateway",
+    "controller.core.pool_histories:PoolHistories.due",
+    moves_pools=True,
+)
+def hands_histories_to_all(original: Original, self: Any, gateway_id: GatewayId, held: Any, mesh: Any) -> Iterator[Any]:
+    yield from original(self, gateway_id, held, replace(mesh, owners=dict.fromkeys(mesh.owners, gateway_id)))
+
+
+@mutant(
+    "the history of a pool goes where policies do not let it be",
+    "controller.core.pool_histories:_why_not_at",
+    moves_pools=True,
+)
+def hands_histories_anywhere(original: Original, place: Any, history: Any, mesh: Any) -> str:
+    return ""
+
+
+@mutant(
+    "tenants with stricter rules do not count where a history may be",
+    "gateway.core.kernel.residency:may_hold_records",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def forgets_strict_tenants(original: Original, policy: Any, place: Any) -> Any:
+    return original(replace(policy, tenants={}), place)
+
+
+@mutant(
+    "any gateway may send the history of a pool",
+    "controller.core.pool_histories:PoolHistories._fault_of_sender",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def takes_histories_of_all(original: Original, self: Any, sender: GatewayId, history: Any, mesh: Any) -> str:
+    return ""
+
+
+@mutant(
+    "the columns of a history are not checked",
+    "mesh.control.pool_history:_fault",
+    hunter="tests/unit/mesh/control/test_pool_history.py",
+)
+def believes_every_history(original: Original, history: Any) -> str:
+    return ""
+
+
+@mutant(
+    "keys made with another secret stand for prompts",
+    "mesh.control.pool_history:PoolHistory.rows",
+    hunter="tests/unit/mesh/control/test_pool_history.py",
+)
+def knows_prompts_of_all_secrets(original: Original, self: Any, key_id: str) -> Any:
+    return original(self, self.key_id)
+
+
+@mutant(
+    "a pool that comes home adds what its home has already",
+    "gateway.core.features.disaggregated.predictors.history:History.append",
+    hunter="tests/unit/gateway/core/features/disaggregated/predictors/test_history.py",
+)
+def adds_what_is_here_already(original: Original, self: Any, handed: Any) -> None:
+    original(self, handed.__class__(handed.ended, handed.added, 0))
+
+
 # Adopters
 
 

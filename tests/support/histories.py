@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
-from gateway.core.vocabulary import GatewayId, PoolName
+from gateway.core.vocabulary import GatewayId
 from gateway.features.disaggregated.handing_over import travelling
 from mesh.control.pool_history import PoolHistory
 
@@ -28,5 +28,5 @@ def history_of(
         Ended(key, 10, output, first + number, 0)
         for number, (key, output) in enumerate(zip(keys, outputs, strict=True))
     ]
-    name = PoolName("pd" if by == home else f"pd@{home}")
-    return travelling(Snapshot(tuple(ended), first + len(outputs), first_away), name, GatewayId(by), key_id)
+    snapshot = Snapshot(tuple(ended), first + len(outputs), first_away)
+    return travelling(snapshot, GatewayId(by), GatewayId(home), "pd", key_id)

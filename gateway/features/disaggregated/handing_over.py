@@ -4,6 +4,7 @@ keeps no secret and sends nothing.
 
 from __future__ import annotations
 
+from gateway.core.features.disaggregated.events import DecodeHistoryHandedOver
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.vocabulary import GatewayId, PoolName
 from mesh.control.pool_history import ROWS_MAX, PoolHistory, packed
@@ -23,9 +24,8 @@ def name_of(history: PoolHistory, gateway_id: GatewayId) -> PoolName:
     return PoolName(history.pool if history.home == gateway_id else f"{history.pool}{_AWAY}{history.home}")
 
 
-def travelling(snapshot: Snapshot, name: PoolName, gateway_id: GatewayId, key_id: str) -> PoolHistory:
-    """Newest requests of a pool's history here, for its next gateway."""
-    home, pool = home_of(name, gateway_id)
+def travelling(snapshot: Snapshot, gateway_id: GatewayId, home: GatewayId, pool: str, key_id: str) -> PoolHistory:
+    """Newest requests of a pool's history at this gateway, for the pool's next gateway."""
     ended = snapshot.ended[-ROWS_MAX:]
     return PoolHistory(
         home=home,
@@ -41,8 +41,15 @@ def travelling(snapshot: Snapshot, name: PoolName, gateway_id: GatewayId, key_id
     )
 
 
-def arrived(history: PoolHistory, key_id: str, now_ns: int) -> Snapshot:
-    """History that came from another gateway, without faults. Its requests count as ended now, since clocks of two
-    machines are not compared; keys made with another secret are left out."""
+def handed_over(
+    history: PoolHistory, name: PoolName, gateway_id: GatewayId, key_id: str, *, is_empty: bool, now_ns: int
+) -> DecodeHistoryHandedOver | None:
+    """Event for the core of a gateway that gets a history without faults; None where the gateway sent it itself and
+    still has its own. At home, only requests recorded away are new, unless the home has lost its own (`is_empty`). An
+    adopter takes the history as it is. Keys made with another secret are left out, and requests count as ended now,
+    since clocks of two machines are not compared."""
+    if history.recorded_by == gateway_id and not is_empty:
+        return None
     ended = tuple(Ended(*row, now_ns) for row in history.rows(key_id))
-    return Snapshot(ended, history.added, history.first_away)
+    is_whole = history.home != gateway_id or is_empty
+    return DecodeHistoryHandedOver(name, ended, history.added, history.first_away, is_whole=is_whole)

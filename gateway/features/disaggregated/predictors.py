@@ -14,11 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import GatewayConfig
 from gateway.control.histories import HistoryOffer
 from gateway.core.features.disaggregated.config import BalanceConfig, decode_of
-from gateway.core.features.disaggregated.events import (
-    DecodeHistoryHandedOver,
-    DecodeHistoryRestored,
-    PredictorFitted,
-)
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
@@ -32,7 +28,7 @@ from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.features.disaggregated.config import PredictionConfig, prediction_of
 from gateway.features.disaggregated.files import read_or_make_secret
-from gateway.features.disaggregated.handing_over import arrived, home_of, name_of, travelling
+from gateway.features.disaggregated.handing_over import handed_over, home_of, name_of, travelling
 from gateway.features.disaggregated.keeper import PredictorKeeper
 from gateway.features.extension import Host
 from mesh.control.pool_history import PoolHistory
@@ -130,7 +126,8 @@ class Predictors:
 
     def _travelling(self, history: History, name: PoolName) -> PoolHistory:
         self._count("sent")
-        return travelling(history.snapshot(), name, self._config.gateway_id, self._key_id())
+        home, pool = home_of(name, self._config.gateway_id)
+        return travelling(history.snapshot(), self._config.gateway_id, home, pool, self._key_id())
 
     def take_history(self, history: PoolHistory) -> None:
         """Go on with a history without faults, once the one that is stored here has been restored."""
@@ -143,24 +140,20 @@ class Predictors:
             self._hand_over(name)
 
     def _hand_over(self, name: PoolName) -> None:
-        """Tell the core of the history that has come for a pool. This gateway's own counts only where it has lost its
-        own; at home, only requests recorded away from home are new."""
+        """Tell the core of the history that has come for a pool."""
         handed = self._handed.pop(name, None)
         mine = decode_pools_of(self._host.core).history_of(name)
         if handed is None or mine is None:
             return
-        gateway_id = self._config.gateway_id
-        if handed.recorded_by == gateway_id and len(mine):
+        now_ns = self._host.clock.now_ns()
+        event = handed_over(
+            handed, name, self._config.gateway_id, self._key_id(), is_empty=not len(mine), now_ns=now_ns
+        )
+        if event is None:
             return
-        snapshot = arrived(handed, self._key_id(), self._host.clock.now_ns())
-        is_whole = handed.home != gateway_id or not len(mine)
-        self._host.submit(
-            DecodeHistoryHandedOver(name, snapshot.ended, snapshot.added, snapshot.first_away, is_whole=is_whole)
-        )
+        self._host.submit(event)
         self._count("taken")
-        self._host.log.info(
-            "pool_history_taken", pool=name, recorded_by=handed.recorded_by, requests=len(snapshot.ended)
-        )
+        self._host.log.info("pool_history_taken", pool=name, recorded_by=handed.recorded_by, requests=len(event.ended))
 
     def describe(self) -> dict[PoolName, object]:
         return {name: keeper.describe() for name, keeper in self._keepers.items()}
