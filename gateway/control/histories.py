@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, Place
-from mesh.control.pool_history import PoolHistory
+from mesh.control.pool_history import ROWS_MAX, PoolHistory
 
 INTERVAL_NS = 60_000_000_000
-"""Shortest interval of one pool's histories."""
+"""Shortest interval of one pool's histories, but for short ones."""
 POOLS_MAX = 64
 """Most pools whose histories one gateway sends."""
 
@@ -29,7 +29,8 @@ class HistoryOffer(Struct, frozen=True):
 
 
 class HistorySchedule:
-    """Histories sent on one stream. The first of each pool is sent at once: the controller may be another one."""
+    """Histories sent on one stream. The first of each pool is sent at once, since the controller may be another one, and
+    a short one again whenever it has doubled: an adopter could not fit to the first few requests."""
 
     def __init__(self) -> None:
         self.place: Place | None = None
@@ -49,4 +50,5 @@ class HistorySchedule:
         if sent is None:
             return offer.added > 0
         added, sent_ns = sent
-        return offer.added != added and now_ns >= sent_ns + INTERVAL_NS
+        has_doubled = added < ROWS_MAX and offer.added >= 2 * added
+        return offer.added != added and (has_doubled or now_ns >= sent_ns + INTERVAL_NS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
@@ -114,7 +114,8 @@ class EngineClient:
             headers = _headers(endpoint, order, request)
             (lead, body), extras = _body(endpoint, order, request)
         else:
-            headers, (lead, body) = self._part(endpoint, order, request, request.part)
+            settings, extras = _asked_of_decode(endpoint, order, request)
+            headers, (lead, body) = self._part(endpoint, order, request, request.part, settings)
         leg = EngineLeg(self, endpoint, order, extras, listener, model=request.profile.model)
         leg.exchange = self._pool.request(
             request.method, origin, prefix + request.path, headers, body, taker=leg, lead=lead
@@ -129,9 +130,14 @@ class EngineClient:
         self._pool.on_turn()
 
     def _part(
-        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: PartInput
+        self,
+        endpoint: ReplicaEndpoint,
+        order: StartLeg,
+        request: OutboundRequest,
+        part: PartInput,
+        extras: Sequence[BodySetting],
     ) -> tuple[list[tuple[str, str]], LegBody]:
-        """Headers and body for one of the two engines that share a request."""
+        """Headers and body for one of the two engines that share a request, with settings that ask for extras."""
         assert order.connector is not None, "a part is handed over by something"
         met = attempt_ids(part.nonce, order.attempt)
         own = endpoint.own_headers
@@ -150,6 +156,7 @@ class EngineClient:
                 bootstrap=bootstrap,
                 salt=salt,
                 assembled=part.assembled,
+                extras=extras,
             )
         return headers, body
 
@@ -454,6 +461,16 @@ def _body(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) 
         (only,) = settings
         return only.member.set(request.body, only.text, is_named=only.is_named), extras
     return set_members(request.body, settings), extras
+
+
+def _asked_of_decode(
+    endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest
+) -> tuple[list[BodySetting], tuple[Extra, ...]]:
+    """Ask a decode worker for the length of its answer, where the client did not: predictors learn from it."""
+    is_streamed = order.role is LegRole.DECODE and request.profile.stream
+    if not is_streamed or endpoint.dialect not in _TOLD_BY[Extra.USAGE]:
+        return [], ()
+    return ask_for((Extra.USAGE,), request.path, request.body)
 
 
 def _in_words(error: Exception) -> str:

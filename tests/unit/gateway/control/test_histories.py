@@ -18,6 +18,12 @@ def test_the_first_is_sent_at_once_and_the_next_a_minute_later_if_it_is_new() ->
     assert schedule.due([offer(6)], 5 * INTERVAL_NS) == []
 
 
+def test_a_short_history_is_sent_again_whenever_it_has_doubled() -> None:
+    schedule = HistorySchedule()
+    sent = [each.added for added in range(10_000) for each in schedule.due([offer(added)], 0)]
+    assert sent == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+
+
 def test_a_pool_that_comes_back_is_sent_at_once() -> None:
     schedule = HistorySchedule()
     assert schedule.due([offer(5)], 0)
