@@ -29,8 +29,8 @@ class HistoryOffer(Struct, frozen=True):
 
 
 class HistorySchedule:
-    """Histories sent on one stream. The first of each pool is sent at once, since the controller may be another one, and
-    a short one again whenever it has doubled: an adopter could not fit to the first few requests."""
+    """Histories sent on one stream. The first of each pool is sent at once, since the controller may be another one. A
+    short one is sent again whenever it has doubled: an adopter could not fit to the first few requests."""
 
     def __init__(self) -> None:
         self.place: Place | None = None

@@ -173,18 +173,19 @@ def _sharing(
 
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:
     latitude, longitude = region.location
-    found: dict[str, dict[str, object]] = {
-        "state": {"folder": str(controlled.state)},
-        "peering": {"tls": dict(controlled.tls)},
-        "control": {
-            "controllers": [controlled.controller],
-            "client_addresses": [ports.host],
-            "latitude": latitude,
-            "longitude": longitude,
-        },
+    control: dict[str, object] = {
+        "controllers": [controlled.controller],
+        "client_addresses": [ports.host],
+        "latitude": latitude,
+        "longitude": longitude,
     }
     if controlled.artifacts is not None:
-        found["control"] |= {"artifacts": [str(controlled.artifacts)]}
+        control["artifacts"] = [str(controlled.artifacts)]
+    found: dict[str, object] = {
+        "state": {"folder": str(controlled.state)},
+        "peering": {"tls": dict(controlled.tls)},
+        "control": control,
+    }
     if ports.dns:
         found["dns"] = {"listen": [f"{ports.host}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S}
     return found

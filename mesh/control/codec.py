@@ -55,6 +55,7 @@ from mesh.wire import (
     read_id,
     read_key,
     read_place,
+    read_pool_name,
     read_replica_id,
     read_rule,
     read_text,
@@ -334,7 +335,7 @@ def _wanted(message: pb.Wanted) -> WantedReplicas:
     require(max(message.replicas, message.ready) <= REPLICAS_MAX, "report.wanted is no number of replicas")
     return WantedReplicas(
         read_key(message.model, "report.wanted.model"),
-        read_id(message.pool, "report.wanted.pool"),
+        read_pool_name(message.pool, "report.wanted.pool"),
         message.replicas,
         message.ready,
         read_id(message.reason, "report.wanted.reason"),

@@ -1,6 +1,7 @@
-"""Cases of the study of a disaggregated pool that moves: what its decode policy is, which streams run, and what was
-measured. One case at a time, live: three regions, of which one has a pool; its gateway is killed, another one adopts the
-pool, and the pool returns.
+"""Cases of the study of a disaggregated pool that moves: its decode policy, the streams, and the measurements.
+
+One case is played at a time, live, in three regions. The gateway of the region with the pool is killed, another one
+adopts the pool, and the pool returns.
 """
 
 from __future__ import annotations
