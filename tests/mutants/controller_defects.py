@@ -157,6 +157,15 @@ def adds_what_is_here_already(original: Original, self: Any, handed: Any) -> Non
     original(self, handed.__class__(handed.ended, handed.added, 0))
 
 
+@mutant(
+    "peers refuse the heartbeats of a gateway that serves an adopted pool",
+    "mesh.wire:read_pool_name",
+    hunter="tests/unit/gateway/peers/test_codec.py",
+)
+def knows_no_adopted_pool(original: Original, text: str, what: str) -> Any:
+    return original(text.replace("@", " "), what)
+
+
 # Adopters
 
 

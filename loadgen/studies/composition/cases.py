@@ -169,7 +169,7 @@ class _Played:
 
     async def _stages(self, watch: Watch) -> tuple[Stages, str]:
         began_ns = self._clock.now_ns()
-        await asyncio.sleep(2 * self._stage_s)  # of which the first half warms up
+        await asyncio.sleep(2 * self._stage_s)  # the first half warms up
         lost = await watch.replicas_of([self._home])
         killed_ns = self._clock.now_ns()
         await self._home.child.kill()
