@@ -33,6 +33,7 @@ from mesh.clock import Clock
 from mesh.control.codec import read_from_gateway, said_by_controller
 from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
+    AfterHello,
     Alive,
     Announcement,
     FromGateway,
@@ -219,18 +220,7 @@ class ControlService:
                 return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it gave no sign of life for {silent_s:.1f} s")
             await asyncio.sleep(wait_ns / _SECOND_NS)
 
-    def _heard(
-        self,
-        link: Link,
-        said: Announcement
-        | ResidencyPolicy
-        | Report
-        | SnapshotTaken
-        | SnapshotRejected
-        | QuestionAnswer
-        | PoolHistory
-        | Alive,
-    ) -> None:
+    def _heard(self, link: Link, said: AfterHello) -> None:
         match said:
             case Announcement():
                 link.hello = replace(link.hello, announcement=said)

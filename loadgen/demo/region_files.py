@@ -106,6 +106,23 @@ def write_table(regions: Sequence[RegionScenario]) -> None:
         file.write_text(yaml.safe_dump({"version": 1, "regions": table}))
 
 
+def write_open_policies(regions: Sequence[RegionScenario], folder: Path) -> None:
+    """Write policies by which each region's jurisdiction is open to itself, and the table of regions."""
+    folder.mkdir()
+    write_table(regions)
+    for region in regions:
+        jurisdiction = str(region.place.jurisdiction)
+        document = {
+            "version": 1,
+            "region": str(region.name),
+            "jurisdiction": jurisdiction,
+            "process": {"jurisdictions": [jurisdiction]},
+            "accept": {"jurisdictions": [jurisdiction]},
+            "regions": "regions.yaml",
+        }
+        region.policy_file.write_text(yaml.safe_dump(document))
+
+
 def region_file(
     region: RegionScenario,
     *,

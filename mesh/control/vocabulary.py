@@ -146,17 +146,11 @@ class Alive(Struct, frozen=True):
     """Sign of life: of a controller that has nothing new to send, and of a gateway at each of its beats."""
 
 
-FromGateway = (
-    Hello
-    | Announcement
-    | ResidencyPolicy
-    | Report
-    | SnapshotTaken
-    | SnapshotRejected
-    | QuestionAnswer
-    | PoolHistory
-    | Alive
+AfterHello = (
+    Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | PoolHistory | Alive
 )
+"""Messages of a gateway once it has said who it is."""
+FromGateway = Hello | AfterHello
 
 
 class ReplicaGrant(Struct, frozen=True):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 import aiohttp
 import numpy as np
-import yaml
 
 from gateway.core.features.expert_locality.artifact import EldrArtifact, MoeShape
 from gateway.core.kernel.config import OverflowMode
@@ -23,7 +22,7 @@ from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from gateway.features.expert_locality.files import eldr_file
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh
-from loadgen.demo.region_files import write_table
+from loadgen.demo.region_files import write_open_policies
 from loadgen.demo.scenario import MODEL, DemoScenario, RegionScenario
 from loadgen.demo.watch import Watch
 from loadgen.engine.expert_counts import ExpertShape, counts_of
@@ -225,7 +224,7 @@ def _scenario(case: PolicyCase, folder: Path) -> DemoScenario:
         )
         for name, where in _WHERE.items()
     )
-    _write_policies(regions, folder / "policies")
+    write_open_policies(regions, folder / "policies")
     round_trips = folder / "round_trips.csv"
     pairs = combinations([each.name for each in regions], 2)
     round_trips.write_text("".join(f"{one},{other},{_ROUND_TRIP_MS}\n" for one, other in pairs))
@@ -241,19 +240,3 @@ def _artifact() -> EldrArtifact:
     ones = np.ones((_SHAPE.layers, _SHAPE.experts), "<f4").tobytes()
     shape = MoeShape(_SHAPE.layers, _SHAPE.experts, str(MODEL))
     return EldrArtifact(shape, tuple(range(_SHAPE.layers)), ones, len(rows), rows.astype("<f4").tobytes())
-
-
-def _write_policies(regions: Sequence[RegionScenario], folder: Path) -> None:
-    folder.mkdir()
-    write_table(regions)
-    for region in regions:
-        jurisdiction = str(region.place.jurisdiction)
-        document = {
-            "version": 1,
-            "region": str(region.name),
-            "jurisdiction": jurisdiction,
-            "process": {"jurisdictions": [jurisdiction]},
-            "accept": {"jurisdictions": [jurisdiction]},
-            "regions": "regions.yaml",
-        }
-        region.policy_file.write_text(yaml.safe_dump(document))
