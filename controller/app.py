@@ -186,6 +186,7 @@ async def serve_controller(
         await stack.enter_async_context(loops)
         lead.start(loops)
         manager.start(sections.decisions)
+        loops.run("pool_histories", handle.histories.follow_views)
         _run_loops(loops, prober, handle.reloader, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)

@@ -18,6 +18,7 @@ from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.kernel.regions import RegionTable
 from gateway.core.vocabulary import Place, RegionName
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from mesh.control.pool_history import MESSAGE_BYTES_MIN
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import FileError, FileFault, KeyFaults
 from mesh.naming.tree import NameServer
@@ -348,6 +349,8 @@ def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
     if file.region is not None and file.place is None:
         yield FileFault("region", f"{file.region} is not in the table of regions", beside="regions")
     listen, link, recovery = sections.listen, sections.link, sections.recovery
+    if link.message_max_bytes < MESSAGE_BYTES_MIN:
+        yield FileFault("link.message_max", "is below 64KiB, so that the history of a pool would break a stream")
     if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:
         yield FileFault("controller", "with link.tls, it should be small letters, digits and inner dashes")
     for key, address, tls, tls_key in (

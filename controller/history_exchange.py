@@ -4,10 +4,11 @@ stream."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
-from controller.core.pool_histories import POOLS_MAX, PoolHistories, PoolMesh
+from controller.core.pool_histories import PoolHistories, PoolMesh
 from controller.links import Link
 from controller.views import View, ViewFeed
 from gateway.core.vocabulary import Place
@@ -16,7 +17,11 @@ from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import HistoriesWanted
 
 _WINDOW_NS = 10_000_000_000
-"""Time in which a stream may bring POOLS_MAX histories; more are skipped. Gateways send one a minute for each pool."""
+"""Time in which a stream may bring _HEARD_MAX histories; more are skipped. Gateways send one a minute for each
+pool."""
+_HEARD_MAX = 256
+_LOOK_S = 60.0
+"""Longest time after which a view is looked at again."""
 
 
 class HistoryWatch:
@@ -56,8 +61,16 @@ class HistoryExchange:
             self._watch.history("refused")
             self._log.warning("pool_history_refused", gateway=link.gateway_id, reason=fault)
             return
-        link.histories.add((history.home, history.pool))
+        link.histories.add(((history.home, history.pool), history.recorded_by))
         self._watch.history("kept")
+
+    async def follow_views(self) -> Never:
+        """Drop what may not be here any more, whenever the stored state changes."""
+        seen: View | None = None
+        while True:
+            seen = await self._board.other_than(seen, _LOOK_S)
+            if seen is not None:
+                self.histories.look_again(_mesh_of(seen))
 
     def due(self, link: Link, view: View) -> Iterator[PoolHistory]:
         """Yield the histories that the gateway of a stream needs for the pools that it serves by a view. A history
@@ -66,9 +79,9 @@ class HistoryExchange:
             return
         mesh = _mesh_of(view)
         gateway_id = link.gateway_id
-        link.histories.intersection_update({each for each, owner in mesh.owners.items() if owner == gateway_id})
+        link.histories = {each for each in link.histories if mesh.owners.get(each[0]) == gateway_id}
         for history in self.histories.due(gateway_id, link.histories, mesh):
-            link.histories.add((history.home, history.pool))
+            link.histories.add(((history.home, history.pool), history.recorded_by))
             self._watch.history("handed_over")
             self._log.info("pool_history_sent", gateway=gateway_id, home=history.home, pool=history.pool)
             yield history
@@ -78,12 +91,13 @@ class HistoryExchange:
         if now_ns >= link.histories_since_ns + _WINDOW_NS:
             link.histories_since_ns, link.histories_heard = now_ns, 0
         link.histories_heard += 1
-        return link.histories_heard > POOLS_MAX
+        return link.histories_heard > _HEARD_MAX
 
     def describe(self) -> dict[str, object]:
         """State of the exchange, for operators."""
-        held = self.histories
-        return {"kept": len(held), "withheld": sorted(held.withheld.values()), "last_refusal": self.last_refusal}
+        view, held = self._board.newest, self.histories
+        withheld = [] if view is None else held.withheld(_mesh_of(view))
+        return {"kept": len(held), "withheld": withheld, "last_refusal": self.last_refusal}
 
 
 def _mesh_of(view: View) -> PoolMesh:

@@ -44,13 +44,14 @@ class View:
         return owned
 
     @cached_property
-    def pool_owners(self) -> Mapping[tuple[GatewayId, str], GatewayId]:
-        """Owner of each disaggregated pool, by the pool's home and its name there."""
-        found: dict[tuple[GatewayId, str], GatewayId] = {}
+    def pool_owners(self) -> Mapping[tuple[GatewayId, str], GatewayId | None]:
+        """Owner of each disaggregated pool, by the pool's home and its name there; None for one that no gateway may
+        serve."""
+        found: dict[tuple[GatewayId, str], GatewayId | None] = {}
         for each in self.registry.replica_entries:
-            owner = self.owners.get(each.replica_id)
-            if each.pool and owner is not None and owner in self.registry.gateways:
-                found.setdefault((each.home, each.pool), owner)
+            if each.pool and found.get((each.home, each.pool)) is None:
+                owner = self.owners.get(each.replica_id)
+                found[each.home, each.pool] = owner if owner in self.registry.gateways else None
         return found
 
     @cached_property

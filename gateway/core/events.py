@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.core.config import CoreConfig
-from gateway.core.features.disaggregated.events import DecodeHistoryHandedOver, DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
 from gateway.core.features.lockdown.events import LockdownChanged
@@ -36,7 +36,6 @@ __all__ = [
     "ArtifactReady",
     "AssignmentApplied",
     "ConfigApplied",
-    "DecodeHistoryHandedOver",
     "DecodeHistoryRestored",
     "DrainLifted",
     "DrainRequested",
@@ -91,7 +90,6 @@ Event = (
     | ResponseStored
     | ProgressSampled
     | DecodeHistoryRestored
-    | DecodeHistoryHandedOver
     | PredictorFitted
     | ArtifactReady
     | TokenBudgetRestored

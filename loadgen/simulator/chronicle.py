@@ -93,15 +93,7 @@ def _named_with_leg(event: events.FirstToken | events.LegAccepted | events.Respo
     return f"{type(event).__name__} {_leg_in_words(event)}"
 
 
-_OfPool = events.DecodeHistoryRestored | events.DecodeHistoryHandedOver | events.PredictorFitted | events.ArtifactReady
-
-
-def _handed_over_in_words(event: events.DecodeHistoryHandedOver) -> str:
-    how = "whole" if event.is_whole else f"from {event.first_away}"
-    return f"{_named_with_pool(event)} {how}: {len(event.ended)} of {event.added}"
-
-
-def _named_with_pool(event: _OfPool) -> str:
+def _named_with_pool(event: events.DecodeHistoryRestored | events.PredictorFitted | events.ArtifactReady) -> str:
     return f"{type(event).__name__} {event.pool}"
 
 
@@ -120,7 +112,6 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     events.AssignmentApplied: lambda event: f"assignment {event.version}",
     events.ProgressSampled: lambda event: f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}",
     events.DecodeHistoryRestored: _named_with_pool,
-    events.DecodeHistoryHandedOver: _handed_over_in_words,
     events.PredictorFitted: _named_with_pool,
     events.ArtifactReady: _named_with_pool,
     events.TokensSettled: lambda event: f"settled {event.request_id} {event.tokens}",

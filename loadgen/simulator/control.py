@@ -120,7 +120,7 @@ class _ControlTracer:
     def on_history_sent(
         self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, _policies: Mapping[RegionName, ResidencyPolicy]
     ) -> None:
-        rows = f"{len(history)} of {history.added} from {history.first_away}"
+        rows = f"{len(history)} of {history.added} by {history.recorded_by}"
         self._chronicle.note(now_ns, f"{self._name} history of {history.pool} to {gateway_id}: {rows}")
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:

@@ -134,6 +134,8 @@ class ControlWatch:
         ] = {}
         self._handed: dict[GatewayId, list[GatewayId]] = {}
         """Homes of the pools whose histories are on their way to a gateway, whose next snapshot has to grant them."""
+        self._recorders: dict[int, set[GatewayId]] = {}
+        """Gateways at which an answer of each length has ended: one of them recorded it."""
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
         self._minds: dict[str, _ControllerView] = {}
         """Records by controller."""
@@ -164,6 +166,8 @@ class ControlWatch:
             served.origins[event.profile.request_id] = served.place
         elif isinstance(event, events.ForwardArrived):
             served.origins[event.profile.request_id] = event.stamp.origin
+        elif isinstance(event, events.LegEnded) and event.output_tokens is not None:
+            self._recorders.setdefault(event.output_tokens, set()).add(gateway_id)
         for effect in effects:
             if isinstance(effect, StartLeg) and effect.target.kind is TargetKind.REPLICA:
                 self._check_push(gateway_id, served, ReplicaId(effect.target.id), effect.request_id)
@@ -189,21 +193,22 @@ class ControlWatch:
     def on_history_sent(
         self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, policies: Mapping[RegionName, ResidencyPolicy]
     ) -> None:
-        """Check a history that is sent: the policies of its home and of the region that recorded it let all tenants'
-        requests be processed at the gateway. The home may have it in any case."""
+        """Check a history that is sent, whatever it says of its recorder: the policies of its home and of a region in
+        which an answer of each length has ended let all tenants' requests be processed at the gateway. The home may
+        have it in any case."""
         self._now_ns = now_ns
         self._handed.setdefault(gateway_id, []).append(history.home)
         places = {each: entry.place for each, entry in self._mind.gateways.items()}
         place = places[gateway_id]
         if place == places[history.home]:
             return
-        for recorder in (history.home, history.recorded_by):
-            policy = policies[places[recorder].region]
-            rules = [policy.process, *(each.process for each in policy.tenants.values())]
-            is_allowed = place == policy.place or not policy.closed_reason
-            is_allowed = is_allowed and (place == policy.place or all(names_place(each, place) for each in rules))
-            what = "a history is only where the policies of its regions let all tenants' requests be"
-            self._expect(what, is_allowed, f"{history.pool} of {recorder} at {place.region}")
+        allowed = {each for each, seat in places.items() if _lets_all_be(policies.get(seat.region), place)}
+        what = "a history is only where the policies of its regions let all tenants' requests be"
+        self._expect(what, history.home in allowed, f"{history.pool} of {history.home} at {place.region}")
+        for _, length, _ in history.rows():
+            recorders = self._recorders.get(length, set())
+            detail = f"{length} tokens by {sorted(recorders)} at {place.region}"
+            self._expect(what, not recorders.isdisjoint(allowed), detail)
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
@@ -579,6 +584,14 @@ class ControlWatch:
     def _expect(self, what: str, holds: bool, detail: str) -> None:
         if not holds:
             raise Broken(self._now_ns, what, detail)
+
+
+def _lets_all_be(policy: ResidencyPolicy | None, place: Place) -> bool:
+    """Whether a region's policy lets requests of each of its tenants be processed at a place."""
+    if policy is None:
+        return False
+    rules = [policy.process, *(each.process for each in policy.tenants.values())]
+    return place == policy.place or (not policy.closed_reason and all(names_place(each, place) for each in rules))
 
 
 class _Seat:

@@ -15,7 +15,7 @@ from controller.core import events
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords, TellCondition
 from controller.core.events import Event
-from controller.core.pool_histories import PoolHistories, PoolId, PoolMesh
+from controller.core.pool_histories import HistoryId, PoolHistories, PoolMesh
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from controller.store.lease_watch import LeaseMark, LeaseWatch, lease_end_ns
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -55,8 +55,8 @@ class _Stream:
         self.near_life = near_life
         self.line = line
         self.heard_ns = controller.agenda.now_ns
-        self.histories: set[PoolId] = set()
-        """Pools of which the gateway has the newest history."""
+        self.histories: set[HistoryId] = set()
+        """Histories of pools that this stream has brought or taken."""
         self._controller = controller
 
     def said_hello(self, hello: SimHello) -> None:
@@ -433,23 +433,22 @@ class SimController:
             return
         core, sender = self.core, stream.near.gateway_id
         if core is not None and not self._histories.take(sender, history, self._pool_mesh(core)):
-            stream.histories.add((history.home, history.pool))
+            stream.histories.add(((history.home, history.pool), sender))
 
     def _pool_mesh(self, core: ControllerCore) -> PoolMesh:
         store = self._store
         owners = {
-            (each.home, each.pool): store.owners[each.replica_id]
-            for each in core.replicas.values()
-            if each.pool and each.replica_id in store.owners
+            (each.home, each.pool): store.owners.get(each.replica_id) for each in core.replicas.values() if each.pool
         }
         return PoolMesh(owners, {each: entry.place for each, entry in store.gateways.items()}, store.policies)
 
     def _hand_over(self, gateway_id: GatewayId, stream: _Stream, core: ControllerCore) -> None:
         """Send the histories of the pools that the gateway serves from its next snapshot on."""
         mesh = self._pool_mesh(core)
-        stream.histories.intersection_update({pool for pool, owner in mesh.owners.items() if owner == gateway_id})
+        self._histories.look_again(mesh)
+        stream.histories = {each for each in stream.histories if mesh.owners.get(each[0]) == gateway_id}
         for history in self._histories.due(gateway_id, stream.histories, mesh):
-            stream.histories.add((history.home, history.pool))
+            stream.histories.add(((history.home, history.pool), history.recorded_by))
             for observer in self._observers:
                 observer.on_history_sent(self.agenda.now_ns, gateway_id, history, self._store.policies)
             stream.line.to_near(stream.near.history_came, stream.near_life, history)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
-from gateway.core.events import ArtifactReady, Event, PredictorFitted
+from gateway.core.events import ArtifactReady, DecodeHistoryRestored, Event, PredictorFitted
 from gateway.core.features.disaggregated.config import LOCAL_POLICIES
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import ExactMatchArrays, PromptKey, SurvivalArrays
@@ -22,7 +22,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.nearness import UNIT, Nearness, SignatureState
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.disaggregated.gain import gain_on_newest
-from gateway.features.disaggregated.handing_over import handed_over, travelling
+from gateway.features.disaggregated.handing_over import ArrivedHistories, travelling, with_arrived
 from gateway.request.handoffs import COUNTS_KEY
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.simulator.agenda import Agenda
@@ -32,6 +32,8 @@ from mesh.control.pool_history import PoolHistory
 
 _DIGEST: Final = "simulated"
 _STALE_AFTER_NS = 24 * 3_600_000_000_000
+_HISTORY_MAX = 20_000
+"""Most requests that the predictor of a pool is fitted to."""
 _UNCOUNTED_OF = 16
 """One prompt of so many has no expert counts."""
 _OWN = 9 * UNIT // 10
@@ -66,8 +68,8 @@ class DecodeInputs:
         """Pools that the gateway serves."""
         self._fitted: dict[PoolName, int] = {}
         """Requests ever recorded when the predictor of each pool was fitted last; 0: never."""
-        self._handed: dict[PoolName, PoolHistory] = {}
-        """Histories that came before their pools did."""
+        self._arrived: dict[PoolName, ArrivedHistories] = {}
+        """Histories of other gateways, and the gateway's own from an earlier life until its pool is here."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -87,8 +89,8 @@ class DecodeInputs:
                 self._fitted[pool] = 0
                 self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
         self._served = served
-        for pool in sorted(served & self._handed.keys()):
-            self._hand_over(pool)
+        for pool in sorted(served & self._arrived.keys()):
+            self._go_on_with(pool)
 
     def histories(self, home_of: Mapping[PoolName, GatewayId]) -> Iterator[PoolHistory]:
         """Yield the histories of the served pools that have a predictor; `home_of` tells the pools' homes."""
@@ -96,26 +98,27 @@ class DecodeInputs:
             there = decode_pools_of(self._core).get(pool)
             if there is not None and there.workers and self._sections[pool].prediction is not None:
                 here, home = self._core.gateway_id, home_of[pool]
-                yield travelling(there.predictor.history.snapshot(), here, home, pool, _key_id(here))
+                yield travelling(there.predictor.history.snapshot(), here, home, pool)
 
     def history_came(self, history: PoolHistory) -> None:
         """Go on with a history, once its pool is here."""
         pool = PoolName(history.pool)
-        self._handed[pool] = history
+        self._arrived.setdefault(pool, ArrivedHistories()).take(history, self._agenda.now_ns)
         if pool in self._served:
-            self._hand_over(pool)
+            self._go_on_with(pool)
 
-    def _hand_over(self, pool: PoolName) -> None:
-        history, there = self._handed.pop(pool), decode_pools_of(self._core).get(pool)
+    def _go_on_with(self, pool: PoolName) -> None:
+        """Restore what this gateway has lost in a crash, and fit to what came."""
+        there = decode_pools_of(self._core).get(pool)
         if there is None:
             return
-        here, is_empty = self._core.gateway_id, not len(there.predictor.history)
-        event = handed_over(history, pool, here, _key_id(here), is_empty=is_empty, now_ns=self._agenda.now_ns)
-        if event is not None:
-            self._tell(event)
-            prediction = self._sections[pool].prediction
-            if prediction is not None:
-                self._fit(pool, prediction)
+        mine = self._arrived[pool].pop(self._core.gateway_id)
+        if mine is not None and mine.history.added > there.predictor.history.added:
+            known = mine.snapshot()
+            self._tell(DecodeHistoryRestored(pool, known.ended, known.added, _HISTORY_MAX, there.predictor.horizon))
+        prediction = self._sections[pool].prediction
+        if prediction is not None:
+            self._fit(pool, prediction)
 
     def nearness(self, pool: PoolName, counts: bytes) -> Nearness | None:
         """Nearness of a prompt to the centroids of its pool's artifact. None where no policy uses it, or without
@@ -142,6 +145,8 @@ class DecodeInputs:
         if there is None:
             return
         snapshot = there.predictor.history.snapshot()
+        if pool in self._arrived:
+            snapshot = with_arrived(snapshot, self._arrived[pool].all(), _HISTORY_MAX)
         if len(snapshot.ended) < prediction.requests_min or snapshot.added == self._fitted[pool]:
             return
         self._fitted[pool] = snapshot.added
@@ -153,11 +158,6 @@ class DecodeInputs:
             self._tell(PredictorFitted(pool, until_ns, survival=arrays, is_better=is_better))
         else:
             self._tell(PredictorFitted(pool, until_ns, exact_match=arrays, is_better=is_better))
-
-
-def _key_id(gateway_id: GatewayId) -> str:
-    """Name of a gateway's secret: each has its own."""
-    return f"{crc32(gateway_id.encode()):08x}"
 
 
 def _by_all(ended: Sequence[Ended]) -> SurvivalArrays:

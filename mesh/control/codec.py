@@ -358,13 +358,10 @@ def _pool_history_to_pb(history: PoolHistory) -> pb.PoolHistory:
         home_gateway_id=history.home,
         pool=history.pool,
         recorded_by=history.recorded_by,
-        key_id=history.key_id,
         added=history.added,
-        first_away=history.first_away,
-        prompt_keys=history.prompt_keys,
         prompt_tokens=history.prompt_tokens,
         output_tokens=history.output_tokens,
-        after=history.after,
+        ended_meanwhile=history.ended_meanwhile,
     )
 
 
@@ -374,13 +371,10 @@ def _pool_history(message: pb.PoolHistory) -> PoolHistory:
         home=read_gateway_id(message.home_gateway_id, "pool_history.home_gateway_id"),
         pool=read_id(message.pool, "pool_history.pool"),
         recorded_by=read_gateway_id(message.recorded_by, "pool_history.recorded_by"),
-        key_id=message.key_id,
         added=message.added,
-        first_away=message.first_away,
-        prompt_keys=message.prompt_keys,
         prompt_tokens=message.prompt_tokens,
         output_tokens=message.output_tokens,
-        after=message.after,
+        ended_meanwhile=message.ended_meanwhile,
     )
 
 

@@ -1,8 +1,9 @@
 """History of a disaggregated pool's ended requests as it travels through a controller: a gateway that takes the pool
 over predicts output lengths from it at once.
 
-It holds lengths and keys of prompts, without text and names. The secret that keys are made with never travels: to a
-gateway with another secret, all prompts are unknown.
+It holds what one gateway has recorded itself, and no other gateway's requests, so that the policies of two regions
+decide where it may be: that of the pool's home, and that of the gateway that recorded it. It holds lengths alone,
+without text, names and keys of prompts.
 """
 
 from __future__ import annotations
@@ -16,55 +17,47 @@ from gateway.core.vocabulary import GatewayId
 
 ROWS_MAX = 4_000
 """Most requests in one history, the newest."""
-KEY_ID_LENGTH_MAX = 64
-PROMPT_KEY_MAX = (1 << 63) - 1
 LENGTH_MAX = 1 << 24
 """Bound above any real length of a prompt or an answer, in tokens."""
-COUNT_MAX = (1 << 63) - 1
-_UNKNOWN_PROMPT = 0
-_WIDE, _NARROW = "Q", "I"
-_TYPES = {"prompt_keys": _WIDE, "prompt_tokens": _NARROW, "output_tokens": _NARROW, "after": _WIDE}
-"""Columns with the type of their numbers, as of `struct`: unsigned, of 8 or 4 bytes, little-endian."""
+COUNT_MAX = 1 << 48
+"""Bound above the number of requests that any gateway records."""
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Smallest bound on messages of a stream that histories of any size fit into."""
+_NUMBER = "I"
+"""Type of the numbers in columns, as of `struct`: unsigned, of 4 bytes, little-endian."""
+_NUMBER_BYTES = struct.calcsize(f"<{_NUMBER}")
+_HIGHEST = {"ended_meanwhile": ROWS_MAX, "prompt_tokens": LENGTH_MAX, "output_tokens": LENGTH_MAX}
+"""Columns with the highest number that each may hold."""
 
 
 class PoolHistory(Struct, frozen=True):
-    """Newest ended requests of one pool, in columns of equal length, in order of ending."""
+    """Newest ended requests of one pool that one gateway has recorded, in columns of equal length, in order of
+    ending."""
 
     home: GatewayId
     pool: str
     """Name of the pool at its home."""
     recorded_by: GatewayId
-    """Gateway that serves the pool and sent the history."""
-    key_id: str
-    """Name of the secret that the keys of prompts are made with; it does not give the secret away."""
+    """Gateway that served the pool when the requests ended, and sent the history."""
     added: int
-    """Requests ever recorded, with those not in the columns."""
-    first_away: int
-    """Number of requests that the home had recorded when another gateway took the pool over; `added` in a history that
-    the home sends."""
-    prompt_keys: bytes = b""
-    """Hashes of prompts; 0: unknown."""
+    """Requests ever recorded by that gateway, with those not in the columns."""
     prompt_tokens: bytes = b""
     output_tokens: bytes = b""
-    after: bytes = b""
-    """Number of requests ever recorded at each request's admission."""
+    ended_meanwhile: bytes = b""
+    """Number of other requests that ended between a request's admission and its end, at most ROWS_MAX."""
 
     def __len__(self) -> int:
-        return len(self.after) // struct.calcsize(f"<{_WIDE}")
+        return len(self.output_tokens) // _NUMBER_BYTES
 
-    def rows(self, key_id: str) -> list[tuple[int, int, int, int]]:
-        """Requests as (prompt key, prompt tokens, output tokens, after), of a history without faults, for a gateway
-        whose secret has the name `key_id`: under another secret, no prompt is known."""
-        keys = _numbers(self.prompt_keys, _WIDE)
-        if key_id != self.key_id:
-            keys = [_UNKNOWN_PROMPT] * len(keys)
-        prompts, outputs = _numbers(self.prompt_tokens, _NARROW), _numbers(self.output_tokens, _NARROW)
-        return list(zip(keys, prompts, outputs, _numbers(self.after, _WIDE), strict=True))
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Requests as (prompt tokens, output tokens, ended meanwhile), of a history without faults."""
+        columns = (self.prompt_tokens, self.output_tokens, self.ended_meanwhile)
+        return list(zip(*map(_numbers, columns), strict=True))
 
 
-def packed(numbers: Sequence[int], column: str) -> bytes:
+def packed(numbers: Sequence[int]) -> bytes:
     """Column of a history with these numbers."""
-    return struct.pack(f"<{len(numbers)}{_TYPES[column]}", *numbers)
+    return struct.pack(f"<{len(numbers)}{_NUMBER}", *numbers)
 
 
 def history_fault(history: PoolHistory) -> str:
@@ -74,22 +67,19 @@ def history_fault(history: PoolHistory) -> str:
 
 
 def _fault(history: PoolHistory) -> str:
-    if len(history.key_id) > KEY_ID_LENGTH_MAX or not history.key_id.isalnum():
-        return "key_id: it is empty, too long or not plain"
-    if not 0 <= history.first_away <= history.added <= COUNT_MAX:
-        return f"first_away: {history.first_away} is not between 0 and `added`, {history.added}"
+    if not 0 <= history.added <= COUNT_MAX:
+        return f"added: {history.added} is not between 0 and {COUNT_MAX}"
     rows = len(history)
-    if rows > min(ROWS_MAX, history.added):
-        return f"after: its {rows} requests are more than {min(ROWS_MAX, history.added)}"
-    highest = {"prompt_keys": PROMPT_KEY_MAX, "after": history.added}
-    for column, code in _TYPES.items():
+    if rows > (most := min(ROWS_MAX, history.added)):
+        return f"output_tokens: its {rows} requests are more than {most}"
+    for column, highest in _HIGHEST.items():
         found: bytes = getattr(history, column)
-        if len(found) != (wanted := struct.calcsize(f"<{rows}{code}")):
+        if len(found) != (wanted := rows * _NUMBER_BYTES):
             return f"{column}: it has {len(found)} bytes, and {rows} requests take {wanted}"
-        if (most := max(_numbers(found, code), default=0)) > highest.get(column, LENGTH_MAX):
-            return f"{column}: {most} is above {highest.get(column, LENGTH_MAX)}"
+        if (largest := max(_numbers(found), default=0)) > highest:
+            return f"{column}: {largest} is above {highest}"
     return ""
 
 
-def _numbers(column: bytes, code: str) -> list[int]:
-    return list(struct.unpack(f"<{len(column) // struct.calcsize(f'<{code}')}{code}", column))
+def _numbers(column: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(column) // _NUMBER_BYTES}{_NUMBER}", column)

@@ -20,6 +20,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -30,6 +31,7 @@ from gateway.core.vocabulary import (
     PoolName,
     RegionName,
     ReplicaId,
+    RequestId,
 )
 from gateway.features.expert_locality.files import eldr_file
 from gateway.peers import codec as peer_codec
@@ -58,7 +60,7 @@ from tests.fakes.peer import OwnershipContext
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
-from tests.support.histories import KEY_ID, history_of
+from tests.support.histories import history_of
 from tests.support.locality import artifact_of
 from tests.support.programs import nightside, started
 
@@ -356,7 +358,7 @@ async def test_an_adopted_pool_comes_with_its_policy_its_predictor_and_its_artif
         assert "disaggregated" not in await state_of(gateway)
 
 
-async def test_the_history_of_an_adopted_pool_comes_first_and_is_sent_on_with_what_is_added(
+async def test_the_history_of_an_adopted_pool_comes_first_and_what_is_recorded_since_is_sent(
     site: Site, controller: FakeController, engine: FakeEngine
 ) -> None:
     pool = {"name": "pd", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
@@ -365,17 +367,20 @@ async def test_the_history_of_an_adopted_pool_comes_first_and_is_sent_on_with_wh
     async with serving_file(site.path) as gateway:
         stream = await controller.stream(0)
         await stream.say(HistoriesWanted(EU))
-        await stream.say(replace(history_of(1, by="eu-1", home="eu-1"), after=b""))
+        await stream.say(replace(history_of(1, by="eu-1", home="eu-1"), prompt_tokens=b""))
         await stream.say(history_of(50, 60, 70, by="eu-1", home="eu-1"))
         assert await stream.answer(snapshot(replicas=members)) == SnapshotTaken(ControlVersion(1, 1))
         adopted = decode_pools_of(gateway.core).get(PoolName("pd@eu-1"))
         assert adopted is not None
         await until(lambda: adopted.predictor.is_ready(Clock().now_ns()))
-        sent = await stream.first(PoolHistory)
-        assert (sent.home, sent.pool, sent.recorded_by, sent.added, sent.first_away) == ("eu-1", "pd", "us-1", 3, 3)
-        assert [row[2] for row in sent.rows(sent.key_id)] == [50, 60, 70]
-        assert sent.key_id != KEY_ID
         assert counted(gateway, "pool_histories_total", result="refused") == 1
+        assert counted(gateway, "pool_histories_total", result="taken") == 1
+        facts = Facts(RequestId("r"), 10)
+        facts.noted = adopted.predictor.note(facts)
+        adopted.predictor.ended(facts, 80, Clock().now_ns())
+        sent = await stream.first(PoolHistory)
+        assert (sent.home, sent.pool, sent.recorded_by, sent.added) == ("eu-1", "pd", "us-1", 1)
+        assert sent.rows() == [(10, 80, 0)], "what it was given is not its own"
         assert counted(gateway, "pool_histories_total", result="sent") == 1
 
 

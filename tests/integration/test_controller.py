@@ -135,8 +135,8 @@ async def test_the_history_of_a_pool_goes_with_it_and_comes_home_before_the_pool
             async with plain_gateway(controller.grpc_address, home) as us:
                 await us.until(lambda us: us.replica_ids == both)
                 assert us.wants_histories == AP
-                await us.say(replace(history_of(5, 6), after=b""))
-                await until(lambda: "prompt_keys: it has 16 bytes" in histories.last_refusal)
+                await us.say(replace(history_of(5, 6), prompt_tokens=b""))
+                await until(lambda: "prompt_tokens: it has 0 bytes" in histories.last_refusal)
                 await us.say(history_of(5, 6))
                 await until(lambda: len(histories.histories) == 1)
                 await eu.say(history_of(1, by="eu-1"))
@@ -148,16 +148,20 @@ async def test_the_history_of_a_pool_goes_with_it_and_comes_home_before_the_pool
             assert history == history_of(5, 6)
             assert eu.snapshots[before].replicas, "the next snapshot has the pool"
             assert not eu.snapshots[before - 1].replicas
-            recorded = history_of(5, 6, 9, by="eu-1", first_away=2)
+            recorded = history_of(9, by="eu-1")
             await eu.say(recorded)
             counted = "nightside_controller_pool_histories_total"
             await until(lambda: controller.metrics.registry.get_sample_value(counted, {"result": "kept"}) == 2)
             async with plain_gateway(controller.grpc_address, home) as us:
                 await us.until(lambda us: us.replica_ids == both and not us.newest.away)
-                assert [each for _, each in us.histories] == [recorded]
+                assert [each for _, each in us.histories] == [history_of(5, 6), recorded]
                 assert us.snapshots[us.histories[0][0]].replicas
+                await eu.until(lambda eu: not eu.replica_ids)
                 assert len(eu.histories) == 1
-        assert histories.describe()["kept"] == 1
+            await eu.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+            await eu.until(lambda eu: eu.replica_ids == both)
+            assert [each for _, each in eu.histories[1:]] == [history_of(5, 6), recorded], "a second stay away"
+        assert histories.describe() == {"kept": 2, "withheld": [], "last_refusal": histories.last_refusal}
 
 
 async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
+from gateway.features.disaggregated.handing_over import travelling, with_arrived
 from loadgen.simulator.attachments import SimAttachment, served
 from mesh.control.vocabulary import ControlSnapshot
 from tests.mutants.seams import Mutant, Original
@@ -140,21 +142,36 @@ def believes_every_history(original: Original, history: Any) -> str:
 
 
 @mutant(
-    "keys made with another secret stand for prompts",
-    "mesh.control.pool_history:PoolHistory.rows",
-    hunter="tests/unit/mesh/control/test_pool_history.py",
+    "a gateway sends on what another one recorded",
+    "loadgen.simulator.decode_inputs:DecodeInputs.histories",
+    moves_pools=True,
 )
-def knows_prompts_of_all_secrets(original: Original, self: Any, key_id: str) -> Any:
-    return original(self, self.key_id)
+def sends_on_what_it_was_sent(original: Original, self: Any, home_of: Any) -> Iterator[Any]:
+    for own in original(self, home_of):
+        arrived = self._arrived[own.pool].all() if own.pool in self._arrived else ()
+        known = decode_pools_of(self._core).get(own.pool)
+        assert known is not None, "it has a history"
+        snapshot = with_arrived(known.predictor.history.snapshot(), arrived, 4_000)
+        yield travelling(snapshot, own.recorded_by, own.home, own.pool)
 
 
 @mutant(
-    "a pool that comes home adds what its home has already",
-    "gateway.core.features.disaggregated.predictors.history:History.append",
-    hunter="tests/unit/gateway/core/features/disaggregated/predictors/test_history.py",
+    "an older history replaces a newer one of the same gateway",
+    "gateway.features.disaggregated.handing_over:ArrivedHistories.take",
+    hunter="tests/unit/gateway/features/disaggregated/test_handing_over.py",
 )
-def adds_what_is_here_already(original: Original, self: Any, handed: Any) -> None:
-    original(self, handed.__class__(handed.ended, handed.added, 0))
+def takes_older_histories(original: Original, self: Any, history: Any, now_ns: int) -> bool:
+    self._arrived.pop(history.recorded_by, None)
+    return bool(original(self, history, now_ns))
+
+
+@mutant(
+    "histories stay at a controller where they may not be any more",
+    "controller.core.pool_histories:PoolHistories.look_again",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def keeps_forbidden_histories(original: Original, self: Any, mesh: Any) -> None:
+    return None
 
 
 @mutant(

@@ -25,9 +25,6 @@ from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 from mesh.threads import finish_in_thread
 
-_NO_KEYS = "none"
-"""Name in place of a secret's while there is none: prompts have no keys then."""
-
 
 class DisaggregatedExtension(Extension):
     """Keeps predictors of own and adopted pools, and shows figures of decode workers."""
@@ -75,7 +72,7 @@ class DisaggregatedExtension(Extension):
 
     def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:
         self._loops = loops
-        self._predictors = Predictors(self._config, self._host, tenure, key_id=self._key_id, count=self._histories.add)
+        self._predictors = Predictors(self._config, self._host, tenure, self._histories.add)
 
     async def _read_keys(self) -> None:
         """Read the secret for a first pool that is adopted while requests run; until then, prompts have no keys."""
@@ -92,16 +89,13 @@ class DisaggregatedExtension(Extension):
         policies = (f"{DECODE_POLICY_ABILITY} {each}" for each in sorted(decode_policies_of(self._host.core)))
         return (*connectors, *policies)
 
-    def _key_id(self) -> str:
-        return _NO_KEYS if self._keys is None else self._keys.key_id
-
     def pool_histories(self) -> list[HistoryOffer]:
         return [] if self._predictors is None else self._predictors.offers()
 
     def take_history(self, history: PoolHistory, /) -> None:
         if fault := history_fault(history):
             self._histories.add("refused")
-            self._host.log.warning("pool_history_unusable", reason=fault)
+            self._host.log.warning("pool_history_unusable", recorded_by=history.recorded_by, reason=fault)
         elif self._predictors is not None:
             self._predictors.take_history(history)
 

@@ -45,8 +45,6 @@ class HistoryColumns(Struct, frozen=True):
     after: tuple[int, ...]
     ended_ms: tuple[int, ...]
     """Wall time in milliseconds since 1970."""
-    first_away: int = 0
-    """Requests that the pool's home had recorded when this gateway took the pool over."""
 
 
 def history_file(path: Path) -> StateFile[HistoryColumns]:
@@ -69,7 +67,6 @@ def write_history(path: Path, snapshot: Snapshot, wall_ahead_ns: int = 0) -> Non
         tuple(each.output_tokens for each in ended),
         tuple(each.after for each in ended),
         tuple((each.ended_ns + wall_ahead_ns) // _MILLISECOND_NS for each in ended),
-        snapshot.first_away,
     )
     history_file(path).write(columns)
 
@@ -86,12 +83,11 @@ def _snapshot_of(columns: HistoryColumns, path: Path) -> Snapshot:
         (columns.prompt_tokens, TOKENS_MAX),
         (columns.output_tokens, TOKENS_MAX),
         (columns.after, columns.added),
-        ([columns.first_away], columns.added),
     ):
         _check(column, highest, path)
     rows = zip(columns.prompt_keys, *lengths, strict=True)
     ended = (Ended(key, prompt, output, after, ms * _MILLISECOND_NS) for key, prompt, output, after, ms in rows)
-    return Snapshot(tuple(ended), columns.added, columns.first_away)
+    return Snapshot(tuple(ended), columns.added)
 
 
 def _check(column: Sequence[int], highest: int, path: Path) -> None:

@@ -1,14 +1,20 @@
-"""Conversion between the history of a pool here and the one that travels to the gateway which serves the pool next. It
-keeps no secret and sends nothing.
+"""Conversion between the history of a pool here and the ones that travel, and the requests of all of them together,
+which predictors are fitted to. It sends and stores nothing.
 """
 
 from __future__ import annotations
 
-from gateway.core.features.disaggregated.events import DecodeHistoryHandedOver
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.vocabulary import GatewayId, PoolName
 from mesh.control.pool_history import ROWS_MAX, PoolHistory, packed
 
+RECORDERS_MAX = 8
+"""Most gateways with a history of one pool that is kept here; beyond it, the one that came first is dropped."""
 _AWAY = "@"
 """Stands between a pool's name and its home in the name that an adopter gives to the pool."""
 
@@ -24,32 +30,80 @@ def name_of(history: PoolHistory, gateway_id: GatewayId) -> PoolName:
     return PoolName(history.pool if history.home == gateway_id else f"{history.pool}{_AWAY}{history.home}")
 
 
-def travelling(snapshot: Snapshot, gateway_id: GatewayId, home: GatewayId, pool: str, key_id: str) -> PoolHistory:
-    """Newest requests of a pool's history at this gateway, for the pool's next gateway."""
-    ended = snapshot.ended[-ROWS_MAX:]
+def travelling(snapshot: Snapshot, gateway_id: GatewayId, home: GatewayId, pool: str) -> PoolHistory:
+    """Newest requests of a pool that this gateway has recorded, for the pool's next gateway."""
+    rows = list(_overlaps(snapshot))[-ROWS_MAX:]
     return PoolHistory(
         home=home,
         pool=pool,
         recorded_by=gateway_id,
-        key_id=key_id,
         added=snapshot.added,
-        first_away=snapshot.added if home == gateway_id else min(snapshot.first_away, snapshot.added),
-        prompt_keys=packed([each.prompt_key for each in ended], "prompt_keys"),
-        prompt_tokens=packed([each.prompt_tokens for each in ended], "prompt_tokens"),
-        output_tokens=packed([each.output_tokens for each in ended], "output_tokens"),
-        after=packed([each.after for each in ended], "after"),
+        prompt_tokens=packed([each.prompt_tokens for each, _ in rows]),
+        output_tokens=packed([each.output_tokens for each, _ in rows]),
+        ended_meanwhile=packed([min(meanwhile, ROWS_MAX) for _, meanwhile in rows]),
     )
 
 
-def handed_over(
-    history: PoolHistory, name: PoolName, gateway_id: GatewayId, key_id: str, *, is_empty: bool, now_ns: int
-) -> DecodeHistoryHandedOver | None:
-    """Event for the core of a gateway that gets a history without faults; None where the gateway sent it itself and
-    still has its own. At home, only requests recorded away are new, unless the home has lost its own (`is_empty`). An
-    adopter takes the history as it is. Keys made with another secret are left out, and requests count as ended now,
-    since clocks of two machines are not compared."""
-    if history.recorded_by == gateway_id and not is_empty:
-        return None
-    ended = tuple(Ended(*row, now_ns) for row in history.rows(key_id))
-    is_whole = history.home != gateway_id or is_empty
-    return DecodeHistoryHandedOver(name, ended, history.added, history.first_away, is_whole=is_whole)
+class Arrived(Struct, frozen=True):
+    """History without faults that has come from a controller."""
+
+    history: PoolHistory
+    came_ns: int
+    """Time of its arrival, which stands for the end of its requests: clocks of two machines are not compared."""
+
+    def snapshot(self) -> Snapshot:
+        """History with the numbers that its recorder gave to the requests, whose prompts are unknown here."""
+        rows = self.history.rows()
+        first = self.history.added - len(rows)
+        ended = (
+            Ended(UNKNOWN_PROMPT, prompt, output, max(0, first + index - meanwhile), self.came_ns)
+            for index, (prompt, output, meanwhile) in enumerate(rows)
+        )
+        return Snapshot(tuple(ended), self.history.added)
+
+
+class ArrivedHistories:
+    """Histories of one pool by the gateway that recorded them, in memory only."""
+
+    def __init__(self) -> None:
+        self._arrived: dict[GatewayId, Arrived] = {}
+
+    def take(self, history: PoolHistory, now_ns: int) -> bool:
+        """Keep a history in place of the last one of the same recorder. Returns False, and keeps the one here, unless
+        it has more requests."""
+        known = self._arrived.get(history.recorded_by)
+        if known is not None and history.added <= known.history.added:
+            return False
+        self._arrived[history.recorded_by] = Arrived(history, now_ns)
+        if len(self._arrived) > RECORDERS_MAX:
+            del self._arrived[next(iter(self._arrived))]
+        return True
+
+    def pop(self, recorder: GatewayId) -> Arrived | None:
+        """Remove the history of one recorder, and return it."""
+        return self._arrived.pop(recorder, None)
+
+    def all(self) -> tuple[Arrived, ...]:
+        return tuple(self._arrived.values())
+
+
+def with_arrived(own: Snapshot, arrived: Sequence[Arrived], ended_max: int) -> Snapshot:
+    """Newest requests of a pool that this gateway or another one has recorded, in order of ending, renumbered. A
+    history that came from elsewhere counts as ended when it came."""
+    if not arrived:
+        return own
+    snapshots = (*(each.snapshot() for each in arrived), own)
+    rows = sorted((row for each in snapshots for row in _overlaps(each)), key=lambda row: row[0].ended_ns)[-ended_max:]
+    added = sum(each.added for each in snapshots)
+    first = added - len(rows)
+    ended = (
+        Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, max(0, first + index - meanwhile), each.ended_ns)
+        for index, (each, meanwhile) in enumerate(rows)
+    )
+    return Snapshot(tuple(ended), added)
+
+
+def _overlaps(snapshot: Snapshot) -> Iterator[tuple[Ended, int]]:
+    """Yield each request with the number of others that ended between its admission and its end."""
+    for number, each in enumerate(snapshot.ended, start=snapshot.first):
+        yield each, max(0, number - each.after)

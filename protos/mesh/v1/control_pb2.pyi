@@ -149,8 +149,8 @@ Global___HistoriesWanted: _TypeAlias = HistoriesWanted  # noqa: Y015
 
 @_typing.final
 class PoolHistory(_message.Message):
-    """Newest ended requests of a disaggregated pool, without text and names, for the output-length predictor of the gateway
-    that serves the pool next.
+    """Newest ended requests of a disaggregated pool that one gateway has recorded, without text, names and keys of prompts,
+    for the output-length predictor of the gateway that serves the pool next.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -158,48 +158,36 @@ class PoolHistory(_message.Message):
     HOME_GATEWAY_ID_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     RECORDED_BY_FIELD_NUMBER: _builtins.int
-    KEY_ID_FIELD_NUMBER: _builtins.int
     ADDED_FIELD_NUMBER: _builtins.int
-    FIRST_AWAY_FIELD_NUMBER: _builtins.int
-    PROMPT_KEYS_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
-    AFTER_FIELD_NUMBER: _builtins.int
+    ENDED_MEANWHILE_FIELD_NUMBER: _builtins.int
     home_gateway_id: _builtins.str
     pool: _builtins.str
     """Its name at its home."""
     recorded_by: _builtins.str
-    """Gateway that sent it to the controller."""
-    key_id: _builtins.str
-    """Of the secret that prompt keys are made with, which is never sent."""
+    """Gateway that served the pool when the requests ended, and sent it to the controller."""
     added: _builtins.int
-    """Requests ever recorded, with those not in the columns."""
-    first_away: _builtins.int
-    """Requests that the home had recorded when another gateway took the pool over."""
-    prompt_keys: _builtins.bytes
-    """Columns of one number for each request, unsigned and little-endian, of 8 bytes; 0: unknown."""
+    """Requests ever recorded by that gateway, with those not in the columns."""
     prompt_tokens: _builtins.bytes
-    """Of 4 bytes."""
+    """Columns of one number for each request, unsigned, of 4 bytes, little-endian."""
     output_tokens: _builtins.bytes
-    after: _builtins.bytes
-    """Requests ever recorded at each request's admission, of 8 bytes."""
+    ended_meanwhile: _builtins.bytes
+    """Other requests that ended between the request's admission and its end."""
     def __init__(
         self,
         *,
         home_gateway_id: _builtins.str = ...,
         pool: _builtins.str = ...,
         recorded_by: _builtins.str = ...,
-        key_id: _builtins.str = ...,
         added: _builtins.int = ...,
-        first_away: _builtins.int = ...,
-        prompt_keys: _builtins.bytes = ...,
         prompt_tokens: _builtins.bytes = ...,
         output_tokens: _builtins.bytes = ...,
-        after: _builtins.bytes = ...,
+        ended_meanwhile: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "after", b"after", "first_away", b"first_away", "home_gateway_id", b"home_gateway_id", "key_id", b"key_id", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_keys", b"prompt_keys", "prompt_tokens", b"prompt_tokens", "recorded_by", b"recorded_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "ended_meanwhile", b"ended_meanwhile", "home_gateway_id", b"home_gateway_id", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_tokens", b"prompt_tokens", "recorded_by", b"recorded_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,7 +19,7 @@ from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
 from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor
-from gateway.core.features.disaggregated.predictors.history import History, Snapshot
+from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.bits import slots_of
@@ -223,20 +223,13 @@ class DecodePools:
 
     def restore(self, name: PoolName, history: History, horizon_steps: int) -> None:
         """Restore the history that was recorded before this process began, for a pool that may be assigned later. A
-        second restore of the same pool is ignored."""
+        second one is ignored unless it has more requests than the pool's: the first was lost, or is older."""
         predictor = self._predictor_of(name)
         if name not in self._pools:
             predictor.look_ahead(horizon_steps)
-        if not predictor.is_restored:
+        if not predictor.is_restored or history.added > predictor.history.added:
             predictor.restore(history)
             self._forget_predictors()
-
-    def hand_over(self, name: PoolName, handed: Snapshot, *, is_whole: bool) -> None:
-        """Go on with the history of the gateway that served a pool before. Ignored for a pool of which nothing is
-        known: its stored history is restored first."""
-        predictor = self._predictors.get(name)
-        if predictor is not None:
-            predictor.hand_over(handed, is_whole=is_whole)
 
     def take(
         self, name: PoolName, arrays: PredictorArrays, until_ns: int, now_ns: int, *, is_better: bool = False

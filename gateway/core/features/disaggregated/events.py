@@ -25,22 +25,6 @@ class DecodeHistoryRestored(FeatureEvent, frozen=True):
     """Number of requests to remember from this event on."""
     horizon_steps: int = BalanceConfig().horizon_steps
     """Horizon of the pool's predictor until the pool is assigned."""
-    first_away: int = 0
-    """Number of requests that the pool's home had recorded when this gateway took the pool over."""
-
-
-class DecodeHistoryHandedOver(FeatureEvent, frozen=True):
-    """History of a pool's requests from the gateway that served the pool before this one, without keys that mean
-    nothing here."""
-
-    pool: PoolName
-    ended: tuple[Ended, ...]
-    added: int
-    """Requests ever recorded, with those not kept."""
-    first_away: int
-    """Number of requests that the pool's home had recorded when another gateway took the pool over."""
-    is_whole: bool
-    """True if the history replaces the one here. Otherwise, the requests recorded away from home are added to it."""
 
 
 class PredictorFitted(FeatureEvent, frozen=True):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from gateway.core.features.disaggregated.admissions import DecodeAdmission, DecodeFigures
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
-from gateway.core.features.disaggregated.events import DecodeHistoryHandedOver, DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.policy import DecodePolicies
-from gateway.core.features.disaggregated.predictors.history import History, Snapshot
+from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.kernel.effects import SampleProgress
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded, ProgressSampled
 from gateway.core.kernel.feature import Feature
@@ -84,11 +84,7 @@ class Disaggregated(Feature):
         """Take in what teaches the decode tier: history, predictors and progress."""
         match event:
             case DecodeHistoryRestored():
-                history = History(event.ended_max, event.ended, event.added, event.first_away)
-                self._pools.restore(event.pool, history, event.horizon_steps)
-            case DecodeHistoryHandedOver():
-                handed = Snapshot(event.ended, event.added, event.first_away)
-                self._pools.hand_over(event.pool, handed, is_whole=event.is_whole)
+                self._pools.restore(event.pool, History(event.ended_max, event.ended, event.added), event.horizon_steps)
             case PredictorFitted():
                 self._pools.take(event.pool, event.arrays, event.until_ns, now_ns, is_better=event.is_better)
             case ProgressSampled():

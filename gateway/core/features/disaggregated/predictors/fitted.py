@@ -21,7 +21,7 @@ from gateway.core.features.disaggregated.predictors.estimator import (
     Features,
     prompt_key,
 )
-from gateway.core.features.disaggregated.predictors.history import Ended, History, Snapshot
+from gateway.core.features.disaggregated.predictors.history import Ended, History
 from gateway.core.features.disaggregated.predictors.recent import NOTHING_RECENT, RecentRequests
 from gateway.core.value import value
 
@@ -46,6 +46,8 @@ class FittedPredictor(Predictor):
         self.history = history
         self.is_restored = False
         """The history includes what was stored before this process started."""
+        self._ended_here = 0
+        """Requests that have ended in this process."""
         self.is_better = False
         """The arrays in use foresee loads better than expecting every request to stay. False again once they are
         dropped or too old."""
@@ -77,23 +79,11 @@ class FittedPredictor(Predictor):
 
     def restore(self, history: History) -> None:
         """Replace the history by a restored one, followed by the requests that ended in this process."""
-        since = self.history.snapshot().ended
-        for ended in since:
+        ended_before = max(0, len(self.history) - self._ended_here)
+        for ended in self.history.snapshot().ended[ended_before:]:
             history.add(ended)
-        self.is_restored = True
-        self._go_on_with(history)
-
-    def hand_over(self, handed: Snapshot, *, is_whole: bool) -> None:
-        """Go on with the history of the gateway that served the pool before. `is_whole`: in place of the one here;
-        otherwise, the requests that were recorded away from home come after the ones here."""
-        if is_whole:
-            self._go_on_with(self.history.continued_from(handed))
-        else:
-            self.history.append(handed)
-            self._go_on_with(self.history)
-
-    def _go_on_with(self, history: History) -> None:
         self.history = history
+        self.is_restored = True
         self._recent = RecentRequests()
         for ended in history.snapshot().ended:
             self._recent.left(ended.prompt_tokens, ended.output_tokens)
@@ -124,8 +114,9 @@ class FittedPredictor(Predictor):
     def ended(self, facts: Facts, output_tokens: int, now_ns: int) -> None:
         noted = facts.noted
         if isinstance(noted, Noted):
-            features, after = noted.features, min(noted.after, self.history.added)  # another history may be here since
-            self.history.add(Ended(features.prompt_key, features.prompt_tokens, output_tokens, after, now_ns))
+            features = noted.features
+            self.history.add(Ended(features.prompt_key, features.prompt_tokens, output_tokens, noted.after, now_ns))
+            self._ended_here += 1
         self._recent.left(facts.prompt_tokens, output_tokens)
 
 

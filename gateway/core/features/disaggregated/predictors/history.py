@@ -30,14 +30,11 @@ class Ended:
 class History:
     """Last `ended_max` requests; older ones are dropped."""
 
-    def __init__(self, ended_max: int, ended: Iterable[Ended] = (), added: int = 0, first_away: int = 0) -> None:
+    def __init__(self, ended_max: int, ended: Iterable[Ended] = (), added: int = 0) -> None:
         assert 0 < ended_max <= LENGTHS_MAX, "a history is bounded"
         self._ended: deque[Ended] = deque(ended, maxlen=ended_max)
         self.added = max(added, len(self._ended))
         """Number of requests ever added, including dropped ones."""
-        self.first_away = first_away
-        """Number of requests that the pool's home had added when another gateway took the pool over: later ones were
-        recorded away from home. Without meaning at home."""
 
     def __len__(self) -> int:
         return len(self._ended)
@@ -48,22 +45,7 @@ class History:
 
     def snapshot(self) -> Snapshot:
         """Immutable copy, in order of ending; it can be read elsewhere while requests are added."""
-        return Snapshot(tuple(self._ended), self.added, self.first_away)
-
-    def continued_from(self, handed: Snapshot) -> History:
-        """Return a history of the same size that goes on where another gateway's ends."""
-        ended_max = self._ended.maxlen
-        assert ended_max is not None, "a history is bounded"
-        return History(ended_max, handed.ended, handed.added, handed.first_away)
-
-    def append(self, handed: Snapshot) -> None:
-        """Add the requests of `handed` that were recorded away from home, after the ones here. Their numbers go on
-        from the ones here, and so does what each of them could know."""
-        away = handed.ended[max(0, handed.first_away - handed.first) :]
-        shift = self.added - (handed.added - len(away))
-        for each in away:
-            after = min(max(0, each.after + shift), self.added)
-            self.add(Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, after, each.ended_ns))
+        return Snapshot(tuple(self._ended), self.added)
 
 
 @value
@@ -72,7 +54,6 @@ class Snapshot:
 
     ended: tuple[Ended, ...]
     added: int
-    first_away: int = 0
 
     @property
     def first(self) -> int:

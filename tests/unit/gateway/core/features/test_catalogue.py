@@ -41,7 +41,6 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Shadow: [],
     Disaggregated: [
         events.DecodeHistoryRestored(PoolName("pd"), (), 0, 1),
-        events.DecodeHistoryHandedOver(PoolName("pd"), (), 0, 0, is_whole=True),
         events.PredictorFitted(PoolName("pd"), 0, SurvivalArrays((5,))),
         events.ProgressSampled(PoolName("pd"), ()),
     ],

@@ -13,7 +13,6 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
 from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName, PolicySource
 from gateway.core.features.disaggregated.feature import decode_pools_of
-from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import ForestArrays, LearnedArrays
 from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.learned import FEATURES
@@ -667,44 +666,16 @@ def test_a_history_that_is_told_before_there_is_a_pool_is_the_pools_once_it_come
     assert remembered(desk) == [7, 8, 9]
 
 
-def handed_over(*outputs: int, first_away: int = 0, is_whole: bool) -> events.DecodeHistoryHandedOver:
-    ended_ = tuple(Ended(0, 10, output, 0, 0) for output in outputs)
-    return events.DecodeHistoryHandedOver(POOL.name, ended_, len(ended_), first_away, is_whole=is_whole)
-
-
-def test_a_history_that_is_handed_over_replaces_the_one_here_or_adds_what_is_from_elsewhere() -> None:
+def test_a_second_history_counts_only_if_it_is_longer_and_comes_before_what_has_ended_here() -> None:
     desk = pair()
-    desk.tell(handed_over(5, is_whole=True))
-    assert remembered(desk) == [5], "the pool is here, and its history is empty"
     desk.tell(history(7))
     read(desk, "a")
-    desk.tell(handed_over(1, 2, 3, is_whole=True))
-    assert remembered(desk) == [1, 2, 3]
     leg_ended(desk, "a", 2, output_tokens=9)
-    assert remembered(desk) == [1, 2, 3, 9]
-    desk.tell(handed_over(1, 2, 3, 40, first_away=3, is_whole=False))
-    assert remembered(desk) == [1, 2, 3, 9, 40]
-    pool = decode_pools_of(desk.core).get(POOL.name)
-    assert pool is not None
-    assert pool.predictor.note(Facts(RequestId("x"), 5)).features.recent.output_mean == pytest.approx(11.0)
-
-
-def test_a_request_that_was_admitted_under_a_longer_history_knew_no_more_than_there_is() -> None:
-    desk = pair()
-    desk.tell(history(*[7] * 9))
-    read(desk, "a")
-    desk.tell(handed_over(1, is_whole=True))
-    leg_ended(desk, "a", 2, output_tokens=9)
-    known = decode_pools_of(desk.core).history_of(POOL.name)
-    assert known is not None
-    assert [each.after for each in known.snapshot().ended] == [0, 1]
-
-
-def test_nothing_is_handed_over_to_a_pool_of_which_nothing_is_known() -> None:
-    desk = pair(())
-    desk.tell(events.AssignmentApplied(2, (), ()))
-    desk.tell(handed_over(5, is_whole=True))
-    assert decode_pools_of(desk.core).history_of(POOL.name) is None
+    desk.tell(history(1, 2))
+    assert remembered(desk) == [7, 9]
+    for _ in range(2):
+        desk.tell(history(1, 2, 3))
+        assert remembered(desk) == [1, 2, 3, 9]
 
 
 def test_a_history_outlives_its_pool() -> None:

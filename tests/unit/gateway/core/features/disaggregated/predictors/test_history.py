@@ -35,27 +35,3 @@ def test_of_what_came_after_its_admission_nothing_is_known_of_a_request() -> Non
 def test_an_admission_that_lies_is_held_to_what_had_ended() -> None:
     recent = list(recent_at_admission([ended(100, after=-3), ended(200, after=99)], first=0))
     assert [each.output_mean for each in recent] == [0.0, 100.0]
-
-
-def told(history: History) -> list[tuple[int, int]]:
-    return [(each.output_tokens, each.after) for each in history.snapshot().ended]
-
-
-def test_at_home_only_what_was_recorded_away_is_added_and_knows_what_it_knew() -> None:
-    home = History(10, [ended(1), ended(2), ended(3, after=2)], added=8)
-    away = History(10, [ended(2, 6), ended(40, 6), ended(50, 7), ended(60, 9)], added=10, first_away=7).snapshot()
-    home.append(away)
-    assert told(home) == [(1, 0), (2, 0), (3, 2), (40, 7), (50, 8), (60, 10)]
-    assert home.added == 11
-    later = History(2, [ended(70, 0), ended(80, 99)], added=20, first_away=3).snapshot()
-    home.append(later)
-    assert told(home)[-2:] == [(70, 0), (80, 12)], "an admission that lies is held to what had ended"
-
-
-def test_an_adopter_goes_on_where_the_home_was() -> None:
-    here = History(2, [ended(1)], added=4)
-    here = here.continued_from(History(10, [ended(7, 5), ended(8, 5), ended(9, 6)], 12, first_away=12).snapshot())
-    here.add(ended(10, 11))
-    assert told(here) == [(9, 6), (10, 11)]
-    taken = here.snapshot()
-    assert (taken.added, taken.first_away) == (13, 12)
