@@ -347,14 +347,15 @@ GATEWAY = (
         "pool_history_taken",
         ("info",),
         ("pool", "recorded_by", "requests"),
-        "The history of a pool came from the gateway that served the pool before; predictors are fitted to it.",
+        "The history of a pool came from a gateway that served the pool before, or a lost one came back; predictors are "
+        "fitted to it.",
     ),
     LogEvent(
         "pool_history_unusable",
         ("warning",),
-        ("reason",),
+        ("recorded_by", "reason"),
         "The history of a pool that a controller sent is refused; the predictor begins without it.",
-        "Update the gateway that `reason` names; the pool is served either way.",
+        "Update the controller and the gateway `recorded_by`; the pool is served either way.",
     ),
     LogEvent(
         "predecessor_exited",

@@ -587,7 +587,7 @@ class ControlWatch:
 
 
 def _lets_all_be(policy: ResidencyPolicy | None, place: Place) -> bool:
-    """Whether a region's policy lets requests of each of its tenants be processed at a place."""
+    """Return whether the policy of a region lets requests of each of its tenants be processed at a place."""
     if policy is None:
         return False
     rules = [policy.process, *(each.process for each in policy.tenants.values())]

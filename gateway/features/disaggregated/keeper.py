@@ -69,7 +69,8 @@ class PredictorKeeper:
         self._history_path = None if folder is None else folder / f"{named}.history.json"
         self._artifact_path = None if folder is None else folder / f"{named}.predictor.json"
         self._fitting_path = None if folder is None else folder / f"{named}.fitting.json"
-        """File of the requests that trees are being grown from, for as long as that takes."""
+        """File of the requests that trees are being grown from, for as long as that takes; one that a crash has left is
+        removed at the next start."""
         self._config = config
         self._balance = balance
         self._clock = clock
@@ -88,6 +89,9 @@ class PredictorKeeper:
         """Read the stored history. One that cannot be read is logged and not used; the next
         save replaces it."""
         history = History(self._config.history_max)
+        if self._fitting_path is not None:
+            with suppress(OSError):
+                await finish_in_thread(self._fitting_path.unlink, True)
         if self._history_path is not None:
             try:
                 found = await finish_in_thread(read_history, self._history_path)
