@@ -19,7 +19,6 @@ from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
-from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
 from gateway.features.disaggregated.handing_over import travelling, with_arrived
@@ -143,16 +142,13 @@ def believes_every_history(original: Original, history: Any) -> str:
 
 @mutant(
     "a gateway sends on what another one recorded",
-    "loadgen.simulator.decode_inputs:DecodeInputs.histories",
-    moves_pools=True,
+    "gateway.features.disaggregated.predictors:Predictors._travelling",
+    hunter="tests/unit/gateway/features/disaggregated/test_predictors.py",
 )
-def sends_on_what_it_was_sent(original: Original, self: Any, home_of: Any) -> Iterator[Any]:
-    for own in original(self, home_of):
-        arrived = self._arrived[own.pool].all() if own.pool in self._arrived else ()
-        known = decode_pools_of(self._core).get(own.pool)
-        assert known is not None, "it has a history"
-        snapshot = with_arrived(known.predictor.history.snapshot(), arrived, 4_000)
-        yield travelling(snapshot, own.recorded_by, own.home, own.pool)
+def sends_on_what_it_was_sent(original: Original, self: Any, history: Any, name: Any) -> Any:
+    sent = original(self, history, name)
+    known = with_arrived(history.snapshot(), self._arrived_of(name), 4_000)
+    return travelling(known, sent.recorded_by, sent.home, sent.pool)
 
 
 @mutant(
