@@ -122,7 +122,7 @@ agreement: setup ## Compare live regions with the simulator, in docs/results/agr
 NEEDED_eldr := compiled
 NEEDED_live := relays
 NEEDED_records := setup-tests
-LIVE := live failover resume succession token-budget-live
+LIVE := live failover composition resume succession token-budget-live
 IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
 IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
 

@@ -25,6 +25,7 @@ from controller.dns.publisher import RecordPublisher
 from controller.dns.publishing import provider_of, publisher_of
 from controller.driver import ControllerCrash, ControllerDriver, ControllerObserver
 from controller.history import OperatorAuditLog
+from controller.history_exchange import HistoryExchange
 from controller.journal import ControllerJournal, new_header
 from controller.leader_election import Lead, StandbyView, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
@@ -84,6 +85,7 @@ class ControllerHandle:
         self.lead = lead
         self.links = links
         self.questions = GatewayQuestions(links)
+        self.histories = HistoryExchange(file.place, manager.board, clock, log, metrics)
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
@@ -184,7 +186,7 @@ async def serve_controller(
         await stack.enter_async_context(loops)
         lead.start(loops)
         manager.start(sections.decisions)
-        _run_loops(loops, prober, handle.reloader, journal)
+        _run_loops(loops, prober, handle, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
@@ -196,6 +198,7 @@ async def serve_controller(
             sections.link,
             clock=clock,
             log=log,
+            histories=handle.histories,
             watch=metrics,
             on_link=prober.look,
             elsewhere=handle.elsewhere,
@@ -356,9 +359,12 @@ def _driver(
     return ControllerDriver(core, clock, observers=observers, on_crash=on_crash)
 
 
-def _run_loops(loops: Supervisor, prober: GatewayProber, reloader: Reloader, journal: ControllerJournal | None) -> None:
-    for name, loop in (("prober", prober.run), ("reloader", reloader.run)):
-        loops.run(name, loop)
+def _run_loops(
+    loops: Supervisor, prober: GatewayProber, handle: ControllerHandle, journal: ControllerJournal | None
+) -> None:
+    loops.run("prober", prober.run)
+    loops.run("reloader", handle.reloader.run)
+    loops.run("pool_histories", handle.histories.follow_views)
     if journal is not None:
         loops.run("journal", journal.run)
 
@@ -458,7 +464,8 @@ def _admin_app(
     def state() -> dict[str, object]:
         state = state_of(manager, handle.links, clock.now_ns(), handle.file.controller)
         publisher = handle.publisher
-        published = {} if publisher is None else {"published_records": publisher.state()}
+        published: dict[str, object] = {} if publisher is None else {"published_records": publisher.state()}
+        published["pool_histories"] = handle.histories.describe()
         return {
             **state,
             **published,

@@ -16,8 +16,9 @@ from controller.dns.config import RecordsConfig
 from controller.dns.expressible import lease_faults, record_faults, zone_of
 from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.kernel.regions import RegionTable
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import Place, RegionName
 from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from mesh.control.pool_history import MESSAGE_BYTES_MIN
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import FileError, FileFault, KeyFaults
 from mesh.naming.tree import NameServer
@@ -67,7 +68,7 @@ class LinkConfig(Struct, frozen=True):
     replicas_max: int = 1024
     """Most replicas that one gateway may announce; a gateway with more is refused."""
     message_max_bytes: int = 32 * MEBIBYTE
-    """Largest gRPC message that is accepted from a gateway."""
+    """Largest gRPC message that is accepted from a gateway; at least 64KiB."""
     keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection."""
     keepalive_timeout_ns: int = 5 * SECOND_NS
@@ -267,6 +268,9 @@ class ControllerFile(SectionsFile[ControllerSections]):
     regions: NamedRegions
     """Table of all regions with their jurisdictions, or the name of a file that holds it; a region that is not listed
     is assigned no replicas."""
+    region: Id | None = None
+    """Region of this controller. Needed to pass histories of disaggregated pools on, since policies have to allow them
+    there. None: histories are not passed on."""
 
     _admin_token: str | None = PrivateAttr(None)
     _records_key: str = PrivateAttr("")
@@ -303,6 +307,12 @@ class ControllerFile(SectionsFile[ControllerSections]):
         return table_of(self.regions)
 
     @property
+    def place(self) -> Place | None:
+        """Place of the controller; None where none is named."""
+        known = None if self.region is None else self.region_table.regions.get(RegionName(self.region))
+        return None if known is None else Place(RegionName(str(self.region)), known.jurisdiction)
+
+    @property
     def admin_token(self) -> str | None:
         return self._admin_token
 
@@ -336,7 +346,11 @@ def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRO
 def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
     """Yield faults between keys that are each valid by themselves."""
     sections = file.sections
+    if file.region is not None and file.place is None:
+        yield FileFault("region", f"{file.region} is not in the table of regions", beside="regions")
     listen, link, recovery = sections.listen, sections.link, sections.recovery
+    if link.message_max_bytes < MESSAGE_BYTES_MIN:
+        yield FileFault("link.message_max", "is below 64KiB, so that the history of a pool would break a stream")
     if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:
         yield FileFault("controller", "with link.tls, it should be small letters, digits and inner dashes")
     for key, address, tls, tls_key in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from controller.core.pool_histories import HistoryId
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, SnapshotRejected, WantedReplicas
 from mesh.silence import SilenceDetector
@@ -42,6 +43,11 @@ class Link:
         self.asked_more = asyncio.Event()
         self.writing = asyncio.Lock()
         """Lock of the stream, which takes one message at a time."""
+        self.histories: set[HistoryId] = set()
+        """Histories of pools that this stream has brought or taken."""
+        self.histories_since_ns = now_ns
+        """Time from which `histories_heard` counts."""
+        self.histories_heard = 0
         self.news = asyncio.Event()
         """Set while the gateway has announced something that is not stored yet."""
         self.news.set()

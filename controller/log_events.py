@@ -123,6 +123,20 @@ CONTROLLER = (
         "All replicas of a home gateway are assigned to a gateway again.",
     ),
     LogEvent(
+        "pool_history_refused",
+        ("warning",),
+        ("gateway", "reason"),
+        "The history of a pool that a gateway sent is refused; its next adopter predicts without it.",
+        "If `reason` names a policy, allow the controller's region there; if it names a column, update `gateway`; "
+        "the pool is served either way.",
+    ),
+    LogEvent(
+        "pool_history_sent",
+        ("info",),
+        ("gateway", "home", "pool"),
+        "The history of a disaggregated pool is sent to the gateway that serves the pool next.",
+    ),
+    LogEvent(
         "recovery_completed", ("info",), ("gateway", "output"), "The recovery action for a gateway has succeeded."
     ),
     LogEvent(

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from controller.core.effects import KeepOwners, TellCondition
 from controller.core.vocabulary import Condition
 from controller.driver import ControllerStep, ControllerSubscriptions
+from controller.history_exchange import HistoryWatch
 from controller.server import ServerWatch
 from controller.state_manager import StateManager
 from mesh.series import CounterSeries, Described, Distribution, Level, described
@@ -44,7 +45,7 @@ _READ_AT_SCRAPE = {
 """Meaning of each level that is read at a scrape."""
 
 
-class ControllerMetrics(ServerWatch):
+class ControllerMetrics(ServerWatch, HistoryWatch):
     """An observer of the driver and of the gateways' streams."""
 
     def __init__(self) -> None:
@@ -57,6 +58,12 @@ class ControllerMetrics(ServerWatch):
         self._rejections = self._tally("snapshots_rejected_total", "Snapshots that a gateway rejected.")
         self._refused = self._tally(
             "streams_refused_total", "Gateway streams refused by the controller, by reason.", ("reason",)
+        )
+        self._histories = self._tally(
+            "pool_histories_total",
+            "Histories of disaggregated pools: `kept`, `refused`, `skipped` since they came too fast, `handed_over` to "
+            "the pool's next gateway.",
+            ("result",),
         )
         self._store_errors = self._tally("store_errors_total", "Writes to the store that failed.")
         self._orders = self._tally(
@@ -192,6 +199,9 @@ class ControllerMetrics(ServerWatch):
 
     def rejected(self) -> None:
         self._rejections.add()
+
+    def history(self, result: str) -> None:
+        self._histories.add(result)
 
     def store_failed(self, _: Exception) -> None:
         self._store_errors.add()

@@ -20,6 +20,7 @@ from controller.config import LinkConfig
 from controller.core.events import GatewayDisconnected, GrantsLeftOut, PeersHeard
 from controller.core.vocabulary import HeardPeer
 from controller.decision_queries import GatewayQuestions
+from controller.history_exchange import HistoryExchange
 from controller.links import Link, Links
 from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
@@ -30,7 +31,9 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from mesh.channels import server_options, stop_at_once
 from mesh.clock import Clock
 from mesh.control.codec import read_from_gateway, said_by_controller
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
+    AfterHello,
     Alive,
     Announcement,
     FromGateway,
@@ -90,6 +93,7 @@ class ControlService:
         *,
         clock: Clock,
         log: FilteringBoundLogger,
+        histories: HistoryExchange,
         watch: ServerWatch | None = None,
         on_link: Callable[[], None] = lambda: None,
         elsewhere: Callable[[], str] = lambda: "",
@@ -103,6 +107,7 @@ class ControlService:
         self._config = config
         self._clock = clock
         self._log = log
+        self._histories = histories
         self._watch = watch or ServerWatch()
         self._on_link = on_link
         self._elsewhere = elsewhere
@@ -215,11 +220,7 @@ class ControlService:
                 return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it gave no sign of life for {silent_s:.1f} s")
             await asyncio.sleep(wait_ns / _SECOND_NS)
 
-    def _heard(
-        self,
-        link: Link,
-        said: Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive,
-    ) -> None:
+    def _heard(self, link: Link, said: AfterHello) -> None:
         match said:
             case Announcement():
                 link.hello = replace(link.hello, announcement=said)
@@ -233,6 +234,8 @@ class ControlService:
                 link.taken, link.rejected = said.version, None
             case QuestionAnswer():
                 self._questions.answered(link.gateway_id, said)
+            case PoolHistory():
+                self._histories.came(link, said)
             case SnapshotRejected():
                 link.rejected = said
                 self._watch.rejected()
@@ -309,6 +312,10 @@ class ControlService:
     # Messages to the gateway
 
     async def _tell(self, link: Link, context: _Context) -> _End:
+        wanted = self._histories.wanted()
+        end = None if wanted is None else await self._write(link, context, said_by_controller(wanted))
+        if end is not None:
+            return end
         seen: View | None = None
         alive_s = self._config.alive_interval_ns / _SECOND_NS
         while True:
@@ -323,12 +330,23 @@ class ControlService:
             seen = newest
             if message is not None and message.ByteSize() > self._config.message_max_bytes - _MESSAGE_ROOM_BYTES:
                 return _End(grpc.StatusCode.RESOURCE_EXHAUSTED, f"its snapshot has {message.ByteSize()} bytes")
-            end = await self._write(link, context, message or said_by_controller(Alive()))
+            end = None
+            if message is not None and newest is not None:
+                end = await self._hand_over(link, newest, context)
+            end = end or await self._write(link, context, message or said_by_controller(Alive()))
             if end is not None:
                 return end
             if message is not None and newest is not None:
                 link.pushed = newest.version
                 self._watch.pushed(message.ByteSize())
+
+    async def _hand_over(self, link: Link, view: View, context: _Context) -> _End | None:
+        """Send the histories of pools that the gateway serves from this view's snapshot on. Returns the reason why the
+        stream is over, if it is."""
+        for history in self._histories.due(link, view):
+            if (end := await self._write(link, context, said_by_controller(history))) is not None:
+                return end
+        return None
 
     async def _ask(self, link: Link, context: _Context) -> _End:
         """Send operators' questions."""

@@ -44,6 +44,17 @@ class View:
         return owned
 
     @cached_property
+    def pool_owners(self) -> Mapping[tuple[GatewayId, str], GatewayId | None]:
+        """Owner of each disaggregated pool, by the pool's home and its name there; None for one that no gateway may
+        serve."""
+        found: dict[tuple[GatewayId, str], GatewayId | None] = {}
+        for each in self.registry.replica_entries:
+            if each.pool and found.get((each.home, each.pool)) is None:
+                owner = self.owners.get(each.replica_id)
+                found[each.home, each.pool] = owner if owner in self.registry.gateways else None
+        return found
+
+    @cached_property
     def away(self) -> tuple[ReplicaOwner, ...]:
         """Replicas that a gateway other than their home serves, or that an order takes out of service. A replica that
         no gateway may serve is not among them: its home goes on with it for as long as it can."""

@@ -351,6 +351,20 @@ GATEWAY = (
         "Correct the place in the region file, or the policy's table of regions.",
     ),
     LogEvent(
+        "pool_history_taken",
+        ("info",),
+        ("pool", "recorded_by", "requests"),
+        "The history of a pool came from a gateway that served the pool before, or a lost one came back; predictors "
+        "are fitted to it.",
+    ),
+    LogEvent(
+        "pool_history_unusable",
+        ("warning",),
+        ("recorded_by", "reason"),
+        "The history of a pool that a controller sent is refused; the predictor begins without it.",
+        "Update the controller and the gateway `recorded_by`; the pool is served either way.",
+    ),
+    LogEvent(
         "predecessor_exited",
         ("info",),
         ("pid",),

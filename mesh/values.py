@@ -165,6 +165,8 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Ids appear in logs, metrics and on the wire, so they are short and plain."""
 REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
 """Ids also of replicas that were found: a template's id, an address, a port and a rank."""
+POOL_NAME_PATTERN = re.compile(rf"{ID_PATTERN.pattern}(@{ID_PATTERN.pattern})?")
+"""Names of pools; that of an adopted one ends with its home gateway."""
 CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Name that a certificate can hold: one label of a host name."""
 

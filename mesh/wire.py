@@ -6,8 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, PlaceRule, RegionName, RegionsWithin, ReplicaId
-from mesh.values import ID_PATTERN, REPLICA_ID_PATTERN, host_address
+from gateway.core.vocabulary import (
+    GatewayId,
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    PoolName,
+    RegionName,
+    RegionsWithin,
+    ReplicaId,
+)
+from mesh.values import ID_PATTERN, POOL_NAME_PATTERN, REPLICA_ID_PATTERN, host_address
 from protos.mesh.v1 import peer_pb2 as pb
 
 TEXT_LENGTH_MAX = 1024
@@ -84,6 +93,11 @@ def read_gateway_id(text: str, what: str) -> GatewayId:
 def read_replica_id(text: str, what: str) -> ReplicaId:
     require(REPLICA_ID_PATTERN.fullmatch(text) is not None, f"{what} is not a replica's id")
     return ReplicaId(text)
+
+
+def read_pool_name(text: str, what: str) -> PoolName:
+    require(POOL_NAME_PATTERN.fullmatch(text) is not None, f"{what} is not a pool's name")
+    return PoolName(text)
 
 
 def read_address(text: str, what: str) -> str:

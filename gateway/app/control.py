@@ -16,12 +16,15 @@ from gateway.app.precedence import Precedence
 from gateway.config.sections import GatewayConfig
 from gateway.control.announcing import announcement_of
 from gateway.control.attachment import Attachment
+from gateway.control.histories import HistoryOffer
 from gateway.control.keeping import KeptSnapshot, SnapshotKeeper
+from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.regions import RegionTable
-from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
-from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
+from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_hold_records
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, ReplicaId
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from mesh.clock import Clock
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     ControlSnapshot,
     ForwardsTo,
@@ -61,6 +64,10 @@ class ControlDependencies(Struct, frozen=True):
     """Granted replicas that cannot be served as they are described, with reasons."""
     abilities: tuple[str, ...]
     """Requirements of other gateways' pools that this gateway meets."""
+    histories: Callable[[], list[HistoryOffer]]
+    """Histories of the pools that this gateway serves."""
+    take_history: Callable[[PoolHistory], None]
+    """Takes the history of a pool from the gateway that served it before."""
 
 
 class ControllerLink:
@@ -93,6 +100,8 @@ class ControllerLink:
         self._clock = clock
         self._log = log
         self._taken_ns: int | None = None
+        self.histories_withheld = ""
+        """Reason why histories of pools may not be at the controller; empty while they may, or none is asked for."""
 
     def restore(self) -> None:
         """Begin with the snapshot kept over the restart, where it can still be served."""
@@ -163,6 +172,19 @@ class ControllerLink:
 
     def answer(self, question: Question) -> QuestionAnswer:
         return QuestionAnswer(question.number, self._surroundings.told(question.wanted))
+
+    def histories(self, place: Place) -> list[HistoryOffer]:
+        """Histories of the pools that this gateway serves; none where the policy in force does not allow them at the
+        controller's place."""
+        snapshot = self.precedence.snapshot
+        narrowing = None if snapshot is None else snapshot.narrowing
+        policy = self._policy if narrowing is None else narrowed(self._policy, narrowing)
+        verdict = may_hold_records(policy, place)
+        self.histories_withheld = "" if verdict.allowed else verdict.why
+        return self._surroundings.histories() if verdict.allowed else []
+
+    def take_history(self, history: PoolHistory) -> None:
+        self._surroundings.take_history(history)
 
     async def take(self, snapshot: ControlSnapshot) -> None:
         before = self.version
@@ -250,6 +272,7 @@ class ControllerLink:
             "snapshot_age_s": self.snapshot_age_s,
             "not_kept_reason": self.keeper.fault,
             "last_rejection": attachment.tallies.last_rejection,
+            "histories_withheld": self.histories_withheld,
             "places_refused": dict(self.precedence.orders.misplaced),
             "left_out": dict(self._surroundings.left_out()),
             "away": sorted(self.precedence.away),

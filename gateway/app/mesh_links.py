@@ -29,6 +29,7 @@ from gateway.records.control_metrics import ControlLevels
 from gateway.request.driver import Driver
 from gateway.request.proxied import RequestContext
 from gateway.security.tls import Certificates
+from mesh.control.pool_history import PoolHistory
 from mesh.supervisor import Supervisor
 from mesh.transport import Plaintext
 
@@ -55,6 +56,8 @@ def make_control(
         left_out=left_out,
         refused=refused,
         abilities=tuple(each for feature in observed.features for each in feature.abilities()),
+        histories=lambda: [each for feature in observed.features for each in feature.pool_histories()],
+        take_history=partial(_hand_to_features, observed),
     )
     control = ControllerLink(
         config, transport, surroundings, clock=observed.clock, log=observed.log, regions=observed.policy.regions
@@ -63,6 +66,11 @@ def make_control(
     observed.metrics.registry.register(ControlLevels(control))
     control.restore()
     return control
+
+
+def _hand_to_features(observed: ObservedCore, history: PoolHistory) -> None:
+    for feature in observed.features:
+        feature.take_history(history)
 
 
 def listen_for_control(

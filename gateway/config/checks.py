@@ -15,6 +15,7 @@ from gateway.config.sections import ProbeConfig
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.features.sections import CORE_CHECKS
+from mesh.control.pool_history import MESSAGE_BYTES_MIN
 from mesh.faults import FileFault
 from mesh.operators_config import operator_faults
 from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -222,6 +223,8 @@ def _number_faults(file: RegionFile) -> Iterator[FileFault]:
             "is below peering.message_max, so that no forward could come in",
             beside="peering.message_max",
         )
+    if control.message_max_bytes < MESSAGE_BYTES_MIN:
+        yield FileFault("control.message_max", "is below 64KiB, so that the history of a pool would break the stream")
     if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
         yield FileFault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
     longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # half the age: time for new forwards

@@ -21,14 +21,18 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ControlConfig
+from gateway.control.histories import HistoryOffer, HistorySchedule
+from gateway.core.vocabulary import Place
 from mesh.channels import client_options, status_in_words
 from mesh.clock import Clock
 from mesh.control import codec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     Alive,
     ControlSnapshot,
     FromGateway,
     Hello,
+    HistoriesWanted,
     Question,
     QuestionAnswer,
     Report,
@@ -72,6 +76,14 @@ class Gateway(Protocol):
         ...
 
     def answer(self, question: Question) -> QuestionAnswer: ...
+
+    def histories(self, place: Place) -> list[HistoryOffer]:
+        """Histories of the pools that the gateway serves and that may be at the controller's place."""
+        ...
+
+    def take_history(self, history: PoolHistory) -> None:
+        """Go on with the history of a pool that the gateway serves from the next snapshot on."""
+        ...
 
 
 class Tallies(Struct):
@@ -234,6 +246,7 @@ class _Conversation:
         self._gateway = attachment.gateway
         self._call = call
         self._address = address
+        self._histories = HistorySchedule()
         self._answers: deque[FromGateway] = deque()
         self._answered = asyncio.Event()
 
@@ -254,6 +267,7 @@ class _Conversation:
             hello = now
             if is_report_due or loop.time() >= report_at_s:
                 report_at_s = await self._report()
+                await self._write_histories(_now_ns(loop))
             if (now_ns := _now_ns(loop)) >= beat_at_ns:
                 beat_at_ns = next_beat_ns(beat_at_ns, now_ns)
                 await self._write(Alive())
@@ -274,11 +288,22 @@ class _Conversation:
         kind = message.WhichOneof("kind")
         if kind == "snapshot":
             return await self._attachment.answer_to(message)
-        if kind == "question":
-            with suppress(WireError):  # an unreadable question gets no answer
-                asked = codec.read_from_controller(message)
-                return self._gateway.answer(asked) if isinstance(asked, Question) else None
+        with suppress(WireError):  # an unreadable question gets no answer, and an unreadable history is of no use
+            said = codec.read_from_controller(message)
+            if isinstance(said, Question):
+                return self._gateway.answer(said)
+            if isinstance(said, PoolHistory):
+                self._gateway.take_history(said)
+            if isinstance(said, HistoriesWanted):
+                self._histories.place = said.place
         return None
+
+    async def _write_histories(self, now_ns: int) -> None:
+        """Send the histories of pools that are due, where the controller takes any."""
+        place = self._histories.place
+        if place is not None:
+            for offer in self._histories.due(self._gateway.histories(place), now_ns):
+                await self._write(offer.make())
 
     async def _report(self) -> float:
         """Send a report, and return when the next one is due, by the event loop's clock."""

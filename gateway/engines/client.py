@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
@@ -17,10 +17,10 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
-from gateway.config.targets import Dialect
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.vocabulary import Extra, LegResult, LegRole, ModelName, ReplicaId
 from gateway.engines.answers import EngineError, Meaning, read_error
+from gateway.engines.asked_extras import asked_of, asked_of_decode
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.handoff.attempt_ids import attempt_ids, leg_headers
 from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
@@ -31,7 +31,6 @@ from gateway.http1.client import ClientExchange, ConnectionPool
 from gateway.request.body_edits import CACHE_SALT, BodySetting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
-from gateway.request.extras import ask_for
 from gateway.request.legs import (
     STOPPED,
     Headers,
@@ -52,12 +51,6 @@ _ERROR_BYTES_MAX = 512 * 1024
 longer."""
 _ERROR_WAIT_S = 5.0
 """Seconds that the body of an error may take to arrive after its head."""
-_TOLD_BY = {
-    Extra.USAGE: frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP}),
-    Extra.TOKEN_IDS: frozenset({Dialect.VLLM}),
-}
-"""Dialects whose engines report an extra when asked, with no other effect than is known. Other dialects are not
-asked."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names by which a worker on this machine may call itself."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
@@ -114,7 +107,8 @@ class EngineClient:
             headers = _headers(endpoint, order, request)
             (lead, body), extras = _body(endpoint, order, request)
         else:
-            headers, (lead, body) = self._part(endpoint, order, request, request.part)
+            settings, extras = asked_of_decode(endpoint, order, request)
+            headers, (lead, body) = self._part(endpoint, order, request, request.part, settings)
         leg = EngineLeg(self, endpoint, order, extras, listener, model=request.profile.model)
         leg.exchange = self._pool.request(
             request.method, origin, prefix + request.path, headers, body, taker=leg, lead=lead
@@ -129,9 +123,14 @@ class EngineClient:
         self._pool.on_turn()
 
     def _part(
-        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: PartInput
+        self,
+        endpoint: ReplicaEndpoint,
+        order: StartLeg,
+        request: OutboundRequest,
+        part: PartInput,
+        extras: Sequence[BodySetting],
     ) -> tuple[list[tuple[str, str]], LegBody]:
-        """Headers and body for one of the two engines that share a request."""
+        """Headers and body for one of the two engines that share a request, with settings that ask for extras."""
         assert order.connector is not None, "a part is handed over by something"
         met = attempt_ids(part.nonce, order.attempt)
         own = endpoint.own_headers
@@ -150,6 +149,7 @@ class EngineClient:
                 bootstrap=bootstrap,
                 salt=salt,
                 assembled=part.assembled,
+                extras=extras,
             )
         return headers, body
 
@@ -443,8 +443,7 @@ def _body(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) 
     settings: list[BodySetting] = []
     extras: tuple[Extra, ...] = ()
     if order.extras and request.profile.stream:
-        wanted = [extra for extra in order.extras if endpoint.dialect in _TOLD_BY[extra]]
-        settings, extras = ask_for(wanted, request.path, request.body)
+        settings, extras = asked_of(endpoint, order.extras, request)
     salt = request.cache_salt
     if salt is not None and endpoint.takes_cache_salt:
         settings.append(BodySetting(CACHE_SALT, b'"%b"' % salt.text.encode(), salt.replaces_own))

@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
+from gateway.control.histories import HistoryOffer
 from gateway.core.allowance import LimitAllowance
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -28,6 +29,7 @@ from gateway.request.kept_answer import KeepAnswer
 from gateway.request.parts import Compare
 from gateway.request.promises import Promises
 from mesh.clock import Clock
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
 from mesh.series import Label
@@ -145,6 +147,13 @@ class Extension:
     def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:  # noqa: ARG002
         """Reader of a peer's heartbeats, or None if the feature takes nothing from them."""
         return None
+
+    def pool_histories(self) -> list[HistoryOffer]:
+        """Histories of the pools that this gateway serves, for the gateways that serve them next."""
+        return []
+
+    def take_history(self, history: PoolHistory, /) -> None:
+        """Take the history of a pool from the gateway that served it before."""
 
     def wanted_replicas(self) -> tuple[WantedReplicas, ...]:
         """Wanted replicas, for a controller's display."""

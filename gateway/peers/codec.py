@@ -38,7 +38,6 @@ from gateway.core.vocabulary import (
     Notes,
     Outcome,
     Place,
-    PoolName,
     RefusalReason,
     RegionName,
     RequestId,
@@ -70,6 +69,7 @@ from mesh.wire import (
     read_id,
     read_key,
     read_place,
+    read_pool_name,
     read_replica_id,
     read_rule,
     read_text,
@@ -280,7 +280,7 @@ def _use(message: pb.TenantUse) -> TenantUse:
 
 
 def _queue(message: pb.ModelQueue) -> ModelQueue:
-    pool = PoolName(read_id(message.pool, "pool")) if message.pool else None
+    pool = read_pool_name(message.pool, "pool") if message.pool else None
     return ModelQueue(_model(message.model), message.length, pool, message.appending)
 
 
@@ -300,7 +300,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
     return ModelCapacity(
         model=_model(message.model),
-        pool=PoolName(read_id(message.pool, "pool")),
+        pool=read_pool_name(message.pool, "pool"),
         place=read_place(message.place, "capacity place"),
         replicas=message.replicas,
         available=message.available,
@@ -625,8 +625,10 @@ def _check_placement(placement: ExplainedPlacement) -> None:
         _label(getattr(placement, what), what)
     read_text(placement.detail, "detail")
     if placement.pool:
-        for what in ("step", "pool", "preferred"):
-            _label(getattr(placement.pool, what), what)
+        _label(placement.pool.step, "step")
+        for what in ("pool", "preferred"):
+            if name := getattr(placement.pool, what):
+                read_pool_name(name, what)
     for candidate in placement.considered:
         for what in ("kind", "id", "region", "standing"):
             _label(getattr(candidate, what), what)

@@ -13,6 +13,7 @@ import uvloop
 
 from gateway.core.vocabulary import ReplicaRole
 from loadgen.demo.scenario import CONNECTOR
+from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.handoff import HandoffConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
@@ -25,14 +26,24 @@ from loadgen.engine.server_config import EngineServerConfig
 @click.option("--preset", required=True, type=click.Choice(list(PRESETS)))
 @click.option("--prefill", type=int, multiple=True, help="Run a prefill worker on this port.")
 @click.option("--decode", type=int, multiple=True, help="Run a decode worker on this port.")
-def main(engines: Sequence[str], *, model: str, preset: str, prefill: Sequence[int], decode: Sequence[int]) -> None:
+@click.option("--experts", help="Report an emulated mixture of experts on prefill workers: L layers x E x K per token.")
+def main(
+    engines: Sequence[str],
+    *,
+    model: str,
+    preset: str,
+    prefill: Sequence[int],
+    decode: Sequence[int],
+    experts: str | None,
+) -> None:
     """Serve an engine on each PORT that runs SLOTS requests at once, until SIGTERM."""
     configs = []
     for each in engines:
         port, _, slots = each.partition("=")
         engine = replace(PRESETS[preset], sequences_max=int(slots))
         configs.append(EngineServerConfig(model=model, engine=engine, port=int(port), ignore_eos=True))
-    handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL))
+    shape = None if experts is None else ExpertShape(*map(int, experts.split("x")))
+    handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL, experts=shape))
     handoffs |= dict.fromkeys(decode, HandoffConfig(CONNECTOR, ReplicaRole.DECODE))
     uvloop.run(_serve([replace(config, handoff=handoffs.get(config.port)) for config in configs]))
 

@@ -123,6 +123,7 @@ async def running_engines(
         running = running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
     else:
         options = ["--model", scenario.model, "--preset", scenario.preset]
+        options += ["--experts", scenario.experts] if scenario.experts else []
         for port, role in layout.roles.items():
             if role is not ReplicaRole.UNIFIED:
                 options += [f"--{role}", str(port)]
@@ -162,6 +163,7 @@ class _Start:
             networks=layout.networks,
             client_port=layout.seats[0].ports.http,
             regions=layout.seats[0].region.table_file,
+            region=layout.seats[0].region.name,
         )
         file.write_text(text)
         arguments = ["nightside", "controller", "run", str(file)]
@@ -181,7 +183,7 @@ class _Start:
         layout, controlled = self.layout, None
         if layout.controller is not None:
             at = f"{LOOPBACK}:{layout.controller.grpc}"
-            controlled = Controlled(at, tls[seat.gateway_id], self.folder / "state")
+            controlled = Controlled(at, tls[seat.gateway_id], self.folder / "state", self.scenario.artifacts)
         return region_file(
             seat.region,
             ports=seat.ports,

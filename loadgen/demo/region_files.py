@@ -48,6 +48,8 @@ class Controlled:
     tls: Mapping[str, str]
     """The gateway's certificate, for peers and controllers."""
     state: Path
+    artifacts: Path | None = None
+    """Folder of files that the gateway may read for pools that it adopts."""
 
 
 def has_addresses_of_its_own() -> bool:
@@ -104,6 +106,23 @@ def write_table(regions: Sequence[RegionScenario]) -> None:
         file.write_text(yaml.safe_dump({"version": 1, "regions": table}))
 
 
+def write_open_policies(regions: Sequence[RegionScenario], folder: Path) -> None:
+    """Write policies by which each region's jurisdiction is open to itself, and the table of regions."""
+    folder.mkdir()
+    write_table(regions)
+    for region in regions:
+        jurisdiction = str(region.place.jurisdiction)
+        document = {
+            "version": 1,
+            "region": str(region.name),
+            "jurisdiction": jurisdiction,
+            "process": {"jurisdictions": [jurisdiction]},
+            "accept": {"jurisdictions": [jurisdiction]},
+            "regions": "regions.yaml",
+        }
+        region.policy_file.write_text(yaml.safe_dump(document))
+
+
 def region_file(
     region: RegionScenario,
     *,
@@ -151,31 +170,38 @@ def region_file(
         "limits": {"drain": "2s"},
     }
     if ReplicaRole.DECODE in roles:
-        document |= _sharing(replicas, roles, region.slots)
+        document |= _sharing(replicas, roles, region)
     if controlled is not None:
         document |= _controlled(region, ports, controlled)
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def _sharing(replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole], slots: int) -> dict[str, object]:
+def _sharing(
+    replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole], region: RegionScenario
+) -> dict[str, object]:
     """Put each replica into the one pool; returns the pool's configuration."""
     for replica, role in zip(replicas, roles, strict=True):
         replica |= {"pool": POOL, "role": str(role)}
-    pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": slots}
-    return {"pools": [pool]}
+        if role is ReplicaRole.DECODE and region.decode_group:
+            replica["group"] = region.decode_group
+    pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": region.slots}
+    return {"pools": [pool | dict(region.pool)]}
 
 
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:
     latitude, longitude = region.location
+    control: dict[str, object] = {
+        "controllers": [controlled.controller],
+        "client_addresses": [ports.host],
+        "latitude": latitude,
+        "longitude": longitude,
+    }
+    if controlled.artifacts is not None:
+        control["artifacts"] = [str(controlled.artifacts)]
     found: dict[str, object] = {
         "state": {"folder": str(controlled.state)},
         "peering": {"tls": dict(controlled.tls)},
-        "control": {
-            "controllers": [controlled.controller],
-            "client_addresses": [ports.host],
-            "latitude": latitude,
-            "longitude": longitude,
-        },
+        "control": control,
     }
     if ports.dns:
         found["dns"] = {"listen": [f"{ports.host}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S}
@@ -198,14 +224,16 @@ def controller_file(
     networks: Mapping[RegionName, str],
     client_port: int,
     regions: Path,
+    region: RegionName,
     further_gateway: bool = True,
 ) -> str:
     """The controller's configuration, with decisions at their defaults but for `further_gateway`. `name_servers` are
-    the addresses of further servers that answer for the name."""
+    the addresses of further servers that answer for the name; `region` is the controller's."""
     servers = [LOOPBACK, *name_servers]
     document = {
         "controller": CONTROLLER,
         "regions": str(regions),
+        "region": str(region),
         "store": {"path": str(store)},
         "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
         "link": {"tls": dict(tls)},

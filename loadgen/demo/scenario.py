@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,6 +30,10 @@ class RegionScenario:
     policies: Path = FOLDER / "policies"
     prefill_engines: int = 0
     """Engines that are prefill workers, the others being decode workers; 0 makes every engine do both."""
+    decode_group: str = ""
+    """Group of the decode workers that step together; empty: each is by itself."""
+    pool: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the disaggregated pool's description beyond the demo's own."""
     gateways: int = 1
     """Gateways of the region, which share its engines."""
     location: tuple[float, float] = (0.0, 0.0)
@@ -69,6 +74,10 @@ class DemoScenario:
     llamacpp: Path | None = None
     """Python of an environment with llama.cpp and a small model, whose real servers replace the emulated engines."""
     round_trips_file: Path = ROUND_TRIPS_FILE
+    experts: str = ""
+    """Emulated mixture of experts that prefill workers report the use of, as layers x experts x picks; empty: none."""
+    artifacts: Path | None = None
+    """Folder of files that gateways may read for pools that they adopt."""
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     has_controller: bool = True
     """Gateways attach to a controller, and clients know the one name alone."""

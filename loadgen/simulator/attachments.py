@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from gateway.core.vocabulary import (
     ControlVersion,
     GatewayId,
     Place,
+    PoolName,
     RegionName,
     ReplicaId,
     ReplicaRole,
@@ -28,6 +29,7 @@ from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot, LeftOut, PeerHeard, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
@@ -57,6 +59,8 @@ class Stream(Protocol):
 
     def accepted_policy(self, policy: ResidencyPolicy) -> None: ...
 
+    def history_came(self, history: PoolHistory) -> None: ...
+
     def broke(self, detail: str) -> None: ...
 
 
@@ -78,6 +82,8 @@ class ControlTimes:
     redial_ns: int
     peer_timeout_ns: int
     """Silence after which a peer counts as unreachable."""
+    history_interval_ns: int | None = None
+    """Shortest interval at which the history of a pool is sent; None: histories do not travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class AttachmentEnvironment:
 
     peers: dict[GatewayId, SimAttachment]
     """Attachments by gateway."""
+    gateways: Mapping[GatewayId, SimGateway]
     specs: dict[ReplicaId, ReplicaSpec]
     boards: tuple[StreamAcceptor, ...]
     """Controllers to dial, in turn: after a refusal or a loss the next one is dialled."""
@@ -128,6 +135,12 @@ class SimAttachment:
         self._rng = ties.rng
         self._peers = ties.peers
         self._specs = ties.specs
+        self._pool_homes = {
+            spec.pool: each.gateway_id
+            for each in ties.gateways.values()
+            for spec in each.spec.replicas
+            if spec.role is not ReplicaRole.UNIFIED
+        }
         self._boards = ties.boards
         self._turn = 0
         self._agenda = ties.agenda
@@ -145,6 +158,8 @@ class SimAttachment:
         self._asking_until_ns = -1
         self._stream: Stream | None = None
         self._line: NetworkLine | None = None
+        self._histories_sent: dict[PoolName, tuple[int, int]] = {}
+        """Requests in the last history of each pool on this stream, and its time."""
         self._stream_heard_ns = 0
         self._has_spoken = False
         """True once the controller has sent a message on the open stream."""
@@ -214,6 +229,7 @@ class SimAttachment:
         line = self._network.connect(self.region, board.region, lambda _: self._lost(life), far_broke)
         stream = board.answer(self, life, line)
         self._line, self._stream, self._stream_heard_ns = line, stream, self._agenda.now_ns
+        self._histories_sent = {}
         self._has_spoken = False
         spec = self.gateway.spec
         line.to_far(stream.said_hello, SimHello(self.gateway_id, spec.place, spec.replicas, self.taken, self._policy))
@@ -233,10 +249,30 @@ class SimAttachment:
             return
         if self._line is not None and self._stream is not None:
             self._line.to_far(self._stream.reported, self._peers_heard(), tuple(self._left_out()))
+            self._send_histories(self._line, self._stream)
             if self._agenda.now_ns - self._stream_heard_ns > self._times.stream_timeout_ns:
                 self._line.close_near("the controller fell silent")
                 self._lost(life)
         self._agenda.after(self._times.report_interval_ns, self._report, life)
+
+    def _send_histories(self, line: NetworkLine, stream: Stream) -> None:
+        """Send the histories of the pools that it serves: each at once on a new stream, and then if it is new and the
+        interval is over."""
+        interval_ns, now_ns = self._times.history_interval_ns, self._agenda.now_ns
+        if interval_ns is None:
+            return
+        histories = {PoolName(each.pool): each for each in self.gateway.histories(self._pool_homes)}
+        self._histories_sent = {pool: sent for pool, sent in self._histories_sent.items() if pool in histories}
+        for pool, history in histories.items():
+            added, sent_ns = self._histories_sent.get(pool, (0, now_ns - interval_ns))
+            if history.added != added and now_ns >= sent_ns + interval_ns:
+                self._histories_sent[pool] = history.added, now_ns
+                line.to_far(stream.history_came, history)
+
+    def history_came(self, life: int, history: PoolHistory) -> None:
+        if life == self._life:
+            self._note_spoken()
+            self.gateway.history_came(history)
 
     def _peers_heard(self) -> tuple[PeerHeard, ...]:
         return tuple(self._peer_heard(each) for each in self._peers if each != self.gateway_id)

@@ -257,6 +257,7 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
     document["controller"] |= {
         "refusing_share": refusals.choice((0.0, 0.3, 0.6)),
         "left_out_retry": refusals.choice(("1s", "5s", "300s")),
+        "history_interval": random.Random(f"chaos/{seed}/histories").choice((None, "500ms", "3s")),
     }
     return document | {"faults": crashes}
 

@@ -29,6 +29,7 @@ from loadgen.simulator.network import Way
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.shared_store import SharedStore
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot
 
 _SECOND_NS = 1_000_000_000
@@ -116,6 +117,12 @@ class _ControlTracer:
     ) -> None:
         self._chronicle.note(now_ns, f"{self._name} snapshot {snapshot.version} to {snapshot.gateway_id}")
 
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, _policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        rows = f"{len(history)} of {history.added} by {history.recorded_by}"
+        self._chronicle.note(now_ns, f"{self._name} history of {history.pool} to {gateway_id}: {rows}")
+
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._chronicle.note(now_ns, f"{gateway_id} takes {version}")
 
@@ -172,12 +179,17 @@ class Control:
                 section, around.agenda, around.network, seated, name=name, shared=shared
             )
         times = ControlTimes(
-            section.report_interval, section.stream_timeout, section.redial, scenario.network.connection_timeout
+            section.report_interval,
+            section.stream_timeout,
+            section.redial,
+            scenario.network.connection_timeout,
+            section.history_interval,
         )
         specs = {replica_id: engine.spec for replica_id, engine in around.engines.items()}
         self.attachments: dict[GatewayId, SimAttachment] = {}
         ties = AttachmentEnvironment(
             self.attachments,
+            around.gateways,
             specs,
             tuple(self.controllers.values()),
             around.agenda,

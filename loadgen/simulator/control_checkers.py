@@ -26,6 +26,7 @@ from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot
 from mesh.naming.tree import Area, RecordTree
 
@@ -131,6 +132,10 @@ class ControlWatch:
         self._snapshots: dict[
             tuple[GatewayId, ControlVersion], tuple[ControlSnapshot, dict[RegionName, ResidencyPolicy]]
         ] = {}
+        self._handed: dict[GatewayId, list[GatewayId]] = {}
+        """Homes of the pools whose histories are on their way to a gateway, whose next snapshot has to grant them."""
+        self._recorders: dict[int, set[GatewayId]] = {}
+        """Gateways at which an answer of each length has ended: one of them recorded it."""
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
         self._minds: dict[str, _ControllerView] = {}
         """Records by controller."""
@@ -161,6 +166,8 @@ class ControlWatch:
             served.origins[event.profile.request_id] = served.place
         elif isinstance(event, events.ForwardArrived):
             served.origins[event.profile.request_id] = event.stamp.origin
+        elif isinstance(event, events.LegEnded) and event.output_tokens is not None:
+            self._recorders.setdefault(event.output_tokens, set()).add(gateway_id)
         for effect in effects:
             if isinstance(effect, StartLeg) and effect.target.kind is TargetKind.REPLICA:
                 self._check_push(gateway_id, served, ReplicaId(effect.target.id), effect.request_id)
@@ -171,6 +178,10 @@ class ControlWatch:
         self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy]
     ) -> None:
         self._now_ns = now_ns
+        granted = {each.home for each in snapshot.replicas}
+        for home in self._handed.pop(snapshot.gateway_id, ()):
+            detail = f"{home}'s to {snapshot.gateway_id}"
+            self._expect("a history goes only to the gateway that serves the pool", home in granted, detail)
         self._away[snapshot.version] = {each.replica_id: each.owner for each in snapshot.away}
         self._snapshots[snapshot.gateway_id, snapshot.version] = snapshot, dict(policies)
         if len(self._away) > _SNAPSHOTS_MAX:
@@ -178,6 +189,26 @@ class ControlWatch:
         if len(self._snapshots) > _SNAPSHOTS_MAX:
             del self._snapshots[next(iter(self._snapshots))]
         self._note_newer(snapshot.gateway_id, CONTROLLER, snapshot.version)
+
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        """Check a history that is sent, whatever it says of its recorder: the policies of its home and of a region in
+        which an answer of each length has ended let all tenants' requests be processed at the gateway. The home may
+        have it in any case."""
+        self._now_ns = now_ns
+        self._handed.setdefault(gateway_id, []).append(history.home)
+        places = {each: entry.place for each, entry in self._mind.gateways.items()}
+        place = places[gateway_id]
+        if place == places[history.home]:
+            return
+        allowed = {each for each, seat in places.items() if _lets_all_be(policies.get(seat.region), place)}
+        what = "a history is only where the policies of its regions let all tenants' requests be"
+        self._expect(what, history.home in allowed, f"{history.pool} of {history.home} at {place.region}")
+        for _, length, _ in history.rows():
+            recorders = self._recorders.get(length, set())
+            detail = f"{length} tokens by {sorted(recorders)} at {place.region}"
+            self._expect(what, not recorders.isdisjoint(allowed), detail)
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         self._now_ns = now_ns
@@ -555,6 +586,14 @@ class ControlWatch:
             raise Broken(self._now_ns, what, detail)
 
 
+def _lets_all_be(policy: ResidencyPolicy | None, place: Place) -> bool:
+    """Return whether the policy of a region lets requests of each of its tenants be processed at a place."""
+    if policy is None:
+        return False
+    rules = [policy.process, *(each.process for each in policy.tenants.values())]
+    return place == policy.place or (not policy.closed_reason and all(names_place(each, place) for each in rules))
+
+
 class _Seat:
     """Observer that attributes steps to one controller."""
 
@@ -580,6 +619,12 @@ class _Seat:
     ) -> None:
         self._watch.spoke(self._controller)
         self._watch.on_snapshot_sent(now_ns, snapshot, policies)
+
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        self._watch.spoke(self._controller)
+        self._watch.on_history_sent(now_ns, gateway_id, history, policies)
 
 
 _LIVES = (Condition.UP, Condition.UNKNOWN)

@@ -57,6 +57,8 @@ class ControllerSection(ScenarioSection):
     refusing_share: Share = 0.0
     """Share of other homes' pools and replicas that a gateway leaves out, as one that lacks a key for them does; drawn
     anew for each process."""
+    history_interval: Duration | None = None
+    """Shortest interval at which gateways send the history of a disaggregated pool. None: histories do not travel."""
     further_gateway: bool = _DEFAULTS.further_gateway
     ttl_s: Count = _DEFAULTS.ttl_s
     closed_jurisdictions: tuple[str, ...] = ()

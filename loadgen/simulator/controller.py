@@ -15,6 +15,7 @@ from controller.core import events
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Assign, Effect, KeepOwners, KeepPolicy, PublishRecords, TellCondition
 from controller.core.events import Event
+from controller.core.pool_histories import HistoryId, PoolHistories, PoolMesh
 from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, ReplicaEntry
 from controller.store.lease_watch import LeaseMark, LeaseWatch, lease_end_ns
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -34,6 +35,7 @@ from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.shared_store import KeptDocument, SharedStore
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot, LeftOut, PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import RecordTree
 
@@ -53,6 +55,8 @@ class _Stream:
         self.near_life = near_life
         self.line = line
         self.heard_ns = controller.agenda.now_ns
+        self.histories: set[HistoryId] = set()
+        """Histories of pools that this stream has brought or taken."""
         self._controller = controller
 
     def said_hello(self, hello: SimHello) -> None:
@@ -63,6 +67,9 @@ class _Stream:
 
     def accepted_policy(self, policy: ResidencyPolicy) -> None:
         self._controller.policy_accepted(self, policy)
+
+    def history_came(self, history: PoolHistory) -> None:
+        self._controller.history_came(self, history)
 
     def broke(self, detail: str) -> None:
         self._controller.stream_lost(self, detail)
@@ -96,6 +103,7 @@ class SimController:
         writes."""
         self._attachments: dict[GatewayId, SimAttachment] = {}
         self._streams: dict[GatewayId, _Stream] = {}
+        self._histories = PoolHistories(None)
         self._down: set[GatewayId] = set()
         """Gateways whose DOWN condition is in the store or about to be written."""
         self._life = 0
@@ -123,6 +131,13 @@ class SimController:
     @property
     def region(self) -> RegionName:
         return RegionName(self.name)
+
+    @property
+    def _own_place(self) -> Place | None:
+        """Place of the gateways that it stands beside."""
+        beside = self._section.region if self.name == CONTROLLER else self._section.standby
+        places = (each.gateway.spec.place for each in self._attachments.values())
+        return next((each for each in places if each.region == beside), None)
 
     @property
     def _process(self) -> str:
@@ -163,6 +178,7 @@ class SimController:
     def _begin(self) -> None:
         store = self._store
         self.core = ControllerCore()
+        self._histories = PoolHistories(self._own_place)
         for observer in self._observers:
             observer.on_store_taken(self.agenda.now_ns, self._process)
             observer.on_controller_start(self.agenda.now_ns, store.term)
@@ -412,6 +428,31 @@ class SimController:
         if self._is_ours(stream) and not self._is_late(self.policy_accepted, stream, policy):
             self.tell(events.PolicyAccepted(stream.near.gateway_id, policy))
 
+    def history_came(self, stream: _Stream, history: PoolHistory) -> None:
+        if not self._is_ours(stream) or self._is_late(self.history_came, stream, history):
+            return
+        core, sender = self.core, stream.near.gateway_id
+        if core is not None and not self._histories.take(sender, history, self._pool_mesh(core)):
+            stream.histories.add(((history.home, history.pool), sender))
+
+    def _pool_mesh(self, core: ControllerCore) -> PoolMesh:
+        store = self._store
+        owners = {
+            (each.home, each.pool): store.owners.get(each.replica_id) for each in core.replicas.values() if each.pool
+        }
+        return PoolMesh(owners, {each: entry.place for each, entry in store.gateways.items()}, store.policies)
+
+    def _hand_over(self, gateway_id: GatewayId, stream: _Stream, core: ControllerCore) -> None:
+        """Send the histories of the pools that the gateway serves from its next snapshot on."""
+        mesh = self._pool_mesh(core)
+        self._histories.look_again(mesh)
+        stream.histories = {each for each in stream.histories if mesh.owners.get(each[0]) == gateway_id}
+        for history in self._histories.due(gateway_id, stream.histories, mesh):
+            stream.histories.add(((history.home, history.pool), history.recorded_by))
+            for observer in self._observers:
+                observer.on_history_sent(self.agenda.now_ns, gateway_id, history, self._store.policies)
+            stream.line.to_near(stream.near.history_came, stream.near_life, history)
+
     def stream_lost(self, stream: _Stream, detail: str) -> None:
         if self._is_ours(stream) and not self._is_late(self.stream_lost, stream, detail):
             del self._streams[stream.near.gateway_id]
@@ -450,6 +491,8 @@ class SimController:
         stream = self._streams.get(gateway_id)
         if stream is None or self.core is None:
             return
+        if len(self._histories):
+            self._hand_over(gateway_id, stream, self.core)
         snapshot = self._snapshot_for(gateway_id, self.core)
         for observer in self._observers:
             observer.on_snapshot_sent(self.agenda.now_ns, snapshot, self._store.policies)

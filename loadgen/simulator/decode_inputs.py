@@ -7,11 +7,11 @@ Prompts that begin alike belong to one cluster, as prompts of one application do
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
-from gateway.core.events import ArtifactReady, Event, PredictorFitted
+from gateway.core.events import ArtifactReady, DecodeHistoryRestored, Event, PredictorFitted
 from gateway.core.features.disaggregated.config import LOCAL_POLICIES
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import ExactMatchArrays, PromptKey, SurvivalArrays
@@ -20,16 +20,20 @@ from gateway.core.features.disaggregated.predictors.history import Ended
 from gateway.core.features.disaggregated.predictors.survival import fit_survival
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.nearness import UNIT, Nearness, SignatureState
-from gateway.core.vocabulary import PoolName
+from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.features.disaggregated.gain import gain_on_newest
+from gateway.features.disaggregated.handing_over import ArrivedHistories, travelling, with_arrived
 from gateway.request.handoffs import COUNTS_KEY
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.pool_sections import DisaggregatedSection, SimPredictionSection
 from loadgen.simulator.prompts import Prompt
+from mesh.control.pool_history import PoolHistory
 
 _DIGEST: Final = "simulated"
 _STALE_AFTER_NS = 24 * 3_600_000_000_000
+_HISTORY_MAX = 20_000
+"""Most requests that the predictor of a pool is fitted to."""
 _UNCOUNTED_OF = 16
 """One prompt of so many has no expert counts."""
 _OWN = 9 * UNIT // 10
@@ -64,6 +68,8 @@ class DecodeInputs:
         """Pools that the gateway serves."""
         self._fitted: dict[PoolName, int] = {}
         """Requests ever recorded when the predictor of each pool was fitted last; 0: never."""
+        self._arrived: dict[PoolName, ArrivedHistories] = {}
+        """Histories of other gateways, and the gateway's own from an earlier life until its pool is here."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -83,6 +89,36 @@ class DecodeInputs:
                 self._fitted[pool] = 0
                 self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
         self._served = served
+        for pool in sorted(served & self._arrived.keys()):
+            self._go_on_with(pool)
+
+    def histories(self, home_of: Mapping[PoolName, GatewayId]) -> Iterator[PoolHistory]:
+        """Yield the histories of the served pools that have a predictor; `home_of` tells the pools' homes."""
+        for pool in sorted(self._served):
+            there = decode_pools_of(self._core).get(pool)
+            if there is not None and there.workers and self._sections[pool].prediction is not None:
+                here, home = self._core.gateway_id, home_of[pool]
+                yield travelling(there.predictor.history.snapshot(), here, home, pool)
+
+    def history_came(self, history: PoolHistory) -> None:
+        """Go on with a history, once its pool is here."""
+        pool = PoolName(history.pool)
+        self._arrived.setdefault(pool, ArrivedHistories()).take(history, self._agenda.now_ns)
+        if pool in self._served:
+            self._go_on_with(pool)
+
+    def _go_on_with(self, pool: PoolName) -> None:
+        """Restore what this gateway has lost in a crash, and fit to what came."""
+        there = decode_pools_of(self._core).get(pool)
+        if there is None:
+            return
+        mine = self._arrived[pool].pop(self._core.gateway_id)
+        if mine is not None and mine.history.added > there.predictor.history.added:
+            known = mine.snapshot()
+            self._tell(DecodeHistoryRestored(pool, known.ended, known.added, _HISTORY_MAX, there.predictor.horizon))
+        prediction = self._sections[pool].prediction
+        if prediction is not None:
+            self._fit(pool, prediction)
 
     def nearness(self, pool: PoolName, counts: bytes) -> Nearness | None:
         """Nearness of a prompt to the centroids of its pool's artifact. None where no policy uses it, or without
@@ -102,10 +138,15 @@ class DecodeInputs:
         if self._is_closed:
             return
         self._agenda.after(prediction.refit_interval, self._refit, pool, prediction)
+        self._fit(pool, prediction)
+
+    def _fit(self, pool: PoolName, prediction: SimPredictionSection) -> None:
         there = decode_pools_of(self._core).get(pool)
         if there is None:
             return
         snapshot = there.predictor.history.snapshot()
+        if pool in self._arrived:
+            snapshot = with_arrived(snapshot, self._arrived[pool].all(), _HISTORY_MAX)
         if len(snapshot.ended) < prediction.requests_min or snapshot.added == self._fitted[pool]:
             return
         self._fitted[pool] = snapshot.added

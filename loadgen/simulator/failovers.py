@@ -20,6 +20,7 @@ from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId, RequestId, TargetKind
 from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot
 from mesh.naming.tree import RecordTree
 
@@ -104,6 +105,11 @@ class Failovers:
         self, now_ns: int, snapshot: ControlSnapshot, _policies: Mapping[RegionName, ResidencyPolicy]
     ) -> None:
         """Ignored: the time of the decision counts."""
+
+    def on_history_sent(
+        self, now_ns: int, gateway_id: GatewayId, history: PoolHistory, _policies: Mapping[RegionName, ResidencyPolicy]
+    ) -> None:
+        """Ignored: replicas count, not what is known of them."""
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
         """Ignored: the gateway's later steps count."""

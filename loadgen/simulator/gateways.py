@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, assert_never
@@ -64,6 +64,7 @@ from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.pool_sections import DisaggregatedSection
 from loadgen.simulator.probes import Probes
 from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
+from mesh.control.pool_history import PoolHistory
 from mesh.silence import TIMEOUT_MIN_NS
 
 _SECOND_NS = 1_000_000_000
@@ -321,6 +322,14 @@ class SimGateway:
         self._probe_these(replicas)
         self._revision += 1
         self._tell_assignment(replicas)
+
+    def histories(self, home_of: Mapping[PoolName, GatewayId]) -> list[PoolHistory]:
+        """Histories of the disaggregated pools that it serves."""
+        return [] if self._decode_inputs is None else list(self._decode_inputs.histories(home_of))
+
+    def history_came(self, history: PoolHistory) -> None:
+        if self._decode_inputs is not None:
+            self._decode_inputs.history_came(history)
 
     def _tell_assignment(self, replicas: tuple[ReplicaSpec, ...]) -> None:
         assignment = self._assignment(replicas)

@@ -16,6 +16,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, RegionName, ReplicaSpec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import ControlSnapshot
 
 
@@ -69,6 +70,18 @@ class ControlObserver(Protocol):
         self, now_ns: int, snapshot: ControlSnapshot, policies: Mapping[RegionName, ResidencyPolicy], /
     ) -> None:
         """Report a snapshot on its way to its gateway, with the policies that the store has by then."""
+        ...
+
+    def on_history_sent(
+        self,
+        now_ns: int,
+        gateway_id: GatewayId,
+        history: PoolHistory,
+        policies: Mapping[RegionName, ResidencyPolicy],
+        /,
+    ) -> None:
+        """Report the history of a pool on its way to a gateway, before the snapshot that grants the pool, with the
+        policies that the store has by then."""
         ...
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from loadgen.studies.balanceroute.command import balanceroute
+from loadgen.studies.composition.command import composition
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.failover.command import failover
 from loadgen.studies.placement.command import placement
@@ -21,7 +22,7 @@ from loadgen.studies.token_budget.live_command import token_budget_live
 
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, predictors, token_budget, token_budget_live,
-    token_budget_classifier, eldr, resume, sharing, failover, succession,
+    token_budget_classifier, eldr, resume, sharing, failover, composition, succession,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar, assert_never
 from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, TenantName
 from mesh.control.naming_codec import read_records, records_to_pb
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     ABILITIES_MAX,
     FEATURE_DOCUMENT_LENGTH_MAX,
@@ -27,6 +28,7 @@ from mesh.control.vocabulary import (
     FromGateway,
     GatewayLoad,
     Hello,
+    HistoriesWanted,
     LeftOut,
     PeerGrant,
     PeerHeard,
@@ -53,6 +55,7 @@ from mesh.wire import (
     read_id,
     read_key,
     read_place,
+    read_pool_name,
     read_replica_id,
     read_rule,
     read_text,
@@ -103,6 +106,8 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
         case QuestionAnswer():
             return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
+        case PoolHistory():
+            return pb.AttachRequest(pool_history=_pool_history_to_pb(said))
         case Alive():
             return pb.AttachRequest(alive=pb.Alive())
         case _:
@@ -127,6 +132,8 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "answer":
             require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
             return QuestionAnswer(message.answer.number, message.answer.document)
+        case "pool_history":
+            return _pool_history(message.pool_history)
         case "alive":
             return Alive()
         case None:
@@ -328,7 +335,7 @@ def _wanted(message: pb.Wanted) -> WantedReplicas:
     require(max(message.replicas, message.ready) <= REPLICAS_MAX, "report.wanted is no number of replicas")
     return WantedReplicas(
         read_key(message.model, "report.wanted.model"),
-        read_id(message.pool, "report.wanted.pool"),
+        read_pool_name(message.pool, "report.wanted.pool"),
         message.replicas,
         message.ready,
         read_id(message.reason, "report.wanted.reason"),
@@ -346,6 +353,31 @@ def _is_bounded(heard: pb.PeerHeard, what: str) -> bool:
     return True
 
 
+def _pool_history_to_pb(history: PoolHistory) -> pb.PoolHistory:
+    return pb.PoolHistory(
+        home_gateway_id=history.home,
+        pool=history.pool,
+        recorded_by=history.recorded_by,
+        added=history.added,
+        prompt_tokens=history.prompt_tokens,
+        output_tokens=history.output_tokens,
+        ended_meanwhile=history.ended_meanwhile,
+    )
+
+
+def _pool_history(message: pb.PoolHistory) -> PoolHistory:
+    """Read a history. Its columns are checked by `history_fault`: a bad history does not end the stream."""
+    return PoolHistory(
+        home=read_gateway_id(message.home_gateway_id, "pool_history.home_gateway_id"),
+        pool=read_id(message.pool, "pool_history.pool"),
+        recorded_by=read_gateway_id(message.recorded_by, "pool_history.recorded_by"),
+        added=message.added,
+        prompt_tokens=message.prompt_tokens,
+        output_tokens=message.output_tokens,
+        ended_meanwhile=message.ended_meanwhile,
+    )
+
+
 # Messages of controllers
 
 
@@ -357,6 +389,10 @@ def said_by_controller(said: FromController) -> pb.AttachResponse:
             return pb.AttachResponse(alive=pb.Alive())
         case Question():
             return pb.AttachResponse(question=pb.Question(number=said.number, wanted=said.wanted[:TEXT_LENGTH_MAX]))
+        case HistoriesWanted():
+            return pb.AttachResponse(histories_wanted=pb.HistoriesWanted(place=place_to_pb(said.place)))
+        case PoolHistory():
+            return pb.AttachResponse(pool_history=_pool_history_to_pb(said))
         case _:
             assert_never(said)
 
@@ -369,6 +405,10 @@ def read_from_controller(message: pb.AttachResponse) -> FromController | None:
             return Alive()
         case "question":
             return Question(message.question.number, read_text(message.question.wanted, "question.wanted"))
+        case "histories_wanted":
+            return HistoriesWanted(read_place(message.histories_wanted.place, "histories_wanted.place"))
+        case "pool_history":
+            return _pool_history(message.pool_history)
         case None:
             return None
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from mesh.control.pool_history import PoolHistory
 from mesh.naming.tree import RecordTree
 from mesh.totals import Totals
 
@@ -145,9 +146,11 @@ class Alive(Struct, frozen=True):
     """Sign of life: of a controller that has nothing new to send, and of a gateway at each of its beats."""
 
 
-FromGateway = (
-    Hello | Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | Alive
+AfterHello = (
+    Announcement | ResidencyPolicy | Report | SnapshotTaken | SnapshotRejected | QuestionAnswer | PoolHistory | Alive
 )
+"""Messages of a gateway once it has said who it is."""
+FromGateway = Hello | AfterHello
 
 
 class ReplicaGrant(Struct, frozen=True):
@@ -216,7 +219,14 @@ class Question(Struct, frozen=True):
     """Id of a request or of a decision; empty for the last decisions."""
 
 
-FromController = ControlSnapshot | Alive | Question
+class HistoriesWanted(Struct, frozen=True):
+    """The controller takes histories of disaggregated pools. Without this message a gateway sends none."""
+
+    place: Place
+    """Place of the controller, where the policies of the pools' regions have to allow the histories."""
+
+
+FromController = ControlSnapshot | Alive | Question | HistoriesWanted | PoolHistory
 
 
 class Ownership(Struct, frozen=True):

@@ -16,12 +16,14 @@ import grpc.aio
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place
 from mesh.control.codec import read_from_controller, said_by_gateway
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     Alive,
     Announcement,
     ControlSnapshot,
     FromGateway,
     Hello,
+    HistoriesWanted,
     PeerHeard,
     Report,
     SnapshotTaken,
@@ -62,6 +64,10 @@ class AttachedGateway:
 
     call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
     snapshots: list[ControlSnapshot] = field(default_factory=list)
+    histories: list[tuple[int, PoolHistory]] = field(default_factory=list)
+    """Histories of pools, each with the number of snapshots that came before it."""
+    wants_histories: Place | None = None
+    """Place of a controller that has asked for histories."""
     alive: int = 0
     ended: str = ""
     """Reason for which the stream has ended; empty while it is open."""
@@ -87,6 +93,10 @@ class AttachedGateway:
                         await self.say(SnapshotTaken(said.version))
                 elif isinstance(said, Alive):
                     self.alive += 1
+                elif isinstance(said, PoolHistory):
+                    self.histories.append((len(self.snapshots), said))
+                elif isinstance(said, HistoriesWanted):
+                    self.wants_histories = said.place
                 self._tell()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass

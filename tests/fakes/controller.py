@@ -13,6 +13,7 @@ import grpc.aio
 
 from mesh.channels import stop_at_once
 from mesh.control import codec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     Alive,
     Announcement,
@@ -29,7 +30,7 @@ from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 
 Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
-_Kind = TypeVar("_Kind", Hello, Announcement, Report, SnapshotTaken, SnapshotRejected)
+_Kind = TypeVar("_Kind", Hello, Announcement, Report, SnapshotTaken, SnapshotRejected, PoolHistory)
 _ALIVE_S = 0.02
 
 

@@ -20,16 +20,29 @@ from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, PoolName, ReplicaId
+from gateway.core.vocabulary import (
+    ControlVersion,
+    GatewayId,
+    Jurisdiction,
+    Place,
+    PlaceRule,
+    PoolName,
+    RegionName,
+    ReplicaId,
+    RequestId,
+)
 from gateway.features.expert_locality.files import eldr_file
 from gateway.peers import codec as peer_codec
 from mesh.channels import stop_at_once
 from mesh.clock import Clock
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     Announcement,
     ControlSnapshot,
     Hello,
+    HistoriesWanted,
     PeerGrant,
     ReplicaGrant,
     ReplicaOwner,
@@ -47,6 +60,7 @@ from tests.fakes.peer import OwnershipContext
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import AP, EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
+from tests.support.histories import history_of
 from tests.support.locality import artifact_of
 from tests.support.programs import nightside, started
 
@@ -342,6 +356,51 @@ async def test_an_adopted_pool_comes_with_its_policy_its_predictor_and_its_artif
         assert await stream.answer(snapshot(3)) == SnapshotTaken(ControlVersion(1, 3))
         assert decode_pools_of(gateway.core).get(name) is None
         assert "disaggregated" not in await state_of(gateway)
+
+
+async def test_the_history_of_an_adopted_pool_comes_first_and_what_is_recorded_since_is_sent(
+    site: Site, controller: FakeController, engine: FakeEngine
+) -> None:
+    pool = {"name": "pd", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
+    pool |= {"decode": {"policy": "br_h"}, "prediction": {"kind": "survival", "requests_min": 3}}
+    members = tuple(granted(each, engine, pool=pool, role=each) for each in ("prefill", "decode"))
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        await stream.say(HistoriesWanted(EU))
+        await stream.say(replace(history_of(1, by="eu-1", home="eu-1"), prompt_tokens=b""))
+        await stream.say(history_of(50, 60, 70, by="eu-1", home="eu-1"))
+        assert await stream.answer(snapshot(replicas=members)) == SnapshotTaken(ControlVersion(1, 1))
+        adopted = decode_pools_of(gateway.core).get(PoolName("pd@eu-1"))
+        assert adopted is not None
+        await until(lambda: adopted.predictor.is_ready(Clock().now_ns()))
+        assert counted(gateway, "pool_histories_total", result="refused") == 1
+        assert counted(gateway, "pool_histories_total", result="taken") == 1
+        facts = Facts(RequestId("r"), 10)
+        facts.noted = adopted.predictor.note(facts)
+        adopted.predictor.ended(facts, 80, Clock().now_ns())
+        sent = await stream.first(PoolHistory)
+        assert (sent.home, sent.pool, sent.recorded_by, sent.added) == ("eu-1", "pd", "us-1", 1)
+        assert sent.rows() == [(10, 80, 0)], "what it was given is not its own"
+        assert counted(gateway, "pool_histories_total", result="sent") == 1
+
+
+async def test_no_history_is_sent_to_a_controller_where_the_policy_does_not_let_it_be(
+    site: Site, controller: FakeController, engine: FakeEngine
+) -> None:
+    pool = {"name": "pd", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 4}
+    members = tuple(granted(each, engine, pool=pool, role=each) for each in ("prefill", "decode"))
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        await stream.say(HistoriesWanted(Place(RegionName("nowhere-1"), Jurisdiction("XX"))))
+        await stream.say(history_of(50, 60, 70, by="eu-1", home="eu-1"))
+        assert await stream.answer(snapshot(replicas=members)) == SnapshotTaken(ControlVersion(1, 1))
+        assert decode_pools_of(gateway.core).get(PoolName("pd@eu-1")) is not None
+        await until(lambda: counted(gateway, "pool_histories_total", result="taken") == 1)
+        reports = len(stream.all(Report))
+        await stream.first(Report, after=reports + 3)
+        assert stream.all(PoolHistory) == []
+        withheld = (await state_of(gateway))["control"]["histories_withheld"]
+        assert withheld == "region nowhere-1 is not in the operators' table of regions"
 
 
 async def test_a_stream_that_breaks_is_made_again_and_says_what_is_in_force(

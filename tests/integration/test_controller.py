@@ -22,8 +22,9 @@ from mesh.control.vocabulary import LeftOut, PeerHeard, Report
 from tests.fakes.attached import hello, replica_document
 from tests.fakes.engine import FakeEngine
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import AP, EU, US
+from tests.support.core import AP, EU, US, policy, rule
 from tests.support.gateways import until
+from tests.support.histories import history_of
 from tests.support.processes import gateway_process, region_file
 
 
@@ -119,6 +120,50 @@ async def test_a_pool_goes_to_a_gateway_that_can_serve_it_and_on_to_the_next(con
         assert not controller.manager.core.orphans
         async with plain_gateway(address, home) as us:
             await us.until(lambda us: us.replica_ids == ["decode", "prefill"] and not us.newest.away)
+
+
+async def test_the_history_of_a_pool_goes_with_it_and_comes_home_before_the_pool_does(tmp_path: Path) -> None:
+    pool = {"name": "pd", "kind": "disaggregated", "connector": "nixl"}
+    members = tuple(replica_document(role, pool=pool, role=role) for role in ("prefill", "decode"))
+    home, near = hello("us-1", US, 0), hello("eu-1", EU, 0)
+    home = replace(home, announcement=replace(home.announcement, replicas=members))
+    near = replace(near, announcement=replace(near.announcement, abilities=("connector nixl",)))
+    both = ["decode", "prefill"]
+    async with serve_controller(read_file(tmp_path, region=str(AP.region))) as controller:
+        histories = controller.histories
+        async with plain_gateway(controller.grpc_address, near) as eu:
+            async with plain_gateway(controller.grpc_address, home) as us:
+                await us.until(lambda us: us.replica_ids == both)
+                assert us.wants_histories == AP
+                await us.say(replace(history_of(5, 6), prompt_tokens=b""))
+                await until(lambda: "prompt_tokens: it has 0 bytes" in histories.last_refusal)
+                await us.say(history_of(5, 6))
+                await until(lambda: len(histories.histories) == 1)
+                await eu.say(history_of(1, by="eu-1"))
+                await until(lambda: "eu-1 does not serve the pool" in histories.last_refusal)
+                assert not eu.histories
+            await eu.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+            await eu.until(lambda eu: eu.replica_ids == both)
+            ((before, history),) = eu.histories
+            assert history == history_of(5, 6)
+            assert eu.snapshots[before].replicas, "the next snapshot has the pool"
+            assert not eu.snapshots[before - 1].replicas
+            recorded = history_of(9, by="eu-1")
+            await eu.say(recorded)
+            counted = "nightside_controller_pool_histories_total"
+            await until(lambda: controller.metrics.registry.get_sample_value(counted, {"result": "kept"}) == 2)
+            async with plain_gateway(controller.grpc_address, home) as us:
+                await us.until(lambda us: us.replica_ids == both and not us.newest.away)
+                assert [each for _, each in us.histories] == [history_of(5, 6), recorded]
+                assert us.snapshots[us.histories[0][0]].replicas
+                await eu.until(lambda eu: not eu.replica_ids)
+                assert len(eu.histories) == 1
+            await eu.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
+            await eu.until(lambda eu: eu.replica_ids == both)
+            assert [each for _, each in eu.histories[1:]] == [history_of(5, 6), recorded], "a second stay away"
+            assert histories.describe() == {"kept": 2, "withheld": [], "last_refusal": histories.last_refusal}
+            await eu.say(policy(EU, process=rule(EU)))
+            await until(lambda: len(histories.histories) == 1)
 
 
 async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:

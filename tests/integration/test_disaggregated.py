@@ -25,6 +25,7 @@ from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,
     ROLE,
+    USAGE,
     FakeEngine,
     Script,
     answer,
@@ -109,6 +110,9 @@ async def _paired(folder: Path, **more: Any) -> AsyncIterator[Pair]:
 
 
 async def _answered(pair: Pair, **changes: object) -> tuple[int, bytes]:
+    """Ask for a stream with usage, as the scripted engines send it, unless `changes` says otherwise."""
+    if changes.get("stream", True) and "stream_options" not in changes:
+        changes["stream_options"] = {"include_usage": True}
     async with ask(pair.session, pair.gateway.http_url, **changes) as response:
         return response.status, await response.read()
 
@@ -126,6 +130,19 @@ async def test_one_engine_reads_and_another_one_writes(tmp_path: Path) -> None:
         assert first["messages"] == second["messages"]
         assert read.headers["x-request-id"] == written.headers["x-request-id"]
         await pair.comes_to_rest()
+
+
+async def test_the_length_of_an_answer_is_asked_for_and_kept_from_a_client_that_did_not_ask(tmp_path: Path) -> None:
+    async with _paired(tmp_path) as pair:
+        status, body = await _answered(pair, stream_options=None)
+        assert (status, body) == (200, b"".join(GOOD_STREAM).replace(USAGE, b""))
+        (written,) = pair.decode.received
+        assert json.loads(written.body)["stream_options"] == {"include_usage": True}
+        known = decode_pools_of(pair.gateway.core).history_of(PoolName("chat"))
+        assert known is not None
+        await until(lambda: len(known) == 1)
+        (read,) = pair.prefill.received
+        assert json.loads(read.body)["stream_options"] is None
 
 
 async def test_a_clients_own_word_about_hand_offs_reaches_no_engine(tmp_path: Path) -> None:
@@ -428,7 +445,7 @@ async def test_a_predictor_is_fitted_while_requests_run_and_its_history_outlives
         assert pool is not None
         assert not pool.predictor.is_ready(0)
         for _ in range(6):
-            await _answered(pair, stream_options={"include_usage": True})
+            await _answered(pair, stream_options=None)
         await until(lambda: pool.predictor.is_ready(pair.gateway.core._now_ns or 0))
         while pool.tier.figures(0).is_degraded:
             await _answered(pair)

@@ -42,7 +42,7 @@ class Pool:
     session: aiohttp.ClientSession
 
     async def asked(self) -> tuple[int, bytes]:
-        async with ask(self.session, self.gateway.http_url) as response:
+        async with ask(self.session, self.gateway.http_url, stream_options={"include_usage": True}) as response:
             return response.status, await response.read()
 
     def signatures(self) -> dict[SignatureState, int]:

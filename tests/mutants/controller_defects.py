@@ -21,6 +21,7 @@ from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
+from gateway.features.disaggregated.handing_over import travelling, with_arrived
 from loadgen.simulator.attachments import SimAttachment, served
 from mesh.control.vocabulary import ControlSnapshot
 from tests.mutants.seams import Mutant, Original
@@ -98,6 +99,93 @@ def moves_what_was_refused_while_frozen(original: Original, self: Any, owner: Ga
 def forgets_what_was_refused(original: Original, self: Any, event: Any, now_ns: int) -> None:
     original(self, event, now_ns)
     self.refusals.clear()
+
+
+# Histories of pools
+
+
+@mutant(
+    "the history of a pool goes to every gateway",
+    "controller.core.pool_histories:PoolHistories.due",
+    moves_pools=True,
+)
+def hands_histories_to_all(original: Original, self: Any, gateway_id: GatewayId, held: Any, mesh: Any) -> Iterator[Any]:
+    yield from original(self, gateway_id, held, replace(mesh, owners=dict.fromkeys(mesh.owners, gateway_id)))
+
+
+@mutant(
+    "the history of a pool goes where policies do not let it be",
+    "controller.core.pool_histories:_why_not_at",
+    moves_pools=True,
+)
+def hands_histories_anywhere(original: Original, place: Any, history: Any, mesh: Any) -> str:
+    return ""
+
+
+@mutant(
+    "tenants with stricter rules do not count where a history may be",
+    "gateway.core.kernel.residency:may_hold_records",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def forgets_strict_tenants(original: Original, policy: Any, place: Any) -> Any:
+    return original(replace(policy, tenants={}), place)
+
+
+@mutant(
+    "any gateway may send the history of a pool",
+    "controller.core.pool_histories:PoolHistories._fault_of_sender",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def takes_histories_of_all(original: Original, self: Any, sender: GatewayId, history: Any, mesh: Any) -> str:
+    return ""
+
+
+@mutant(
+    "the columns of a history are not checked",
+    "mesh.control.pool_history:_fault",
+    hunter="tests/unit/mesh/control/test_pool_history.py",
+)
+def believes_every_history(original: Original, history: Any) -> str:
+    return ""
+
+
+@mutant(
+    "a gateway sends on what another one recorded",
+    "gateway.features.disaggregated.predictors:Predictors._travelling",
+    hunter="tests/unit/gateway/features/disaggregated/test_predictors.py",
+)
+def sends_on_what_it_was_sent(original: Original, self: Any, history: Any, name: Any) -> Any:
+    sent = original(self, history, name)
+    known = with_arrived(history.snapshot(), self._arrived_of(name), 4_000)
+    return travelling(known, sent.recorded_by, sent.home, sent.pool)
+
+
+@mutant(
+    "an older history replaces a newer one of the same gateway",
+    "gateway.features.disaggregated.handing_over:ArrivedHistories.take",
+    hunter="tests/unit/gateway/features/disaggregated/test_handing_over.py",
+)
+def takes_older_histories(original: Original, self: Any, history: Any, now_ns: int) -> bool:
+    self._arrived.pop(history.recorded_by, None)
+    return bool(original(self, history, now_ns))
+
+
+@mutant(
+    "histories stay at a controller where they may not be any more",
+    "controller.core.pool_histories:PoolHistories.look_again",
+    hunter=f"{_TESTS}/test_pool_histories.py",
+)
+def keeps_forbidden_histories(original: Original, self: Any, mesh: Any) -> None:
+    return None
+
+
+@mutant(
+    "peers refuse the heartbeats of a gateway that serves an adopted pool",
+    "mesh.wire:read_pool_name",
+    hunter="tests/unit/gateway/peers/test_codec.py",
+)
+def knows_no_adopted_pool(original: Original, text: str, what: str) -> Any:
+    return original(text.replace("@", " "), what)
 
 
 # Adopters

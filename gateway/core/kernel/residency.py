@@ -160,6 +160,18 @@ def may_process(
     return _verdict(policy, "process", rule, place)
 
 
+def may_hold_records(policy: ResidencyPolicy, place: Place) -> Verdict:
+    """Decide whether records of requests of all tenants together, such as the lengths of their answers, may be at
+    `place`: the region's rule and each tenant's own have to let requests be processed there."""
+    if place == policy.place:
+        return Verdict(True, "it is the same region")
+    if policy.closed_reason:
+        return Verdict(False, _CLOSED)
+    rules = [policy.process, *(each.process for each in policy.tenants.values())]
+    strictest = next((each for each in rules if not each.allows(place)), policy.process)
+    return _verdict(policy, "process", strictest, place)
+
+
 def may_process_under(stamp: ResidencyStamp, place: Place) -> Verdict:
     """Decide whether a request with this stamp may be processed at `place`."""
     return Verdict(stamp.rule.allows(place), f"its stamp: {_explain(stamp.rule, place, 'process')}")

@@ -9,6 +9,7 @@ verified against recorded contracts and our emulator, not run against the real e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -123,9 +124,11 @@ def decode_body(
     bootstrap: Bootstrap | None = None,
     salt: CacheSalt | None = None,
     assembled: bool = False,
+    extras: Sequence[BodySetting] = (),
 ) -> LegBody:
     """Body for the decode worker. `told` is what the prefill handed over, for a sequential connector; it is passed on
-    unchanged. `bootstrap` is the prefill worker's. `assembled` asks for a stream with usage, to be assembled here."""
+    unchanged. `bootstrap` is the prefill worker's. `assembled` asks for a stream with usage, to be assembled here;
+    `extras` are settings of a stream that ask for what the client did not."""
     named = _NAMED.decode(body)
     match connector:
         case Connector.NIXL | Connector.ASCEND:
@@ -139,7 +142,7 @@ def decode_body(
             assert_never(connector)
     if assembled:
         settings |= {"stream": b"true", "stream_options": _USAGE_TOLD}
-    return _spliced(body, named, settings, salt)
+    return _spliced(body, named, settings, salt, extras)
 
 
 def _one_token(path: str, named: _Named) -> dict[str, bytes]:
@@ -182,8 +185,15 @@ def _room(met: AttemptIds, bootstrap: Bootstrap | None) -> dict[str, bytes]:
     }
 
 
-def _spliced(body: bytes, named: _Named, settings: dict[str, bytes], salt: CacheSalt | None) -> LegBody:
-    wanted = [BodySetting(_MEMBERS[name], text, _is_named(named, name)) for name, text in settings.items()]
+def _spliced(
+    body: bytes,
+    named: _Named,
+    settings: dict[str, bytes],
+    salt: CacheSalt | None,
+    extras: Sequence[BodySetting] = (),
+) -> LegBody:
+    wanted = [*extras]
+    wanted += [BodySetting(_MEMBERS[name], text, _is_named(named, name)) for name, text in settings.items()]
     if "kv_transfer_params" not in settings and _is_named(named, "kv_transfer_params"):
         wanted.append(BodySetting(_MEMBERS["kv_transfer_params"], b"null", is_named=True))
     if salt is not None:

@@ -10,14 +10,16 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
+from gateway.control.histories import HistoryOffer
 from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.features.disaggregated.config import decode_of, policy_source
 from gateway.core.features.disaggregated.feature import decode_figures_of, decode_policies_of, decode_pools_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, RequestProfile
-from gateway.features.disaggregated.metrics import DecodeLevels
+from gateway.features.disaggregated.metrics import DecodeLevels, history_counts
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.features.extension import Extension, Host
+from mesh.control.pool_history import PoolHistory, history_fault
 from mesh.control.vocabulary import CONNECTOR_ABILITY, DECODE_POLICY_ABILITY
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -38,7 +40,9 @@ class DisaggregatedExtension(Extension):
         self._config = config
         self._host = host
         self._predictors: Predictors | None = None
-        host.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(host.core, host.clock.now_ns())))
+        self._histories = history_counts()
+        levels = DecodeLevels(lambda: decode_figures_of(host.core, host.clock.now_ns()), self._histories)
+        host.metrics.registry.register(levels)
         self._loops: Supervisor | None = None
         """Loops of the gateway, once it runs."""
         self._has_begun = self._has_pools = False
@@ -51,7 +55,7 @@ class DisaggregatedExtension(Extension):
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
-        registry.register(DecodeLevels(dict))
+        registry.register(DecodeLevels(dict, history_counts()))
 
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
         self._config = config
@@ -68,7 +72,7 @@ class DisaggregatedExtension(Extension):
 
     def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:
         self._loops = loops
-        self._predictors = Predictors(self._config, self._host, tenure)
+        self._predictors = Predictors(self._config, self._host, tenure, self._histories.add)
 
     async def _read_keys(self) -> None:
         """Read the secret for a first pool that is adopted while requests run; until then, prompts have no keys."""
@@ -84,6 +88,16 @@ class DisaggregatedExtension(Extension):
         connectors = (f"{CONNECTOR_ABILITY} {each}" for each in Connector)
         policies = (f"{DECODE_POLICY_ABILITY} {each}" for each in sorted(decode_policies_of(self._host.core)))
         return (*connectors, *policies)
+
+    def pool_histories(self) -> list[HistoryOffer]:
+        return [] if self._predictors is None else self._predictors.offers()
+
+    def take_history(self, history: PoolHistory, /) -> None:
+        if fault := history_fault(history):
+            self._histories.add("refused")
+            self._host.log.warning("pool_history_unusable", recorded_by=history.recorded_by, reason=fault)
+        elif self._predictors is not None:
+            self._predictors.take_history(history)
 
     def _key_of(self, profile: RequestProfile) -> bytes:
         return b"" if self._keys is None else self._keys.of(profile)

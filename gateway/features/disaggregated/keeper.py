@@ -32,6 +32,7 @@ from gateway.features.disaggregated.files import (
     write_history,
 )
 from gateway.features.disaggregated.gain import PredictionGain, gain_on_newest
+from gateway.features.disaggregated.handing_over import Arrived, with_arrived
 from gateway.state.processes import ProcessFailed, run_process
 from mesh.clock import Clock
 from mesh.state_files import StateUnusable
@@ -60,14 +61,21 @@ class PredictorKeeper:
         balance: BalanceConfig,
         clock: Clock,
         log: FilteringBoundLogger,
+        arrived: Callable[[], Sequence[Arrived]] = tuple,
     ) -> None:
+        """`arrived` returns the pool's histories that came from other gateways: predictors are fitted to them too, and
+        they are not stored."""
         named = f"{gateway_id}.{quote(pool, safe='')}"
         self._history_path = None if folder is None else folder / f"{named}.history.json"
         self._artifact_path = None if folder is None else folder / f"{named}.predictor.json"
+        self._fitting_path = None if folder is None else folder / f"{named}.fitting.json"
+        """File of the requests that trees are being grown from, for as long as that takes; one that a crash has left is
+        removed at the next start."""
         self._config = config
         self._balance = balance
         self._clock = clock
         self._log = log.bind(pool=pool)
+        self._arrived = arrived
         self._saved = self._fitted = -1
         self.fits = 0
         """Fits that were put into use; `failures` counts the fits that failed."""
@@ -81,6 +89,9 @@ class PredictorKeeper:
         """Read the stored history. One that cannot be read is logged and not used; the next
         save replaces it."""
         history = History(self._config.history_max)
+        if self._fitting_path is not None:
+            with suppress(OSError):
+                await finish_in_thread(self._fitting_path.unlink, True)
         if self._history_path is not None:
             try:
                 found = await finish_in_thread(read_history, self._history_path)
@@ -132,6 +143,8 @@ class PredictorKeeper:
     async def refit(self, history: History, take: Take) -> None:
         """Fit a predictor, unless there are too few requests or no new ones."""
         snapshot = history.snapshot()
+        if arrived := self._arrived():
+            snapshot = await finish_in_thread(with_arrived, snapshot, arrived, self._config.history_max)
         if self._config.artifact is None and not self._is_worth_fitting(snapshot):
             return
         try:
@@ -202,23 +215,25 @@ class PredictorKeeper:
         return artifact_of(arrays, requests=len(snapshot.ended), wall_ns=self._clock.wall_ns(), fitted_by="the gateway")
 
     async def _grown(self, snapshot: Snapshot) -> Artifact:
-        history, artifact = self._history_path, self._artifact_path
-        if history is None or artifact is None:
+        fitting, artifact = self._fitting_path, self._artifact_path
+        if fitting is None or artifact is None:
             raise ProcessFailed("no state.folder is configured")
-        await finish_in_thread(write_history, history, snapshot, self._wall_ahead_ns())
-        self._saved = snapshot.added
         command = [sys.executable, "-m", "nightside", "fit", "predictor", "--background", "--kind", self._config.kind]
         command += [
             "--horizon",
             str(self._balance.horizon_steps),
             "--history",
-            str(history),
+            str(fitting),
             "-o",
             str(artifact),
             "--held-out",
             "0",
         ]
-        await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
+        try:
+            await finish_in_thread(write_history, fitting, snapshot, self._wall_ahead_ns())
+            await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
+        finally:
+            await finish_in_thread(fitting.unlink, True)
         return await finish_in_thread(_artifact_at, artifact)
 
     def _wall_ahead_ns(self) -> int:

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.core.features.disaggregated.admissions import DecodeFigures
 from gateway.core.vocabulary import PoolName
+from mesh.series import CounterSeries
 
 _SECOND_NS = 1_000_000_000
 Figures = Mapping[PoolName, DecodeFigures]
@@ -18,8 +19,9 @@ Figures = Mapping[PoolName, DecodeFigures]
 class DecodeLevels(Collector):
     """Collector that reads the core at each scrape. Pools and groups are those that the operator named."""
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
+    def __init__(self, figures: Callable[[], Figures], histories: CounterSeries) -> None:
         self._figures = figures
+        self._histories = histories
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -29,6 +31,16 @@ class DecodeLevels(Collector):
         yield from _levels(figures)
         yield from _groups(figures)
         yield from _counts(figures)
+        yield from self._histories.collect()
+
+
+def history_counts() -> CounterSeries:
+    """Series of histories that travel with pools, by what became of them."""
+    return CounterSeries(
+        "nightside_pool_histories",
+        "Histories of disaggregated pools: `sent` to the controller, `taken` from the pool's last gateway, `refused`.",
+        ("result",),
+    )
 
 
 def _levels(figures: Figures) -> Iterator[Metric]:

@@ -7,9 +7,9 @@ No value from the wire is used unchecked: a message that breaks a bound raises W
 from __future__ import annotations
 
 from gateway.core.features.scaling.vocabulary import WHOLE, PoolKey, PoolLoad, ScalingReport, Way
-from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, ModelName, PoolName, RegionName
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, ModelName, RegionName
 from gateway.features.scaling.config import CONCURRENCY_MAX, REPLICAS_MAX
-from mesh.wire import MICROSECOND_NS, read_id, read_text, require, require_few
+from mesh.wire import MICROSECOND_NS, read_id, read_pool_name, read_text, require, require_few
 from protos.mesh.v1 import peer_pb2 as pb
 
 POOLS_MAX = 64
@@ -71,7 +71,7 @@ def _load(message: pb.PoolLoad) -> PoolLoad:
     model = read_text(message.model, "pool_loads.model", MODEL_NAME_LENGTH_MAX)
     require(bool(model) and model.isprintable(), "pool_loads.model is no name of a model")
     return PoolLoad(
-        PoolKey(ModelName(model), PoolName(read_id(message.pool, "pool_loads.pool"))),
+        PoolKey(ModelName(model), read_pool_name(message.pool, "pool_loads.pool")),
         message.ready,
         message.wanted,
         message.concurrency,

@@ -11,13 +11,12 @@ from itertools import combinations
 from pathlib import Path
 
 import aiohttp
-import yaml
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh
-from loadgen.demo.region_files import write_table
+from loadgen.demo.region_files import write_open_policies
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.demo.watch import TTL_S, Cause, Death, Sightings, Watch
 from loadgen.names import NameResolver
@@ -200,24 +199,8 @@ def _scenario(case: FailoverCase, folder: Path) -> DemoScenario:
         )
         for number, name in enumerate(_NAMES[: case.gateways])
     )
-    _write_policies(regions, folder / "policies")
+    write_open_policies(regions, folder / "policies")
     round_trips = folder / "round_trips.csv"
     pairs = combinations([each.name for each in regions], 2)
     round_trips.write_text("".join(f"{one},{other},{_ROUND_TRIP_MS}\n" for one, other in pairs))
     return DemoScenario(regions=regions, preset="tiny", round_trips_file=round_trips)
-
-
-def _write_policies(regions: Sequence[RegionScenario], folder: Path) -> None:
-    folder.mkdir()
-    write_table(regions)
-    for region in regions:
-        jurisdiction = str(region.place.jurisdiction)
-        document = {
-            "version": 1,
-            "region": str(region.name),
-            "jurisdiction": jurisdiction,
-            "process": {"jurisdictions": [jurisdiction]},
-            "accept": {"jurisdictions": [jurisdiction]},
-            "regions": "regions.yaml",
-        }
-        region.policy_file.write_text(yaml.safe_dump(document))

@@ -31,6 +31,7 @@ class AttachRequest(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
+    POOL_HISTORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -51,6 +52,12 @@ class AttachRequest(_message.Message):
     def alive(self) -> Global___Alive:
         """A controller that does not know it passes it over."""
 
+    @_builtins.property
+    def pool_history(self) -> Global___PoolHistory:
+        """Of a pool that the gateway serves; only after `histories_wanted`, and a controller that does not know it passes
+        it over.
+        """
+
     def __init__(
         self,
         *,
@@ -62,12 +69,13 @@ class AttachRequest(_message.Message):
         rejected: Global___Rejection | None = ...,
         answer: Global___Answer | None = ...,
         alive: Global___Alive | None = ...,
+        pool_history: Global___PoolHistory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "pool_history", b"pool_history", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "pool_history", b"pool_history", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer", "alive"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer", "alive", "pool_history"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -80,6 +88,8 @@ class AttachResponse(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     QUESTION_FIELD_NUMBER: _builtins.int
+    HISTORIES_WANTED_FIELD_NUMBER: _builtins.int
+    POOL_HISTORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
@@ -88,22 +98,100 @@ class AttachResponse(_message.Message):
     def question(self) -> Global___Question:
         """A gateway that knows no questions passes them over."""
 
+    @_builtins.property
+    def histories_wanted(self) -> Global___HistoriesWanted:
+        """Once on each stream, by a controller that takes histories of pools."""
+
+    @_builtins.property
+    def pool_history(self) -> Global___PoolHistory:
+        """Of a pool that the gateway serves from the next snapshot on."""
+
     def __init__(
         self,
         *,
         snapshot: Global___Snapshot | None = ...,
         alive: Global___Alive | None = ...,
         question: Global___Question | None = ...,
+        histories_wanted: Global___HistoriesWanted | None = ...,
+        pool_history: Global___PoolHistory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "histories_wanted", b"histories_wanted", "kind", b"kind", "pool_history", b"pool_history", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "histories_wanted", b"histories_wanted", "kind", b"kind", "pool_history", b"pool_history", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["snapshot", "alive", "question"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["snapshot", "alive", "question", "histories_wanted", "pool_history"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
+
+@_typing.final
+class HistoriesWanted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def place(self) -> _peer_pb2.Place:
+        """Where the controller keeps them."""
+
+    def __init__(
+        self,
+        *,
+        place: _peer_pb2.Place | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistoriesWanted: _TypeAlias = HistoriesWanted  # noqa: Y015
+
+@_typing.final
+class PoolHistory(_message.Message):
+    """Newest ended requests of a disaggregated pool that one gateway has recorded, without text, names and keys of prompts,
+    for the output-length predictor of the gateway that serves the pool next.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOME_GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    RECORDED_BY_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    ENDED_MEANWHILE_FIELD_NUMBER: _builtins.int
+    home_gateway_id: _builtins.str
+    pool: _builtins.str
+    """Its name at its home."""
+    recorded_by: _builtins.str
+    """Gateway that served the pool when the requests ended, and sent it to the controller."""
+    added: _builtins.int
+    """Requests ever recorded by that gateway, with those not in the columns."""
+    prompt_tokens: _builtins.bytes
+    """Columns of one number for each request, unsigned, of 4 bytes, little-endian."""
+    output_tokens: _builtins.bytes
+    ended_meanwhile: _builtins.bytes
+    """Other requests that ended between the request's admission and its end."""
+    def __init__(
+        self,
+        *,
+        home_gateway_id: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        recorded_by: _builtins.str = ...,
+        added: _builtins.int = ...,
+        prompt_tokens: _builtins.bytes = ...,
+        output_tokens: _builtins.bytes = ...,
+        ended_meanwhile: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "ended_meanwhile", b"ended_meanwhile", "home_gateway_id", b"home_gateway_id", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_tokens", b"prompt_tokens", "recorded_by", b"recorded_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolHistory: _TypeAlias = PoolHistory  # noqa: Y015
 
 @_typing.final
 class Question(_message.Message):

@@ -231,11 +231,11 @@ class DecodePools:
 
     def restore(self, name: PoolName, history: History, horizon_steps: int) -> None:
         """Restore the history that was recorded before this process began, for a pool that may be assigned later. A
-        second restore of the same pool is ignored."""
+        second one is ignored unless it has more requests than the pool's: the first was lost, or is older."""
         predictor = self._predictor_of(name)
         if name not in self._pools:
             predictor.look_ahead(horizon_steps)
-        if not predictor.is_restored:
+        if not predictor.is_restored or history.added > predictor.history.added:
             predictor.restore(history)
             self._forget_predictors()
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from gateway.config.orders import Orders, OrdersRefused, read_orders, without_orders
+from gateway.config.region_file import CoreFile
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
 from gateway.core.config import CoreConfig
 from gateway.core.features.disaggregated.config import DecodePolicyName, decode_of
@@ -531,3 +532,10 @@ def test_a_part_of_a_pool_never_joins_another_ones_pool_of_that_name(local: Gate
     found = orders(replace(local, pools=(own,)), replicas=(granted("decode", pool="chat"),))
     assert not found.replicas
     assert "no file describes pool chat@" in found.left_out["decode"]
+
+
+def test_the_controllers_page_lists_every_section_that_parameters_take() -> None:
+    page = (Path(__file__).parents[4] / "docs/concepts/controller.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| parameters |"))
+    listed, _, _ = row.partition(": snapshot")
+    assert sorted(re.findall("`(.+?)`", listed)) == sorted(CoreFile.model_fields)

@@ -21,16 +21,19 @@ from structlog.testing import CapturingLogger
 from gateway.config.sections import ControlConfig
 from gateway.control import attachment as attachment_module
 from gateway.control.attachment import Attachment
-from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.control.histories import HistoryOffer
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place
 from mesh import silence
 from mesh.clock import Clock
 from mesh.control import codec
+from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import (
     Alive,
     ControlSnapshot,
     FromController,
     FromGateway,
     Hello,
+    HistoriesWanted,
     PeerGrant,
     Question,
     QuestionAnswer,
@@ -43,8 +46,9 @@ from mesh.transport import Plaintext
 from mesh.values import Address
 from protos.mesh.v1 import control_pb2 as pb
 from tests.fakes.attached import hello
-from tests.support.core import MS, SECOND, US
+from tests.support.core import EU, MS, SECOND, US
 from tests.support.gateways import until
+from tests.support.histories import history_of
 
 US_1 = GatewayId("us-1")
 Call = grpc.aio.ServicerContext[bytes, bytes]
@@ -63,6 +67,10 @@ class Speaker:
         self.said = hello("us-1", US)
         self.taken: list[ControlSnapshot] = []
         self.refuses = ""
+        self.places: list[Place] = []
+        """Places of controllers that were asked for histories."""
+        self.offers: list[HistoryOffer] = []
+        self.histories_taken: list[PoolHistory] = []
 
     def hello(self) -> Hello:
         return self.said
@@ -74,6 +82,13 @@ class Speaker:
         if self.refuses:
             raise ConfigError(self.refuses)
         self.taken.append(snapshot)
+
+    def histories(self, place: Place) -> list[HistoryOffer]:
+        self.places.append(place)
+        return self.offers
+
+    def take_history(self, history: PoolHistory) -> None:
+        self.histories_taken.append(history)
 
     def answer(self, question: Question) -> QuestionAnswer:
         return QuestionAnswer(question.number, json.dumps(question.wanted).encode())
@@ -300,3 +315,34 @@ async def test_beats_go_on_beside_whatever_else_is_said(monkeypatch: pytest.Monk
         async with attached([controller], replace(PATIENT, report_interval_ns=1)):
             await until(lambda: len(controller.all(Alive)) > 3)
     assert len(controller.all(Report)) > 3
+
+
+async def test_histories_of_pools_go_to_a_controller_that_takes_them_once_while_nothing_is_new() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(HistoriesWanted(EU), snapshot(1)))
+        async with attached([controller]) as gateway:
+            gateway.speaker.offers.append(HistoryOffer(US_1, "pd", 2, lambda: history_of(5, 6)))
+            await until(lambda: bool(controller.all(PoolHistory)))
+            reports = len(controller.all(Report))
+            await until(lambda: len(controller.all(Report)) > reports + 2)
+            assert controller.all(PoolHistory) == [history_of(5, 6)]
+            assert set(gateway.speaker.places) == {EU}
+
+
+async def test_no_history_goes_to_a_controller_that_does_not_ask() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(snapshot(1)))
+        async with attached([controller]) as gateway:
+            gateway.speaker.offers.append(HistoryOffer(US_1, "pd", 2, lambda: history_of(5, 6)))
+            await until(lambda: len(controller.all(Report)) > 3)
+            assert controller.all(PoolHistory) == []
+
+
+async def test_a_history_that_comes_is_handed_on_before_the_snapshot_and_a_malformed_one_is_passed_over() -> None:
+    bad = replace(history_of(5), home=GatewayId("no name!"))
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(bad, history_of(5, 6), snapshot(1)))
+        async with attached([controller]) as gateway:
+            await until(lambda: bool(gateway.speaker.taken))
+            assert gateway.speaker.histories_taken == [history_of(5, 6)]
+            assert controller.calls == 1

@@ -67,6 +67,8 @@ STAMP = ResidencyStamp(
 BODY = b'{"model":"llama","messages":[{"role":"user","content":"\xff"}]}'
 REQUEST = OutboundRequest(PROFILE, "/v1/chat/completions", (("content-type", "application/json"),), BODY)
 ORDER = replace(forward_order(PROFILE.request_id, stamp=STAMP), deadline_ns=7 * SECOND)
+ADOPTED = PoolName("-".join(["x" * 31] * 2) + "@" + "y" * 64)
+"""Longest name of an adopted pool."""
 REPORT = LoadReport(
     GatewayId("us-1"),
     US,
@@ -89,8 +91,9 @@ REPORT = LoadReport(
             identity="llama@1",
         ),
         ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
+        ModelCapacity(MODEL, ADOPTED, EU, 1, 1),
     ),
-    queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 9, None, 2)),
+    queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 1, ADOPTED), ModelQueue(MODEL, 9, None, 2)),
     control=ControlVersion(2, 2**40),
 )
 

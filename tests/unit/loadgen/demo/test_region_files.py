@@ -113,10 +113,13 @@ def test_a_controller_reads_what_was_written(tmp_path: Path) -> None:
         name_servers=["127.77.1.1"],
         networks={US: network_of(0)},
         client_port=20004,
+        region=US,
     )
     (tmp_path / "controller.yaml").write_text(text)
     file = read_controller_file(tmp_path / "controller.yaml", {})
     assert (file.controller, file.naming.zone, file.naming.port) == (CONTROLLER, "llm.demo.test", 20004)
+    assert file.place is not None
+    assert file.place.region == US
     assert [each.addresses for each in file.naming.name_servers] == [("127.0.0.1",), ("127.77.1.1",)]
 
 

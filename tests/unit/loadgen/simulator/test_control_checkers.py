@@ -13,13 +13,14 @@ from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer
 from gateway.core.config import CoreConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import RequestArrived, TimePassed
+from gateway.core.kernel.events import LegEnded, RequestArrived, TimePassed
 from gateway.core.kernel.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     ControlVersion,
     Decision,
     GatewayId,
     Jurisdiction,
+    LegResult,
     LegRole,
     ModelName,
     Place,
@@ -39,6 +40,7 @@ from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
 from mesh.control.vocabulary import ControlSnapshot, ReplicaGrant, ReplicaOwner
 from mesh.naming.tree import Area, RecordTree
+from tests.support.histories import history_of
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
 SECOND = 1_000_000_000
@@ -415,3 +417,28 @@ def test_nobody_serves_what_is_anothers_without_having_been_given_it() -> None:
     pushing.send(1, away=EU)
     with pytest.raises(Broken, match="only what was assigned"):
         pushing.push(1)
+
+
+def ended(request_id: str, output_tokens: int) -> LegEnded:
+    return LegEnded(RequestId(request_id), 1, 1, LegResult.COMPLETED, output_tokens=output_tokens)
+
+
+def test_a_history_names_a_recorder_whose_policy_allows_it_and_is_judged_by_where_its_requests_ran() -> None:
+    watched = Watched()
+    watch = watched.watch
+    policies = {RegionName(name): policy(name) for name in (US, AP)} | {RegionName(EU): tenant_at(EU, EU, US)}
+    for name in (US, EU):
+        watch.on_start(
+            GatewaySpec(name, place(name), (), (), policy(name), CoreConfig()),
+            policy(name),
+            GatewayCore(name, place(name), seed=1),
+        )
+    watch.on_step(0, US, ended("a", 50), [])
+    watch.on_step(0, EU, ended("b", 70), [])
+    relayed = history_of(50, 70, by="us", home="us")
+    watch.on_history_sent(0, US, relayed, policies)
+    watch.on_history_sent(0, AP, history_of(50, by="us", home="us"), policies)
+    with pytest.raises(Broken, match="a history is only where the policies"):
+        watch.on_history_sent(0, AP, relayed, policies)
+    with pytest.raises(Broken, match="a history is only where the policies"):
+        watch.on_history_sent(0, AP, history_of(50, by="us", home="us"), policies | {RegionName(US): tenant_at(US, US)})

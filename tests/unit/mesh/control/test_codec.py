@@ -18,6 +18,7 @@ from mesh.control.vocabulary import (
     FromGateway,
     GatewayLoad,
     Hello,
+    HistoriesWanted,
     LeftOut,
     PeerGrant,
     PeerHeard,
@@ -35,6 +36,7 @@ from mesh.totals import Totals
 from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
 from tests.support.core import AP, EU, MS, US
+from tests.support.histories import history_of
 
 VERSION = ControlVersion(3, 2**40)
 RULE = PlaceRule(frozenset({US.jurisdiction}), frozenset({EU.region}), frozenset({AP.region}))
@@ -116,6 +118,7 @@ def down(said: FromController) -> pb.AttachResponse:
         SnapshotRejected(VERSION, "it is for another gateway"),
         QuestionAnswer(7, b'{"request": {}}'),
         QuestionAnswer(8, b""),
+        history_of(5, 6, by="eu-1"),
     ],
 )
 def test_what_a_gateway_says_arrives_as_it_was_said(said: FromGateway) -> None:
@@ -123,7 +126,15 @@ def test_what_a_gateway_says_arrives_as_it_was_said(said: FromGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [SNAPSHOT, ControlSnapshot(ControlVersion(), GatewayId("us-1")), Alive(), Question(7, "r-1")]
+    "said",
+    [
+        SNAPSHOT,
+        ControlSnapshot(ControlVersion(), GatewayId("us-1")),
+        Alive(),
+        Question(7, "r-1"),
+        HistoriesWanted(US),
+        history_of(5),
+    ],
 )
 def test_what_a_controller_says_arrives_as_it_was_said(said: FromController) -> None:
     assert codec.read_from_controller(down(said)) == said

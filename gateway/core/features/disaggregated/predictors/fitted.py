@@ -46,6 +46,8 @@ class FittedPredictor(Predictor):
         self.history = history
         self.is_restored = False
         """The history includes what was stored before this process started."""
+        self._ended_here = 0
+        """Requests that have ended in this process."""
         self.is_better = False
         """The arrays in use foresee loads better than expecting every request to stay. False again once they are
         dropped or too old."""
@@ -77,8 +79,8 @@ class FittedPredictor(Predictor):
 
     def restore(self, history: History) -> None:
         """Replace the history by a restored one, followed by the requests that ended in this process."""
-        since = self.history.snapshot().ended
-        for ended in since:
+        ended_before = max(0, len(self.history) - self._ended_here)
+        for ended in self.history.snapshot().ended[ended_before:]:
             history.add(ended)
         self.history = history
         self.is_restored = True
@@ -114,6 +116,7 @@ class FittedPredictor(Predictor):
         if isinstance(noted, Noted):
             features = noted.features
             self.history.add(Ended(features.prompt_key, features.prompt_tokens, output_tokens, noted.after, now_ns))
+            self._ended_here += 1
         self._recent.left(facts.prompt_tokens, output_tokens)
 
 

@@ -14,6 +14,7 @@ from gateway.core.kernel.residency import (
     closed_policy,
     may_accept,
     may_enter,
+    may_hold_records,
     may_process,
     may_process_under,
     refusal_of,
@@ -299,3 +300,22 @@ def test_a_key_can_only_narrow_where_it_is_processed(
 @given(policies, tenants, places)
 def test_a_stamp_allows_what_its_origin_allowed(policy: ResidencyPolicy, tenant: TenantName, place: Place) -> None:
     assert may_process_under(stamp_of(policy, tenant), place).allowed == may_process(policy, tenant, place).allowed
+
+
+def test_records_of_all_tenants_may_only_be_where_each_of_them_may() -> None:
+    assert may_hold_records(US, DUBLIN).allowed
+    strict = replace(US, tenants={CLINIC: TenantPolicy(rule("US"))})
+    assert may_hold_records(strict, DUBLIN).why == "process names neither region eu-west-1 nor jurisdiction EU"
+    assert may_hold_records(strict, VIRGINIA).allowed
+    wider = replace(EU, tenants={CLINIC: TenantPolicy(rule("EU US"))})
+    assert not may_hold_records(wider, VIRGINIA).allowed
+    closed = closed_policy(DUBLIN, "no file")
+    assert (may_hold_records(closed, DUBLIN).allowed, may_hold_records(closed, FRANKFURT).allowed) == (True, False)
+
+
+@given(policies | closed_policies, places, tenants)
+def test_where_records_may_be_each_tenants_requests_may_be_processed(
+    policy: ResidencyPolicy, there: Place, tenant: TenantName
+) -> None:
+    if there != policy.place and may_hold_records(policy, there).allowed:
+        assert may_process(policy, tenant, there).allowed

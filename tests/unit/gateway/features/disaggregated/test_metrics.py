@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from gateway.core.features.disaggregated.feature import decode_figures_of
 from gateway.core.kernel import events
 from gateway.core.vocabulary import LegResult, RequestId
-from gateway.features.disaggregated.metrics import DecodeLevels
+from gateway.features.disaggregated.metrics import DecodeLevels, history_counts
 from tests.support.core import MS
 from tests.support.disaggregated import leg_ended, pair, read, workers
 
@@ -13,7 +13,7 @@ from tests.support.disaggregated import leg_ended, pair, read, workers
 def test_a_pools_figures_are_told_by_pool_and_group() -> None:
     desk = pair(workers(decode=2))
     registry = CollectorRegistry()
-    registry.register(DecodeLevels(lambda: decode_figures_of(desk.core, desk.now_ns)))
+    registry.register(DecodeLevels(lambda: decode_figures_of(desk.core, desk.now_ns), history_counts()))
 
     def value(name: str, **more: str) -> float | None:
         return registry.get_sample_value(f"nightside_{name}", {"pool": "chat"} | more)
@@ -38,7 +38,7 @@ def test_a_pools_figures_are_told_by_pool_and_group() -> None:
 
 def test_a_gateway_without_such_pools_tells_only_names() -> None:
     registry = CollectorRegistry()
-    registry.register(DecodeLevels(dict))
+    registry.register(DecodeLevels(dict, history_counts()))
     families = list(registry.collect())
     assert families
     assert not any(family.samples for family in families)

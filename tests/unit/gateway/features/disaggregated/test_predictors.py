@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -10,13 +13,15 @@ from gateway.app.observed_core import ObservedCore
 from gateway.config.orders import Orders
 from gateway.config.sections import ControlConfig, GatewayConfig, StateConfig
 from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorKind
 from gateway.core.features.disaggregated.predictors.history import Ended, Snapshot
 from gateway.core.kernel.events import AssignmentApplied
-from gateway.core.vocabulary import GatewayId
+from gateway.core.vocabulary import GatewayId, PoolName, ReplicaSpec, RequestId
 from gateway.features.disaggregated.config import PredictionConfig
 from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.disaggregated.files import read_history, write_history
+from gateway.features.disaggregated.handing_over import with_arrived
 from gateway.features.disaggregated.predictors import Predictors, PromptKeys
 from gateway.features.sections import PoolSections
 from mesh.clock import Clock
@@ -27,6 +32,7 @@ from mesh.values import Address
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.gateways import region_config, until, write_policy
+from tests.support.histories import history_of
 
 LONG = profile("a", prompt="hello " * 100)
 
@@ -94,6 +100,143 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
     assert kept is not None
     assert [each.output_tokens for each in kept.ended] == [7, 8, 9]
     assert '"level":"error"' not in stream.getvalue().replace(": ", ":"), stream.getvalue()
+
+
+OWN = replace(POOL, name=PoolName("pd"))
+ADOPTED = PoolName("pd@ap-1")
+FITTED_TO = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=1)
+
+
+@pytest.mark.parametrize(
+    ("stored", "ended_since", "handed", "wanted"),
+    [
+        ((), 0, (50, 60, 70), [50, 60, 70]),
+        ((), 1, (50, 60, 70), [50, 60, 70, 9]),
+        ((50,), 1, (50, 60, 70), [50, 60, 70, 9]),
+        ((50, 60, 70), 0, (50, 60, 70), [50, 60, 70]),
+        ((50, 60, 70), 1, (50, 60, 70), [50, 60, 70, 9]),
+        ((50, 60, 70, 80), 0, (50, 60, 70), [50, 60, 70, 80]),
+    ],
+)
+async def test_what_this_gateway_recorded_and_lost_comes_back_before_what_has_ended_since(
+    tmp_path: Path, stored: tuple[int, ...], ended_since: int, handed: tuple[int, ...], wanted: list[int]
+) -> None:
+    if stored:
+        ended = tuple(Ended(3, 10, output, 0, 0) for output in stored)
+        write_history(tmp_path / f"us-1.{OWN.name}.history.json", Snapshot(ended, len(stored)), 0)
+    async with predictors_of(tmp_path) as (desk, predictors, counts):
+        predictors.follow((OWN,))
+        desk.driver.submit(AssignmentApplied(1, workers_of(OWN.name), (), pools=(OWN,)))
+        await until(lambda: bool(predictors.offers()))
+        for _ in range(ended_since):
+            request_ended(desk, OWN.name, 9)
+        for _ in range(2):
+            predictors.take_history(history_of(*handed))
+            assert told(desk, OWN.name) == wanted
+        (offer,) = predictors.offers()
+        assert offer.added == len(wanted)
+        assert counts == ["taken"] * (len(handed) > len(stored) + ended_since)
+
+
+async def test_a_lost_history_that_comes_before_its_pool_is_restored_waits(tmp_path: Path) -> None:
+    async with predictors_of(tmp_path) as (desk, predictors, _):
+        predictors.take_history(history_of(50, 60))
+        predictors.follow((OWN,))
+        await until(lambda: decode_pools_of(desk.core).history_of(OWN.name) is not None)
+        assert told(desk, OWN.name) == [50, 60]
+
+
+async def test_an_adopter_is_fitted_to_what_others_recorded_and_offers_and_stores_only_its_own(tmp_path: Path) -> None:
+    spec = replace(OWN, name=ADOPTED, features=PoolSections(prediction=FITTED_TO).texts())
+    stored_at = tmp_path / f"us-1.{quote(ADOPTED, safe='')}.history.json"
+    async with predictors_of(tmp_path) as (desk, predictors, counts):
+        predictors.take_history(history_of(50, 60, 70, by="ap-1", home="ap-1", added=13))
+        predictors.take_history(history_of(80, by="eu-1", home="ap-1"))
+        desk.driver.submit(AssignmentApplied(1, workers_of(ADOPTED), (), pools=(spec,)))
+        predictors.follow((spec,))
+        assert predictors.offers() == [], "what is stored here is not read yet"
+        known = decode_pools_of(desk.core).get(ADOPTED)
+        assert known is not None
+        await until(lambda: known.predictor.is_ready(desk.clock.now_ns()))
+        assert fitted_to(predictors) == [50, 60, 70, 80]
+        request_ended(desk, ADOPTED, 90)
+        (offer,) = predictors.offers()
+        assert (offer.home, offer.pool, offer.added) == ("ap-1", "pd", 1)
+        sent = offer.make()
+        assert (sent.recorded_by, sent.added, sent.rows()) == ("us-1", 1, [(10, 90, 0)])
+        predictors.take_history(history_of(50, 60, 70, by="ap-1", home="ap-1", added=13))
+        predictors.take_history(history_of(1, by="ap-1", home="ap-1"))
+        assert fitted_to(predictors) == [50, 60, 70, 80], "it is older than what is here, after a reconnect"
+        predictors.take_history(history_of(1, 2, by="eu-1", home="ap-1"))
+        assert fitted_to(predictors) == [50, 60, 70, 1, 2]
+        assert counts == ["taken", "taken", "sent", "taken"]
+        predictors.follow(())
+        await until(stored_at.exists)
+        assert predictors._arrived == {}
+    stored = read_history(stored_at)
+    assert stored is not None
+    assert [each.output_tokens for each in stored.ended] == [90]
+
+
+async def test_what_comes_for_a_pool_that_is_not_assigned_then_is_dropped(tmp_path: Path) -> None:
+    async with predictors_of(tmp_path) as (_, predictors, _):
+        predictors.take_history(history_of(50, by="ap-1", home="ap-1"))
+        predictors.follow((OWN,))
+        assert predictors._arrived == {}
+
+
+async def test_a_pool_that_another_gateway_serves_is_not_offered(tmp_path: Path) -> None:
+    async with predictors_of(tmp_path) as (desk, predictors, _):
+        predictors.follow((OWN,))
+        desk.driver.submit(AssignmentApplied(1, workers_of(OWN.name), (), pools=(OWN,)))
+        await until(lambda: bool(predictors.offers()))
+        desk.driver.submit(AssignmentApplied(2, (), (), pools=(OWN,)))
+        assert predictors.offers() == []
+
+
+async def test_histories_of_pools_that_never_come_are_bounded(tmp_path: Path) -> None:
+    async with predictors_of(tmp_path) as (_, predictors, _):
+        for number in range(100):
+            predictors.take_history(history_of(number + 1, by="eu-1", home=f"ap-{number}"))
+        assert len(predictors._arrived) == 64
+        assert PoolName("pd@ap-99") in predictors._arrived
+
+
+@asynccontextmanager
+async def predictors_of(folder: Path) -> AsyncIterator[tuple[ObservedCore, Predictors, list[str]]]:
+    """Predictors of a gateway, with what they counted."""
+    config = replace(region_config("us-1", US, (), policy_file=write_policy(folder, US)), state=StateConfig(folder))
+    desk = ObservedCore(config, Clock(), make_logger(LoggingConfig(), config.gateway_id, io.StringIO()))
+    counts: list[str] = []
+    async with Supervisor(desk.clock, desk.loop_failed) as loops:
+        tenure = OwnedLoops(loops, desk.clock, desk.loop_failed)
+        tenure.begin()
+        yield desk, Predictors(config, desk, tenure, counts.append), counts
+    desk.close()
+
+
+def workers_of(pool: PoolName) -> tuple[ReplicaSpec, ...]:
+    return tuple(replace(each, pool=pool) for each in workers())
+
+
+def told(desk: ObservedCore, name: PoolName) -> list[int]:
+    known = decode_pools_of(desk.core).history_of(name)
+    assert known is not None
+    return [each.output_tokens for each in known.snapshot().ended]
+
+
+def request_ended(desk: ObservedCore, name: PoolName, output: int) -> None:
+    pool = decode_pools_of(desk.core).get(name)
+    assert pool is not None
+    facts = Facts(RequestId("r"), 10)
+    facts.noted = pool.predictor.note(facts)
+    pool.predictor.ended(facts, output, desk.clock.now_ns())
+
+
+def fitted_to(predictors: Predictors) -> list[int]:
+    """Lengths of the answers that other gateways recorded of the adopted pool."""
+    known = with_arrived(Snapshot((), 0), predictors._arrived_of(ADOPTED), 100)
+    return [each.output_tokens for each in known.ended]
 
 
 async def test_the_secret_for_a_first_adopted_pool_is_read_off_the_event_loop(tmp_path: Path) -> None:

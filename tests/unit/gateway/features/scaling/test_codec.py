@@ -54,7 +54,7 @@ def test_who_says_nothing_of_replicas_says_nothing_else_either() -> None:
         (lambda message: setattr(message.pool_loads[0], "queue", 2**31), "so long"),
         (lambda message: setattr(message.pool_loads[0], "price", 2**60), "such a price"),
         (lambda message: setattr(message.pool_loads[0], "model", "a\nb"), "no name of a model"),
-        (lambda message: setattr(message.pool_loads[0], "pool", "a b"), "pool_loads.pool is not an id"),
+        (lambda message: setattr(message.pool_loads[0], "pool", "a b"), "pool_loads.pool is not a pool's name"),
         (lambda message: setattr(message.ways[0], "rtt_us", 2**40), "no way is so long"),
         (lambda message: message.accepts.append("a b"), "accepts is not an id"),
         (lambda message: message.accepts.extend(["a"] * 300), "too many accepts"),

@@ -698,6 +698,18 @@ def test_a_history_that_is_told_before_there_is_a_pool_is_the_pools_once_it_come
     assert remembered(desk) == [7, 8, 9]
 
 
+def test_a_second_history_counts_only_if_it_is_longer_and_comes_before_what_has_ended_here() -> None:
+    desk = pair()
+    desk.tell(history(7))
+    read(desk, "a")
+    leg_ended(desk, "a", 2, output_tokens=9)
+    desk.tell(history(1, 2))
+    assert remembered(desk) == [7, 9]
+    for _ in range(2):
+        desk.tell(history(1, 2, 3))
+        assert remembered(desk) == [1, 2, 3, 9]
+
+
 def test_a_history_outlives_its_pool() -> None:
     desk = pair()
     desk.tell(history(7))
