@@ -78,8 +78,8 @@ def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees:
     "gateway.core.features.disaggregated.tier:DecodeTier.join",
     moves_pools=True,
 )
-def forgets_earlier_requests(original: Original, *worker: Any, is_open: bool, earlier: int) -> None:
-    original(*worker, is_open=is_open)
+def forgets_earlier_requests(original: Original, *worker: Any, **more: Any) -> None:
+    original(*worker, **{**more, "earlier": 0})
 
 
 @mutant(
