@@ -186,8 +186,7 @@ async def serve_controller(
         await stack.enter_async_context(loops)
         lead.start(loops)
         manager.start(sections.decisions)
-        loops.run("pool_histories", handle.histories.follow_views)
-        _run_loops(loops, prober, handle.reloader, journal)
+        _run_loops(loops, prober, handle, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
@@ -360,9 +359,12 @@ def _driver(
     return ControllerDriver(core, clock, observers=observers, on_crash=on_crash)
 
 
-def _run_loops(loops: Supervisor, prober: GatewayProber, reloader: Reloader, journal: ControllerJournal | None) -> None:
-    for name, loop in (("prober", prober.run), ("reloader", reloader.run)):
-        loops.run(name, loop)
+def _run_loops(
+    loops: Supervisor, prober: GatewayProber, handle: ControllerHandle, journal: ControllerJournal | None
+) -> None:
+    loops.run("prober", prober.run)
+    loops.run("reloader", handle.reloader.run)
+    loops.run("pool_histories", handle.histories.follow_views)
     if journal is not None:
         loops.run("journal", journal.run)
 

@@ -68,7 +68,7 @@ class LinkConfig(Struct, frozen=True):
     replicas_max: int = 1024
     """Most replicas that one gateway may announce; a gateway with more is refused."""
     message_max_bytes: int = 32 * MEBIBYTE
-    """Largest gRPC message that is accepted from a gateway."""
+    """Largest gRPC message that is accepted from a gateway; at least 64KiB."""
     keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection."""
     keepalive_timeout_ns: int = 5 * SECOND_NS

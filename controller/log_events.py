@@ -127,8 +127,8 @@ CONTROLLER = (
         ("warning",),
         ("gateway", "reason"),
         "The history of a pool that a gateway sent is refused; its next adopter predicts without it.",
-        "Where `reason` names a policy, allow the controller's region there; where it names a column, update `gateway`. "
-        "The pool is served either way.",
+        "If `reason` names a policy, allow the controller's region there; if it names a column, update `gateway`; "
+        "the pool is served either way.",
     ),
     LogEvent(
         "pool_history_sent",

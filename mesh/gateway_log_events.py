@@ -347,8 +347,8 @@ GATEWAY = (
         "pool_history_taken",
         ("info",),
         ("pool", "recorded_by", "requests"),
-        "The history of a pool came from a gateway that served the pool before, or a lost one came back; predictors are "
-        "fitted to it.",
+        "The history of a pool came from a gateway that served the pool before, or a lost one came back; predictors "
+        "are fitted to it.",
     ),
     LogEvent(
         "pool_history_unusable",

@@ -377,7 +377,7 @@ class ControlConfig(Struct, frozen=True):
     keepalive_timeout_ns: int = 5 * SECOND_NS
     """Time to wait for the answer to a keep-alive check, or for TCP's acknowledgement; then the connection breaks."""
     message_max_bytes: int = 16 * MEBIBYTE
-    """Largest gRPC message that is accepted from a controller."""
+    """Largest gRPC message that is accepted from a controller; at least 64KiB."""
 
 
 class Sections(FeatureSections, frozen=True, kw_only=True):

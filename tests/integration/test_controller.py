@@ -22,7 +22,7 @@ from mesh.control.vocabulary import LeftOut, PeerHeard, Report
 from tests.fakes.attached import hello, replica_document
 from tests.fakes.engine import FakeEngine
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import AP, EU, US
+from tests.support.core import AP, EU, US, policy, rule
 from tests.support.gateways import until
 from tests.support.histories import history_of
 from tests.support.processes import gateway_process, region_file
@@ -161,7 +161,9 @@ async def test_the_history_of_a_pool_goes_with_it_and_comes_home_before_the_pool
             await eu.heard(PeerHeard(GatewayId("us-1"), 10_000_000, is_broken=True))
             await eu.until(lambda eu: eu.replica_ids == both)
             assert [each for _, each in eu.histories[1:]] == [history_of(5, 6), recorded], "a second stay away"
-        assert histories.describe() == {"kept": 2, "withheld": [], "last_refusal": histories.last_refusal}
+            assert histories.describe() == {"kept": 2, "withheld": [], "last_refusal": histories.last_refusal}
+            await eu.say(policy(EU, process=rule(EU)))
+            await until(lambda: len(histories.histories) == 1)
 
 
 async def test_it_answers_for_the_one_name_and_leads_away_from_the_dead(tmp_path: Path) -> None:

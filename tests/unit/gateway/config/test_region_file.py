@@ -149,6 +149,13 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
             ],
         ),
         (
+            SMALLEST + "control: {message_max: 63KiB}\n",
+            [
+                "us.yaml: line 8: control.message_max:"
+                " is below 64KiB, so that the history of a pool would break the stream"
+            ],
+        ),
+        (
             SMALLEST + "limits: {prompt_blocks_max: 1048577}\n",
             ["us.yaml: line 8: limits.prompt_blocks_max: should be at most 1048576: no forward carries more"],
         ),
