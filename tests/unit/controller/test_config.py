@@ -51,7 +51,7 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
         ({"listen": {"admin": "192.0.2.1:9091"}}, "listen.admin: .* and there is no `admin_token_file`"),
         ({"dns": {"listen": ["127.0.0.1:53"]}}, "naming.zone: is missing, and dns.listen answers for it"),
         ({"link": {"silence_max": "1s"}}, "link.silence_max: should be longer than link.alive_interval"),
-        ({"link": {"message_max": 65535}}, "link.message_max: is below 64KiB"),
+        ({"link": {"message_max": "63KiB"}}, "link.message_max: is below 64KiB"),
         ({"recovery": {"kind": "command"}}, "recovery.command: is missing"),
         ({"recovery": {"command": ["x"]}}, "recovery.command: is never run"),
         ({"decisions": {"return_after": "10m"}}, "decisions.return_after_max: is below"),

@@ -149,7 +149,7 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
             ],
         ),
         (
-            SMALLEST + "control: {message_max: 65535}\n",
+            SMALLEST + "control: {message_max: 63KiB}\n",
             [
                 "us.yaml: line 8: control.message_max:"
                 " is below 64KiB, so that the history of a pool would break the stream"

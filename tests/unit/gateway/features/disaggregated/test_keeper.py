@@ -211,7 +211,12 @@ async def test_trees_are_grown_in_a_process_of_their_own_and_kept_over_a_restart
     assert kept.is_better is False
     assert kept.keeper.describe()["predicted_error_steps"] is None, "the trees have seen all that they could be asked"
 
+    assert list(tmp_path.glob("*.fitting.json")) == [], "what they were grown from is not kept"
+    left = tmp_path / "us-1.big%2Fmodel.fitting.json"
+    left.write_text("what a crash leaves")
+
     again = await begun(tmp_path, config)
+    assert not left.exists()
     await again.run_until_taken()
     assert [arrays for arrays, _ in again.taken] == [kept.taken[0][0]]
 
@@ -221,6 +226,7 @@ async def test_trees_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     add(kept.history, [5, 200] * 100)
     await kept.refit()
     assert (kept.taken, kept.keeper.problem) == ([], "it took longer than 0 s")
+    assert list(tmp_path.glob("*.fitting.json")) == []
 
 
 async def test_trees_that_cannot_be_grown_are_told_in_the_words_of_the_command(tmp_path: Path) -> None:
