@@ -102,7 +102,8 @@ def order_line(effect: Effect) -> str:
         case ordered.StopLeg():
             return f"stop_leg {_leg(effect)} {effect.detail}"
         case ordered.TakeBackLeg():
-            return f"take_back_leg {_leg(effect)} {effect.may_append} {effect.identity} {effect.detail}"
+            identity = f" {effect.identity}" if effect.identity else ""
+            return f"take_back_leg {_leg(effect)} {effect.may_append}{identity} {effect.detail}"
         case ordered.AcceptForward():
             return f"accept_forward {effect.request_id}"
         case ordered.RefuseForward():

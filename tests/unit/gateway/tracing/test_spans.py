@@ -162,6 +162,16 @@ def test_a_leg_at_a_peer_is_a_forward_and_asks_no_model() -> None:
     assert not any(name.startswith("gen_ai.") for name in leg.attributes)
 
 
+def test_a_forward_that_was_taken_back_is_no_error() -> None:
+    traced = forwarded()
+    traced.end("r-1", LegResult.TAKEN_BACK)
+    traced.probe()
+    traced.end("r-1", attempt=2)
+    traced.finish("r-1", trace=trace())
+    forwards = [each for each in traced.spans() if each.name == "forward"]
+    assert [each.is_error for each in forwards] == [False, False]
+
+
 def test_one_that_came_as_a_forward_tells_from_where() -> None:
     traced = Traced(desk(peers=[peer_spec("eu-1", EU)]))
     traced.forward("r-1")
