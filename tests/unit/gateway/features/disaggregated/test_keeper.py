@@ -35,6 +35,11 @@ CONFIG = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=2)
 HORIZON = 20
 
 
+def fitting_files(folder: Path) -> list[Path]:
+    """Files that trees are grown from."""
+    return list(folder.glob("*.fitting.json"))
+
+
 class TwoClocks(Clock):
     """Clock whose monotonic time began long after 1970, and differs in each process."""
 
@@ -211,7 +216,7 @@ async def test_trees_are_grown_in_a_process_of_their_own_and_kept_over_a_restart
     assert kept.is_better is False
     assert kept.keeper.describe()["predicted_error_steps"] is None, "the trees have seen all that they could be asked"
 
-    assert list(tmp_path.glob("*.fitting.json")) == [], "what they were grown from is not kept"
+    assert fitting_files(tmp_path) == [], "what they were grown from is not kept"
     left = tmp_path / "us-1.big%2Fmodel.fitting.json"
     left.write_text("what a crash leaves")
 
@@ -226,7 +231,7 @@ async def test_trees_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     add(kept.history, [5, 200] * 100)
     await kept.refit()
     assert (kept.taken, kept.keeper.problem) == ([], "it took longer than 0 s")
-    assert list(tmp_path.glob("*.fitting.json")) == []
+    assert fitting_files(tmp_path) == []
 
 
 async def test_trees_that_cannot_be_grown_are_told_in_the_words_of_the_command(tmp_path: Path) -> None:
