@@ -551,8 +551,9 @@ PROBES_MISSED = STALL_S / PROBE_INTERVAL_S
 async def test_a_stalled_peer_is_stale_and_its_streams_go_on_when_it_wakes(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
+    """A stream that may not be resumed stays at its peer; any other continues elsewhere."""
     go_on, loop = asyncio.Event(), asyncio.get_running_loop()
-    async with two_processes(tmp_path, unused_tcp_port_factory) as mesh:
+    async with two_processes(tmp_path, unused_tcp_port_factory, resume={"enabled": False}) as mesh:
         await mesh.us_is_busy(session)
         mesh.eu_engine.plays(gated(go_on), stream(*GOOD_STREAM))
         async with ask(session, mesh.us.http_url) as running:
