@@ -155,7 +155,9 @@ class SimAttachment:
         self._told_version = _NONE
         """Newest version of which a peer has told the owners."""
         self._told_away: dict[ReplicaId, GatewayId] = {}
-        self._asking_until_ns = -1
+        self._asking_until_ns: dict[GatewayId, int] = {}
+        """End of the wait for each peer that was asked: one whose answer is lost does not delay the others, as in
+        `gateway.peers.ownership`."""
         self._stream: Stream | None = None
         self._line: NetworkLine | None = None
         self._histories_sent: dict[PoolName, tuple[int, int]] = {}
@@ -189,7 +191,7 @@ class SimAttachment:
         self._life += 1
         self.is_up = True
         self._snapshot = self._disk[-1] if self._disk else None
-        self._told_version, self._told_away, self._asking_until_ns = _NONE, {}, -1
+        self._told_version, self._told_away, self._asking_until_ns = _NONE, {}, {}
         self._heard_ns, self._broken, self._refuses = {}, set(), {}
         self._note_taken()
         self._dial(self._life)
@@ -349,8 +351,8 @@ class SimAttachment:
             observer.on_newer_heard(self._agenda.now_ns, self.gateway_id, peer, version)
         if self._is_spoken_to and version.term <= self.taken.term:
             return
-        if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns:
-            self._asking_until_ns = self._agenda.now_ns + ASK_TIMEOUT_NS
+        if version.is_newer_than(self._told_version) and self._agenda.now_ns >= self._asking_until_ns.get(peer, -1):
+            self._asking_until_ns[peer] = self._agenda.now_ns + ASK_TIMEOUT_NS
             other = self._peers[peer]
             self._network.datagram(self.region, other.region, other.asked_for_owners, self, self._life)
 
@@ -367,7 +369,7 @@ class SimAttachment:
         snapshot, not add to them."""
         if life != self._life:
             return
-        self._asking_until_ns = -1
+        self._asking_until_ns = {}
         if version.is_newer_than(self.taken) and version.is_newer_than(self._told_version):
             self.told += 1
             self._told_version, self._told_away = version, {each.replica_id: each.owner for each in away}

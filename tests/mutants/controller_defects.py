@@ -383,7 +383,7 @@ def takes_old_snapshots(original: Original, attachment: SimAttachment, life: int
     "loadgen.simulator.attachments:SimAttachment.heard",
 )
 def asks_no_peer(original: Original, attachment: SimAttachment, peer: GatewayId, version: ControlVersion) -> None:
-    attachment._asking_until_ns = 1 << 62
+    attachment._asking_until_ns[peer] = 1 << 62
     original(attachment, peer, version)
 
 

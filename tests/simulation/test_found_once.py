@@ -1,4 +1,4 @@
-"""Worlds in which a defect of the core or of its checkers was found once."""
+"""Worlds in which a defect of the core, of the simulator or of its checkers was found once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from loadgen.simulator.chaos import ChaosRun, Finding, run_breaking_chaos, run_chaos, run_disaggregated_chaos
+from loadgen.simulator.chaos import (
+    ChaosRun,
+    Finding,
+    run_breaking_chaos,
+    run_chaos,
+    run_disaggregated_chaos,
+    run_moving_pools_chaos,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +29,10 @@ from loadgen.simulator.chaos import ChaosRun, Finding, run_breaking_chaos, run_c
         pytest.param(run_disaggregated_chaos, 990529, id="a best-effort request is refused where nothing is idle"),
         pytest.param(run_disaggregated_chaos, 996327, id="an attempt begins at the moment at which the owner has left"),
         pytest.param(run_breaking_chaos, 990452, id="a request waits for a peer that was never heard"),
+        pytest.param(
+            run_moving_pools_chaos, 1010244, id="a decode worker that comes back has requests from before, unreported"
+        ),
+        pytest.param(run_moving_pools_chaos, 1210833, id="a peer that cannot be asked delays the question to another"),
     ],
 )
 def test_nothing_is_found_any_more(world: Callable[[int], ChaosRun | Finding], seed: int) -> None:
