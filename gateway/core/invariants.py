@@ -108,7 +108,7 @@ class _Story(Struct):
     """Targets that could have begun it when it was last ordered to be taken back."""
     rules: tuple[object, ...] = ()
     """Rules in force then."""
-    is_adrift: bool = False
+    awaits_leg: bool = False
     """True from the end of a leg that was taken back by the core's order to the start of the next."""
     ended: bool = False
 
@@ -192,7 +192,7 @@ class Checker:
             story.answered_by = story.answered_by or told or story.identities.get(1, "")
         if target is not None and event.result is LegResult.TAKEN_BACK:
             story.taken_back += 1
-            story.is_adrift = (event.attempt, event.leg) in story.called_back
+            story.awaits_leg = (event.attempt, event.leg) in story.called_back
         if target is not None and event.result in _LEFT_BEHIND and event.has_reached and not story.has_begun:
             self._follow_failure(story, event)
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
@@ -248,7 +248,7 @@ class Checker:
             story.reading_legs.add(leg.leg)
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
-        story.is_adrift = False
+        story.awaits_leg = False
         story.living_legs[leg.leg] = leg.target
         self._check_identity(story, leg, where)
         for checker in self._of_features:
@@ -453,7 +453,7 @@ class Checker:
             return
         self._expect("every request ends exactly once", not story.ended, f"{end.request_id} ended twice")
         story.ended = True
-        if story.is_adrift:
+        if story.awaits_leg:
             self._check_lost(story, end, now_ns)
 
     def _forget_finished(self) -> None:
