@@ -143,6 +143,7 @@ COMPILED = (
     "gateway/features/resume/metrics.py",
     "gateway/features/resume/transcript.py",
     "gateway/http1/client.py",
+    "gateway/http1/local.py",
     "gateway/http1/server.py",
     "gateway/records/finished.py",
     "gateway/records/logs.py",

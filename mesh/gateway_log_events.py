@@ -60,6 +60,28 @@ GATEWAY = (
         "The audit files can be written again.",
         "If `lines_lost` is not 0, note the gap: the audit files state it as well.",
     ),
+    LogEvent("batch_created", ("info",), ("batch", "tenant", "file"), "A client handed in a batch."),
+    LogEvent(
+        "batch_ended",
+        ("info",),
+        ("batch", "status", "lines", "failed"),
+        "A batch has ended: `failed` of its lines are in its error file, or, with status `failed`, that many faults of "
+        "its input file were found.",
+    ),
+    LogEvent(
+        "batch_input_lost",
+        ("error",),
+        ("batch", "file"),
+        "The input file of a batch is missing in `batches.folder`; the batch has failed.",
+        "Let no other program change the folder.",
+    ),
+    LogEvent(
+        "batch_results_write_failed",
+        ("error",),
+        ("reason",),
+        "Results of a batch cannot be written; its lines wait until they can be.",
+        "Make room on the disk of `batches.folder`, or repair it.",
+    ),
     LogEvent(
         "cached_snapshot_applied",
         ("info",),

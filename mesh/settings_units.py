@@ -22,6 +22,8 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
     (r"horizon_steps", "steps"),
     (r"replicas(_min|_max)?|adopted_max", "replicas"),
     (r"considered_max", "targets"),
+    (r"tenant_(batches|files)_max", r"\1"),
+    (r"tenant_unfinished_max", "batches"),
     (r"told_max", "tenants"),
     (r"header_count_max", "headers"),
     (r"running_max", "recoveries"),

@@ -383,7 +383,7 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
     def category_of(tenant: TenantName) -> Category | None:
         return in_force.config.content.tenants.get(tenant)
 
-    return ClientApi(
+    api = ClientApi(
         context,
         HttpSettings.from_config(in_force.config),
         observed.models,
@@ -409,6 +409,9 @@ def _api(observed: ObservedCore, context: RequestContext, accounts: Accounts, in
         promises=next((each.promises for each in observed.features if each.promises is not None), NO_PROMISES),
         allowances=next((each.allowances for each in observed.features if each.allowances is not None), no_allowances),
     )
+    for each in observed.features:
+        each.serve_clients(api, keyring.in_force if keyring else None)
+    return api
 
 
 async def _open_doors(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from urllib.parse import unquote
 
 import msgspec
 
@@ -34,6 +33,7 @@ from gateway.door.parse import (
     unread_profile,
 )
 from gateway.door.route_not_found import route_hint
+from gateway.door.routes import Answer, FindAnswers, Route, Serve, get_route, path_of
 from gateway.door.settings import HttpSettings
 from gateway.door.shapes import shape_of
 from gateway.door.uploads import TURN_BYTES, Uploads, check_announced
@@ -73,19 +73,6 @@ _FAULTS: dict[HttpFault, ErrorKind] = {
     HttpFault.HEADERS_INCOMPLETE: errors.HEADERS_INCOMPLETE,
     HttpFault.TOO_MANY_CONNECTIONS: errors.TOO_MANY_CONNECTIONS,
 }
-
-Serve = Callable[[ClientCall], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Methods of one path, each with the function that serves it."""
-
-    methods: dict[str, Serve]
-
-    @property
-    def allowed(self) -> list[str]:
-        return sorted(self.methods)
 
 
 class ClientApi:
@@ -153,12 +140,31 @@ class ClientApi:
         self._tasks: set[asyncio.Task[None]] = set()
         self._description = files("gateway.door").joinpath("openapi.yaml").read_bytes()
         self._routes = self._make_routes()
+        self._find_answers: list[FindAnswers] = []
 
     def close(self) -> None:
         """Cancel what is waited for, and end the thread for uploads."""
         for task in tuple(self._tasks):
             task.cancel()
         self._uploads.close()
+
+    # Features
+
+    def add_routes(self, find: FindAnswers) -> None:
+        """Add the routes of a feature."""
+        self._find_answers.append(find)
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None:
+        """Serve a request of a client that was identified before, as if the client sent it."""
+        call = ClientCall(self._calls, exchange, path, shape_of(path, {}))
+        exchange.on_left = call.left
+        self._guarded(call, self._let_in, caller, self._post)
+        self._turn_over()
+
+    def give_up(self, exchange: Exchange) -> None:
+        """End a request of `serve_for` as if its client left."""
+        exchange.left()
+        self._turn_over()
 
     # Handler of the server
 
@@ -169,7 +175,7 @@ class ClientApi:
             exchange.on_left = call.left
             self._guarded(call, self._enter, self._post)
         else:
-            path = _path_of(exchange.target)
+            path = path_of(exchange.target)
             call = ClientCall(self._calls, exchange, path, shape_of(path, exchange.headers))
             exchange.on_left = call.left
             self._guarded(call, self._route)
@@ -213,30 +219,37 @@ class ClientApi:
 
     # Routes
 
-    def _make_routes(self) -> dict[str, _Route]:
-        routes = dict.fromkeys(POSTED_PATHS, _Route({"POST": self._post}))
+    def _make_routes(self) -> dict[str, Route]:
+        routes = dict.fromkeys(POSTED_PATHS, Route({"POST": self._post}))
         return {
             **routes,
-            "/openapi.yaml": _get(self._show_description),
-            _MODELS: _get(self._list_models),
-            ROOT_PATH: _get(self._show_root),
-            "/health": _get(self._show_live),
-            "/ready": _get(self._show_ready),
+            "/openapi.yaml": get_route(self._show_description),
+            _MODELS: get_route(self._list_models),
+            ROOT_PATH: get_route(self._show_root),
+            "/health": get_route(self._show_live),
+            "/ready": get_route(self._show_ready),
         }
 
-    def _find(self, path: str) -> _Route | None:
+    def _find(self, path: str) -> Route | None:
         found = self._routes.get(path)
         if found is not None:
             return found
         if path.startswith(f"{_MODELS}/") and len(path) > len(_MODELS) + 1:
-            return _get(self._show_model)
+            return get_route(self._show_model)
         if path.startswith(f"{RESPONSES_PATH}/"):
             rest = path.removeprefix(f"{RESPONSES_PATH}/")
             if rest.endswith("/cancel") and rest.count("/") == 1:
-                return _Route({"POST": self._control})
+                return Route({"POST": self._control})
             if rest and "/" not in rest:
-                return _Route({"GET": self._control, "DELETE": self._control})
+                return Route({"GET": self._control, "DELETE": self._control})
+        for find in self._find_answers:
+            if (answers := find(path)) is not None:
+                return Route({method: partial(self._serve_aside, answer) for method, answer in answers.items()})
         return None
+
+    def _serve_aside(self, answer: Answer, call: ClientCall) -> None:
+        if self._takes(call):
+            self._aside(call, answer(call))
 
     def _route(self, call: ClientCall) -> None:
         exchange, path = call.exchange, call.path
@@ -248,7 +261,7 @@ class ClientApi:
         else:
             self._enter(call, lambda call: self._serve_by(call, route))
 
-    def _serve_by(self, call: ClientCall, route: _Route | None) -> None:
+    def _serve_by(self, call: ClientCall, route: Route | None) -> None:
         if route is None:
             raise ClientFault(errors.NOT_FOUND, route_hint(call.exchange.method, call.path))
         serve = route.methods.get(call.exchange.method)
@@ -257,7 +270,7 @@ class ClientApi:
         else:
             serve(call)
 
-    def _options(self, call: ClientCall, route: _Route | None) -> None:
+    def _options(self, call: ClientCall, route: Route | None) -> None:
         """Answer OPTIONS: to a browser's preflight, which shows no key, and to any client that asks which methods a
         path has."""
         if route is None:
@@ -397,17 +410,16 @@ class ClientApi:
     # Other pages
 
     def _list_models(self, call: ClientCall) -> None:
-        _give(call, models_page(self._models_of(call), call.shape))
+        _give(call, models_page(self.models_of(_caller_of(call)), call.shape))
 
     def _show_model(self, call: ClientCall) -> None:
         name = ModelName(call.path.removeprefix(f"{_MODELS}/"))
-        if name not in self._models_of(call):
+        if name not in self.models_of(_caller_of(call)):
             raise ClientFault(errors.MODEL_NOT_FOUND)
         _give(call, model_entry(name, call.shape))
 
-    def _models_of(self, call: ClientCall) -> list[ModelName]:
-        caller = call.caller
-        assert caller is not None, "it was let in"
+    def models_of(self, caller: Caller) -> list[ModelName]:
+        """Names of models that the caller may use."""
         listed = self._names.listed(self._models(caller.tenant, caller.process))
         return [
             name for name in listed if any(caller.may_use(meant, asked=name) for meant in self._names.stands_for(name))
@@ -428,18 +440,10 @@ class ClientApi:
         call.respond(200, self._description, {"content-type": "application/yaml; charset=utf-8"})
 
 
-def _get(serve: Serve) -> _Route:
-    return _Route({"GET": serve, "HEAD": serve})
-
-
 def _give(call: ClientCall, document: object, status: int = 200) -> None:
     call.respond(status, msgspec.json.encode(document), _JSON)
 
 
-def _path_of(target: bytes) -> str:
-    """Path of a request's target, decoded; a whole address may stand in its place."""
-    text = target.decode("latin-1")
-    if not text.startswith("/"):
-        text = "/" + text.partition("://")[2].partition("/")[2] if "://" in text else text
-    path = text.partition("?")[0].partition("#")[0]
-    return unquote(path) if "%" in path else path
+def _caller_of(call: ClientCall) -> Caller:
+    assert call.caller is not None, "it was let in"
+    return call.caller

@@ -124,6 +124,23 @@ USAGE_UNKNOWN = ErrorKind(503, _OURS, "usage_unknown", "The gateway cannot read 
 INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway failed with an internal error.", may_retry=False)
 MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
 
+FILE_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "file_not_found", "No such File object.")
+BATCH_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "batch_not_found", "No such Batch object.")
+FILE_IN_USE = ErrorKind(409, _BAD_REQUEST, "file_in_use", "A batch that has not ended reads the file.", may_retry=False)
+BATCH_NOT_CANCELLABLE = ErrorKind(
+    409, _BAD_REQUEST, "batch_not_cancellable", "The batch cannot be cancelled.", may_retry=False, shows_detail=True
+)
+BATCHES_EXCEEDED = ErrorKind(
+    429, _RATE, "batches_exceeded", "Too many batches of this tenant have not ended.", may_retry=False
+)
+UPLOADS_EXCEEDED = ErrorKind(429, _RATE, "uploads_exceeded", "Too many files are being uploaded.", 2.0)
+BATCHES_UNAVAILABLE = ErrorKind(
+    503, _OURS, "batches_unavailable", "The gateway cannot reach its store of files and batches.", 5.0
+)
+FILES_FULL = ErrorKind(
+    507, _OURS, "files_full", "There is no room for a further file.", may_retry=False, shows_detail=True
+)
+
 ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_UNKNOWN_MODEL: MODEL_NOT_FOUND,
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(

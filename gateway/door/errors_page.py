@@ -36,6 +36,10 @@ _RULE = "| --: | --- | --- | --- | --- |"
 
 ACTIONS = {
     "audit_unavailable": "Retry; operators make room on the disk of `audit.folder`, or repair it.",
+    "batch_not_cancellable": "Nothing: the batch has ended, or is about to.",
+    "batch_not_found": "Use the id of a batch of this tenant that was not deleted by age.",
+    "batches_exceeded": "Wait for a batch to end; operators may raise `batches.tenant_unfinished_max`.",
+    "batches_unavailable": "Retry; the log says why, and operators repair the disk of `batches.folder`.",
     "bodies_share_exceeded": "Send fewer large bodies at once; operators may raise `limits.bodies_held_key_share`.",
     "body_timeout": "Send the body faster, at least at `limits.body_rate_min`, or send a smaller one.",
     "body_too_large": "Send a smaller body; operators may raise `limits.body_max`.",
@@ -51,6 +55,9 @@ ACTIONS = {
     "engine_failed": "Retry; operators look at the engine that `nightside explain` names.",
     "engine_failed_midstream": "Send the request again if a second answer does no harm.",
     "expectation_failed": "Send `expect: 100-continue`, or no such header.",
+    "file_in_use": "Cancel the batch, or wait for its end.",
+    "file_not_found": "Upload the file again: it is deleted, too old, or another tenant's.",
+    "files_full": "Delete files; operators may raise `batches.tenant_max` and `batches.folder_max`, or add disk space.",
     "gateway_full": "Retry after a pause; operators add gateways, or raise `limits.requests_max`.",
     "headers_timeout": "Send all headers within `limits.headers_wait`.",
     "headers_too_large": "Send fewer or smaller headers.",
@@ -88,6 +95,7 @@ ACTIONS = {
     "too_many_connections": "Reuse connections, and retry after a pause; operators may raise `limits.connections_max`.",
     "unsupported_encoding": "Compress the body by an encoding that the detail names, or not at all.",
     "unsupported_parameter": "Leave out the field that `param` or the detail names.",
+    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max`.",
     "usage_unknown": "Retry; operators repair the file of usage in `state.folder`.",
 }
 """Remedy of each code."""

@@ -21,10 +21,12 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
+from gateway.door.api import ClientApi
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.peers.trust import Trust
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
+from gateway.request.callers import ClientKey, KeyId
 from gateway.request.kept_answer import KeepAnswer
 from gateway.request.parts import Compare
 from gateway.request.promises import Promises
@@ -38,6 +40,8 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 LimitAllowances = Callable[[TenantName, int], list[LimitAllowance]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
+KeyInForce = Callable[[KeyId], ClientKey | None]
+"""Finds a key of the keys file by its id, with its rights as they are now."""
 PromptKey = Callable[[RequestProfile], bytes]
 
 
@@ -133,6 +137,10 @@ class Extension:
 
     def begin(self) -> None:
         """Start what needs the core to have the first replicas and pools."""
+
+    def serve_clients(self, api: ClientApi, key_in_force: KeyInForce | None, /) -> None:
+        """Add to the clients' API, before it is served. `key_in_force` finds keys of the keys file by id; None: the
+        gateway has none."""
 
     def describe(self) -> object | None:
         """State for operators, JSON-able."""

@@ -15,6 +15,7 @@ from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PoolSpec
+from gateway.features.batches.config import BatchesConfig
 from gateway.features.classes.checks import class_faults
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults, prediction_faults
 from gateway.features.expert_locality.config import ExpertLocalityConfig, locality_faults
@@ -50,6 +51,7 @@ description."""
 class FeatureSections(Struct, frozen=True, kw_only=True):
     """Keys of features."""
 
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
     prices: PricesPath = None
     """Prices of replicas and egress, by time of day. None: only the controller's prices, if it sends any."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)

@@ -135,7 +135,7 @@ class Exchange:
         "target",
     )
 
-    def __init__(self, connection: ServerConnection) -> None:
+    def __init__(self, connection: ServerConnection | None) -> None:
         self.method = ""
         self.target = b""
         """Target of the request line, as the client wrote it."""
@@ -162,7 +162,7 @@ class Exchange:
         """Called once if the client leaves before its answer is complete."""
         self.on_writable: Callable[[], None] = _nothing
         """Called when a write buffer that was full has room again."""
-        self._connection: ServerConnection | None = connection
+        self._connection = connection
         self._body: list[bytes] = []
         self._head = b""
         """Head that is sent together with the first bytes of the body."""

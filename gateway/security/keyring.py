@@ -40,6 +40,10 @@ class Keyring:
         used[found.key.key_id] = wall_ns
         return found.key
 
+    def in_force(self, key_id: KeyId) -> ClientKey | None:
+        """Key of that id as it stands now; None if it was removed or has expired. It proves nothing of a client."""
+        return self._table.valid(key_id, self._clock.wall_ns())
+
     def tenant_budget(self, tenant: TenantName) -> Budget:
         return self._tenant_budgets.get(tenant, NO_BUDGET)
 

@@ -265,6 +265,11 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def valid(self, key_id: KeyId, wall_ns: int) -> ClientKey | None:
+        """Key of that id, if it is valid at `wall_ns`."""
+        kept = self._kept.get(key_id)
+        return kept.key if kept is not None and wall_ns < kept.expires_ns else None
+
     def find(self, credential: str, wall_ns: int) -> FoundKey | None:
         """Key that the credential proves and that is valid at `wall_ns`; else None."""
         key_id, secret = _parts(credential)

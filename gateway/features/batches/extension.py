@@ -1,0 +1,69 @@
+"""Batches of one gateway: the routes of clients, the loop that runs batches, and their figures."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from prometheus_client import CollectorRegistry
+
+from gateway.config.sections import GatewayConfig
+from gateway.core.gateway_core import GatewayCore
+from gateway.door.api import ClientApi
+from gateway.door.settings import HttpSettings
+from gateway.features.batches.api import BatchApi
+from gateway.features.batches.book import BatchBook
+from gateway.features.batches.metrics import LINE_RESULTS, BatchSeries
+from gateway.features.batches.runner import BatchRunner
+from gateway.features.batches.state import BatchStatus
+from gateway.features.batches.store import BatchStore
+from gateway.features.extension import Extension, Host, KeyInForce
+from mesh.series import Label
+from mesh.supervisor import OwnedLoops, Supervisor
+
+
+class BatchesExtension(Extension):
+    """Batches of a gateway whose region file names a folder for them."""
+
+    name = "batches"
+    labels: ClassVar = {
+        ("nightside_batches", "status"): Label("Status of the batch.", tuple(map(str, BatchStatus))),
+        ("nightside_batch_lines_total", "result"): Label("File that the line's result is in.", LINE_RESULTS),
+    }
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
+        self._host = host
+        self._config = config
+        self._book: BatchBook | None = None
+        self._runner: BatchRunner | None = None
+        folder = config.batches.folder
+        if folder is not None:
+            self._book = BatchBook(BatchStore(folder))
+            self._runner = BatchRunner(config.batches, self._book, host.clock, host.log)
+            host.metrics.registry.register(BatchSeries(self._book, self._runner))
+
+    @staticmethod
+    def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
+        registry.register(BatchSeries())
+
+    def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
+        if self._runner is not None:
+            tenure.run("batches", self._runner.run)
+
+    def serve_clients(self, api: ClientApi, key_in_force: KeyInForce | None, /) -> None:
+        if self._book is None or self._runner is None:
+            return
+        settings = HttpSettings.from_config(self._config)
+        files = BatchApi(
+            self._config.batches,
+            settings,
+            self._book,
+            clock=self._host.clock,
+            log=self._host.log,
+            key_in_force=key_in_force,
+        )
+        api.add_routes(files.find)
+        self._runner.meet_clients(api, key_in_force)
+
+    def notes(self) -> dict[str, str]:
+        fault = "" if self._runner is None else self._runner.write_fault
+        return {"batches": f"results cannot be written: {fault}"} if fault else {}

@@ -1,0 +1,49 @@
+"""Figures of batches, read at each scrape. They follow no batch themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.features.batches.book import BatchBook
+from gateway.features.batches.runner import BatchRunner
+from gateway.features.batches.state import BatchStatus, is_at_risk
+
+LINE_RESULTS = ("completed", "failed")
+
+
+class BatchSeries(Collector):
+    """Batches by status, lines by result, and batches whose window is at risk."""
+
+    def __init__(self, book: BatchBook | None = None, runner: BatchRunner | None = None) -> None:
+        """Without arguments the series are described only."""
+        self._book = book
+        self._runner = runner
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def _families(self) -> tuple[GaugeMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily("nightside_batches", "Batches that are kept, by status.", labels=("status",)),
+            CounterMetricFamily("nightside_batch_lines", "Lines of batches that ended, by result.", labels=("result",)),
+            GaugeMetricFamily(
+                "nightside_batches_at_risk", "Batches that would miss their window at the rate so far.", labels=()
+            ),
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        batches, lines, at_risk = self._families()
+        if self._book is None or self._runner is None:
+            yield from (batches, lines, at_risk)
+            return
+        counts = Counter(each.status for each in self._book.batches.values())
+        for status in BatchStatus:
+            batches.add_metric((status,), counts[status])
+        lines.add_metric(("completed",), self._runner.counts.completed)
+        lines.add_metric(("failed",), self._runner.counts.failed)
+        at_risk.add_metric((), sum(is_at_risk(each, self._runner.now_s) for each in self._book.batches.values()))
+        yield from (batches, lines, at_risk)

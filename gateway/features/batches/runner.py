@@ -1,0 +1,489 @@
+"""Executes batches: reads lines, sends each through the gateway as its client's request, and writes results.
+
+The output and error file say which lines are done: after a crash, a line with a result in them is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count, islice
+from os import urandom
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from msgspec.structs import replace
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import ModelName, ServiceClass
+from gateway.door.errors import INVALID_API_KEY
+from gateway.door.parse import Caller, fresh_request_id
+from gateway.door.shapes import error_body
+from gateway.features.batches.book import BatchBook
+from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.lines import (
+    BATCH_CANCELLED,
+    BATCH_EXPIRED,
+    LineChecker,
+    LineRequest,
+    LineResult,
+    ResultError,
+    digest_of,
+    read_line,
+    result_of,
+    wait_before_retry_s,
+)
+from gateway.features.batches.state import (
+    Batch,
+    BatchStatus,
+    LineFault,
+    StoredFile,
+    ended,
+    lines_over,
+    next_to_run,
+    validated,
+)
+from gateway.features.batches.store import ResultFile
+from gateway.features.extension import KeyInForce
+from gateway.http1.local import LocalExchange
+from gateway.http1.server import Exchange
+from mesh.clock import Clock
+from mesh.task_group import TaskGroup
+from mesh.threads import finish_in_thread
+from mesh.waiter import Waiter
+
+_SECOND_NS = 1_000_000_000
+_TICK_S = 5.0
+"""Longest time between two looks at the batches' windows."""
+_RETRY_WRITE_S = 2.0
+_READ_LINES = 32
+_RESULTS_MAX = 256
+"""Results that may wait to be written, beyond those of running lines."""
+_RETRY_AFTER = "retry-after-ms: "
+
+
+class ServesCalls(Protocol):
+    """Clients' API, as a batch uses it."""
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None: ...
+
+    def give_up(self, exchange: Exchange) -> None: ...
+
+    def models_of(self, caller: Caller) -> list[ModelName]: ...
+
+
+class LineCounts:
+    """Lines that ended since the start of the process."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
+
+
+class BatchRunner:
+    """Runs the batches of a book, within the limits of the config."""
+
+    def __init__(self, config: BatchesConfig, book: BatchBook, clock: Clock, log: FilteringBoundLogger) -> None:
+        self.counts = LineCounts()
+        self.write_fault = ""
+        """Reason why results cannot be written at present; empty while they can be."""
+        self._config = config
+        self._book = book
+        self._clock = clock
+        self._log = log
+        self._api: ServesCalls | None = None
+        self._key_in_force: KeyInForce | None = None
+        self._has_api = asyncio.Event()
+        self._places = asyncio.Semaphore(config.requests_max)
+        self._validations = asyncio.Semaphore(1)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Tasks of batches that are validated or run."""
+        self._lines: dict[str, asyncio.Task[None]] = {}
+        """Tasks that send lines, which end early when their batch is cancelled or expires."""
+
+    def meet_clients(self, api: ServesCalls, key_in_force: KeyInForce | None) -> None:
+        self._api, self._key_in_force = api, key_in_force
+        self._has_api.set()
+
+    async def run(self) -> None:
+        """Open the book, and run its batches until cancelled. Raises OSError."""
+        await self._has_api.wait()
+        try:
+            await self._book.open()
+            async with TaskGroup() as tasks:
+                while True:
+                    await self._delete_old()
+                    self._stop_lines()
+                    self._begin(tasks)
+                    await self._wait_for_news()
+        finally:
+            self._tasks.clear()
+            self._lines.clear()
+            self._book.close()
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(_TICK_S):
+                await self._book.news.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def now_s(self) -> int:
+        return self._clock.wall_ns() // _SECOND_NS
+
+    async def _delete_old(self) -> None:
+        now_s = self.now_s
+        keep_s = self._config.keep_ns // _SECOND_NS
+        for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
+            if not self._book.is_used(file.id):
+                await self._book.delete_file(file.id)
+        for batch in [each for each in self._book.batches.values() if each.has_ended]:
+            if batch.expires_s + keep_s <= now_s:
+                await self._book.delete_batch(batch.id)
+
+    def _is_over(self, batch: Batch) -> bool:
+        """True if no further line may run."""
+        return batch.status is not BatchStatus.IN_PROGRESS or batch.expires_s <= self.now_s
+
+    def _stop_lines(self) -> None:
+        for batch_id, lines in self._lines.items():
+            if self._is_over(self._book.batches[batch_id]):
+                lines.cancel()
+
+    def _begin(self, tasks: TaskGroup) -> None:
+        idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in self._tasks]
+        for batch in idle:
+            if self._is_over(batch):  # to be validated, or to be ended: neither waits for room
+                self._start(tasks, batch)
+        waiting = [each for each in idle if each.id not in self._tasks]
+        while True:
+            running = [self._book.batches[each] for each in self._tasks]
+            chosen = next_to_run(
+                [each for each in waiting if each.id not in self._tasks],
+                [each for each in running if each.status is BatchStatus.IN_PROGRESS],
+                self._config.batches_max,
+                self._config.tenant_batches_max,
+            )
+            if chosen is None:
+                return
+            self._start(tasks, chosen)
+
+    def _start(self, tasks: TaskGroup, batch: Batch) -> None:
+        self._tasks[batch.id] = task = tasks.create_task(self._drive(tasks, batch.id))
+        task.add_done_callback(lambda _: self._over(batch.id))
+
+    def _over(self, batch_id: str) -> None:
+        self._tasks.pop(batch_id, None)
+        self._book.news.wake()
+
+    async def _drive(self, tasks: TaskGroup, batch_id: str) -> None:
+        """Take a batch as far as it goes now."""
+        if self._book.batches[batch_id].status is BatchStatus.VALIDATING or not self._book.batches[batch_id].total:
+            async with self._validations:
+                await self._validate(batch_id)
+            return
+        results = _Results(self._book, self._book.batches[batch_id], self.counts, self._write_failed)
+        await results.reconcile()
+        writing = tasks.create_task(results.run())
+        try:
+            await self._run_lines(tasks, batch_id, results)
+            await self._finish(batch_id, results)
+        except FileNotFoundError:
+            await self._lost_input(batch_id)
+        finally:
+            writing.cancel()
+
+    async def _lost_input(self, batch_id: str) -> None:
+        """End a batch whose input file was removed from the folder."""
+        fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
+        batch = await self._book.change(batch_id, lambda each: validated(each, each.model, 0, (fault,), self.now_s))
+        self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
+
+    # Validation
+
+    async def _validate(self, batch_id: str) -> None:
+        batch = self._book.batches[batch_id]
+        config = self._config
+        checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
+        path = self._book.store.path(batch.input_file_id)
+        try:
+            faults = await asyncio.to_thread(_check_file, path, checker, config.line_max_bytes)
+        except FileNotFoundError:
+            await self._lost_input(batch_id)
+            return
+        caller = self._caller(batch)
+        assert self._api is not None, "clients are served"
+        if not faults and caller is not None and checker.model not in self._api.models_of(caller):
+            faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
+        changed = await self._book.change(
+            batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
+        )
+        if changed.status is BatchStatus.FAILED:
+            self._log.info("batch_ended", batch=batch_id, status=str(changed.status), lines=0, failed=len(faults))
+
+    def _caller(self, batch: Batch) -> Caller | None:
+        """Client of a batch with the rights that its key has now; None if it has none any more."""
+        key = batch.key
+        if self._key_in_force is not None and not batch.is_token:
+            key = None if key is None else self._key_in_force(key.key_id)
+            if key is None:
+                return None
+        is_lower = key is not None and key.service_class is ServiceClass.BEST_EFFORT
+        served_as = ServiceClass.BEST_EFFORT if is_lower else ServiceClass.BATCH
+        return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
+
+    # Lines
+
+    async def _run_lines(self, tasks: TaskGroup, batch_id: str, results: _Results) -> None:
+        """Send all lines that have no result, until none is left or no further one may run."""
+        if self._is_over(self._book.batches[batch_id]):
+            return
+        self._lines[batch_id] = lines = tasks.create_task(self._send_lines(batch_id, results))
+        try:
+            await asyncio.wait([lines])
+        finally:
+            del self._lines[batch_id]
+        if not lines.cancelled():
+            lines.result()
+
+    async def _send_lines(self, batch_id: str, results: _Results) -> None:
+        batch = self._book.batches[batch_id]
+        async with TaskGroup() as running:
+
+            async def begin(line: LineRequest) -> None:
+                await self._places.acquire()
+                task = running.create_task(self._send(batch, line, results))
+                task.add_done_callback(lambda _: self._places.release())
+
+            await self._each_left(batch, results, begin)
+
+    async def _each_left(self, batch: Batch, results: _Results, take: Callable[[LineRequest], Awaitable[None]]) -> None:
+        """Hand on each line without a result. Lines are read a few at a time."""
+        with self._book.store.path(batch.input_file_id).open("rb") as file:
+            while lines := await finish_in_thread(_read_some, file):
+                for line in lines:
+                    if line.strip() and not results.has((request := read_line(line)).custom_id):
+                        await take(request)
+
+    async def _send(self, batch: Batch, line: LineRequest, results: _Results) -> None:
+        for tries in count(1):
+            result, wait_s = await self._ask(batch, line, tries)
+            if wait_s is None:
+                await results.put(result)
+                return
+            await asyncio.sleep(wait_s)
+
+    async def _ask(self, batch: Batch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
+        """Result of one try, and the time after which another one may succeed."""
+        assert self._api is not None, "clients are served"
+        result_id = f"batch_req_{urandom(12).hex()}"
+        caller = self._caller(batch)
+        if caller is None:
+            body = error_body(INVALID_API_KEY)
+            return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        exchange = LocalExchange(
+            batch.endpoint,
+            line.body,
+            answer_bytes_max=self._config.answer_max_bytes,
+            on_over=partial(_resolve, over),
+        )
+        self._api.serve_for(exchange, batch.endpoint, caller)
+        try:
+            await over
+        except asyncio.CancelledError:
+            self._api.give_up(exchange)
+            raise
+        if exchange.is_too_large:
+            error = ResultError("answer_too_large", f"The answer has more than {self._config.answer_max_bytes} bytes.")
+            return LineResult(result_id, line.custom_id, None, error), None
+        if exchange.was_cut:
+            error = ResultError("engine_failed_midstream", "The request failed after its answer had begun.")
+            return LineResult(result_id, line.custom_id, None, error), wait_before_retry_s(502, 0, tries)
+        status = exchange.status
+        result = result_of(result_id, line.custom_id, status, caller.request_id, exchange.answer())
+        may_retry = "x-should-retry: false" not in exchange.lines
+        return result, wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
+
+    # End
+
+    async def _finish(self, batch_id: str, results: _Results) -> None:
+        """Give each line without a result an error, and end the batch."""
+        is_expired = self._book.batches[batch_id].total != results.lines
+        batch = await self._book.change(batch_id, lambda each: lines_over(each, self.now_s, is_expired=is_expired))
+        reason = BATCH_CANCELLED if batch.status is BatchStatus.CANCELLING else BATCH_EXPIRED
+
+        async def give_error(line: LineRequest) -> None:
+            await results.put_error(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
+
+        await self._each_left(batch, results, give_error)
+        completed, failed = await results.until_written()
+        now_s = self.now_s
+        last = ended(self._book.batches[batch_id], completed, failed, now_s)
+        files = [
+            self._file(last, file_id, name, now_s)
+            for file_id, name, lines in (
+                (last.output_file_id, "output", last.completed),
+                (last.error_file_id, "error", last.failed),
+            )
+            if lines
+        ]
+        await self._book.put(last, files)
+        self._log.info("batch_ended", batch=batch_id, status=str(last.status), lines=last.total, failed=last.failed)
+
+    def _file(self, batch: Batch, file_id: str, name: str, now_s: int) -> StoredFile:
+        return StoredFile(
+            id=file_id,
+            tenant=batch.tenant,
+            filename=f"{batch.id}_{name}.jsonl",
+            purpose="batch_output",
+            size=self._book.store.size(file_id),
+            created_s=now_s,
+            expires_s=now_s + self._config.keep_ns // _SECOND_NS,
+        )
+
+    def _write_failed(self, reason: str) -> None:
+        if reason and not self.write_fault:
+            self._log.error("batch_results_write_failed", reason=reason)
+        self.write_fault = reason
+
+
+class _Writer:
+    """Results for one file that are still to be written."""
+
+    def __init__(self, path: Path, on_written: Callable[[int], None], on_fault: Callable[[str], None]) -> None:
+        self._file = ResultFile(path)
+        self._on_written = on_written
+        self._on_fault = on_fault
+        self._waiting: list[tuple[LineResult, asyncio.Future[None]]] = []
+        self._news = Waiter()
+        self._written = Waiter()
+
+    def reconcile(self) -> list[bytes]:
+        """Digests of the lines that have a result in the file; blocks."""
+        return list(self._file.reconcile())
+
+    def put(self, result: LineResult) -> asyncio.Future[None]:
+        """Have a result written. The future is done once it is on the disk; whether it is awaited does not matter."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((result, written))
+        self._news.wake()
+        return written
+
+    async def until_fewer_than(self, results: int) -> None:
+        """Wait until fewer results wait. Only one task may wait at a time."""
+        while len(self._waiting) >= results:
+            await self._written.wait()
+
+    async def run(self) -> None:
+        """Write what waits, until cancelled. A disk that fails is tried again."""
+        while True:
+            while not self._waiting:
+                await self._news.wait()
+            batch = list(self._waiting)
+            try:
+                await finish_in_thread(self._file.append, [each for each, _ in batch])
+            except OSError as error:
+                self._on_fault(str(error))
+                await asyncio.sleep(_RETRY_WRITE_S)
+                continue
+            self._on_fault("")
+            del self._waiting[: len(batch)]
+            self._on_written(len(batch))
+            self._written.wake()
+            for _, written in batch:
+                _resolve(written)
+
+
+class _Results:
+    """Results of one batch: which lines have one, and how many of each kind are on the disk."""
+
+    def __init__(self, book: BatchBook, batch: Batch, counts: LineCounts, on_fault: Callable[[str], None]) -> None:
+        self._book = book
+        self._batch_id = batch.id
+        self._counts = counts
+        self._done: set[bytes] = set()
+        self._completed = self._failed = 0
+        self._outputs = _Writer(book.store.path(batch.output_file_id), self._completed_more, on_fault)
+        self._errors = _Writer(book.store.path(batch.error_file_id), self._failed_more, on_fault)
+
+    @property
+    def lines(self) -> int:
+        """Lines that have a result."""
+        return len(self._done)
+
+    def has(self, custom_id: str) -> bool:
+        return digest_of(custom_id) in self._done
+
+    async def reconcile(self) -> None:
+        """Learn which lines have a result. Called before `run`."""
+        outputs = await finish_in_thread(self._outputs.reconcile)
+        errors = await finish_in_thread(self._errors.reconcile)
+        self._done.update(outputs, errors)
+        self._completed, self._failed = len(outputs), len(errors)
+        self._show()
+
+    async def put(self, result: LineResult) -> None:
+        """Write a result; it is on the disk when this returns. A cancelled caller's result is written all the same."""
+        self._done.add(digest_of(result.custom_id))
+        await (self._outputs if result.is_success else self._errors).put(result)
+
+    async def put_error(self, result: LineResult) -> None:
+        """Have an error written, and wait only where many are to be written."""
+        self._done.add(digest_of(result.custom_id))
+        _ = self._errors.put(result)
+        await self._errors.until_fewer_than(_RESULTS_MAX)
+
+    async def until_written(self) -> tuple[int, int]:
+        """Wait until each result is on the disk. Returns how many are in the output and in the error file."""
+        for each in (self._outputs, self._errors):
+            await each.until_fewer_than(1)
+        return self._completed, self._failed
+
+    async def run(self) -> None:
+        async with TaskGroup() as tasks:
+            tasks.create_task(self._outputs.run())
+            tasks.create_task(self._errors.run())
+
+    def _completed_more(self, lines: int) -> None:
+        self._completed += lines
+        self._counts.completed += lines
+        self._show()
+
+    def _failed_more(self, lines: int) -> None:
+        self._failed += lines
+        self._counts.failed += lines
+        self._show()
+
+    def _show(self) -> None:
+        batches = self._book.batches
+        batches[self._batch_id] = replace(batches[self._batch_id], completed=self._completed, failed=self._failed)
+
+
+def _read_some(file: BinaryIO) -> list[bytes]:
+    return list(islice(file, _READ_LINES))
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _check_file(path: Path, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
+    """Check a whole file; blocks. A line of which more than the largest length is read is a fault."""
+    with path.open("rb") as file:
+        while line := file.readline(line_bytes_max + 1):
+            if not checker.take(line):
+                break
+            while len(line) > line_bytes_max and not line.endswith(b"\n"):
+                line = file.readline(line_bytes_max + 1)
+    return checker.end()
+
+
+def _told_s(lines: str) -> float:
+    """Seconds after which the gateway says that a retry makes sense; 0 where it does not say."""
+    _, _, rest = lines.partition(_RETRY_AFTER)
+    told = rest.partition("\r\n")[0]
+    return int(told) / 1000 if told.isdecimal() else 0.0

@@ -1,0 +1,181 @@
+"""State of a batch and of a file, and every change of it, as values. It reads no clock and does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.core.vocabulary import TenantName
+from gateway.request.callers import ClientKey
+
+WINDOW = "24h"
+WINDOW_S = 24 * 3600
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_RISK_SHARE = 0.1
+
+
+class BatchStatus(StrEnum):
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+
+
+class LineFault(Struct, frozen=True):
+    """Reason why an input file is no batch; `line` counts from 1, and is None for a fault of the file as a whole."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class StoredFile(Struct, frozen=True, kw_only=True):
+    """File of a tenant."""
+
+    id: str
+    tenant: TenantName
+    filename: str
+    purpose: str
+    size: int
+    created_s: int
+    expires_s: int
+
+    def document(self) -> dict[str, object]:
+        """File as OpenAI's API shows it."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.size,
+            "created_at": self.created_s,
+            "expires_at": self.expires_s,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """One batch. Times are seconds since 1970."""
+
+    id: str
+    tenant: TenantName
+    key: ClientKey | None
+    """Key of the client that handed the batch in; None where the gateway needed none."""
+    is_token: bool
+    """True if the client showed a token, so that no keys file has its key."""
+    endpoint: str
+    input_file_id: str
+    output_file_id: str
+    error_file_id: str
+    created_s: int
+    expires_s: int
+    metadata: Mapping[str, str] | None = None
+    status: BatchStatus = BatchStatus.VALIDATING
+    faults: tuple[LineFault, ...] = ()
+    model: str = ""
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    times: Mapping[str, int] = {}
+    """Time of each change of the status, by field of the API."""
+    is_expired: bool = False
+    """True once the window ended before all lines had run."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    def document(self) -> dict[str, object]:
+        """Batch as OpenAI's API shows it."""
+        has_files = self.has_ended
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model or None,
+            "errors": {"object": "list", "data": self.faults} if self.faults else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": WINDOW,
+            "status": self.status,
+            "output_file_id": self.output_file_id if has_files and self.completed else None,
+            "error_file_id": self.error_file_id if has_files and self.failed else None,
+            "created_at": self.created_s,
+            "expires_at": self.expires_s,
+            **{f"{name}_at": self.times.get(f"{name}_at") for name in _TIMED},
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "metadata": self.metadata,
+        }
+
+
+_TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+
+
+def _moved(batch: Batch, status: BatchStatus, now_s: int) -> Batch:
+    return replace(batch, status=status, times={**batch.times, f"{status}_at": now_s})
+
+
+def validated(batch: Batch, model: str, total: int, faults: tuple[LineFault, ...], now_s: int) -> Batch:
+    """Batch after its input file was read. One that is cancelled meanwhile stays so."""
+    if batch.status is not BatchStatus.VALIDATING and not faults:
+        return replace(batch, model=model, total=total)
+    status = BatchStatus.FAILED if faults else BatchStatus.IN_PROGRESS
+    if faults:
+        batch = replace(batch, total=0, completed=0, failed=0, faults=faults)
+    else:
+        batch = replace(batch, model=model, total=total)
+    return _moved(batch, status, now_s)
+
+
+def cancelling(batch: Batch, now_s: int) -> Batch:
+    """Batch after its client cancelled it, unless it is past that."""
+    is_open = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    return _moved(batch, BatchStatus.CANCELLING, now_s) if is_open else batch
+
+
+def lines_over(batch: Batch, now_s: int, *, is_expired: bool) -> Batch:
+    """Batch once no further line will run."""
+    if batch.status is not BatchStatus.IN_PROGRESS:
+        return batch
+    return _moved(replace(batch, is_expired=is_expired), BatchStatus.FINALIZING, now_s)
+
+
+def ended(batch: Batch, completed: int, failed: int, now_s: int) -> Batch:
+    """Batch once each line has its result in a file."""
+    assert completed + failed == batch.total, "one result per line"
+    counted = replace(batch, completed=completed, failed=failed)
+    if batch.status is BatchStatus.CANCELLING:
+        return _moved(counted, BatchStatus.CANCELLED, now_s)
+    return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)
+
+
+def is_at_risk(batch: Batch, now_s: int) -> bool:
+    """True if the batch would miss its window at the rate so far, once a tenth of the window is over."""
+    window_s, passed_s = batch.expires_s - batch.created_s, now_s - batch.created_s
+    if batch.status is not BatchStatus.IN_PROGRESS or passed_s < _RISK_SHARE * window_s:
+        return False
+    return (batch.completed + batch.failed) * window_s < batch.total * passed_s
+
+
+def next_to_run(waiting: Iterable[Batch], running: Iterable[Batch], batches_max: int, tenant_max: int) -> Batch | None:
+    """Batch to begin: the oldest of the tenant with the fewest that run. None: there is no room, or none waits."""
+    counts: dict[TenantName, int] = {}
+    total = 0
+    for each in running:
+        counts[each.tenant] = counts.get(each.tenant, 0) + 1
+        total += 1
+    free = [each for each in waiting if counts.get(each.tenant, 0) < tenant_max]
+    if total >= batches_max or not free:
+        return None
+    return min(free, key=lambda each: (counts.get(each.tenant, 0), each.created_s, each.id))

@@ -1,0 +1,217 @@
+"""Files and batches over real sockets, with OpenAI's own client: from the upload to the output file, over a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from msgspec.structs import replace
+
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import GatewayConfig
+from gateway.core.vocabulary import GatewayId
+from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.state import ENDED
+from gateway.security.keys_editing import add_key
+from mesh.clock import Clock
+from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
+from tests.support.core import MODEL, US
+from tests.support.gateways import ENOUGH_S, counted, free_replicas, region_config, until, write_policy
+
+CHAT_PATH = "/v1/chat/completions"
+
+
+def line_of(number: int, **changes: object) -> bytes:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"question {number}"}]}
+    line = {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": body, **changes}
+    return json.dumps(line).encode() + b"\n"
+
+
+def lines_of(count: int) -> bytes:
+    return b"".join(map(line_of, range(count)))
+
+
+@pytest.fixture
+def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
+    made = region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
+    return replace(made, gateway_id=GatewayId("us-1"), batches=BatchesConfig(folder=tmp_path / "batches"))
+
+
+@asynccontextmanager
+async def serving(config: GatewayConfig) -> AsyncIterator[GatewayHandle]:
+    async with serve_gateway(config) as gateway:
+        await until(lambda: free_replicas(gateway) == 1)
+        yield gateway
+
+
+@asynccontextmanager
+async def client_of(gateway: GatewayHandle, key: str = "none") -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=key) as client:
+        yield client
+
+
+async def submit(client: openai.AsyncOpenAI, data: bytes) -> Any:
+    file = await client.files.create(file=("in.jsonl", io.BytesIO(data)), purpose="batch")
+    assert (file.bytes, file.purpose, file.filename) == (len(data), "batch", "in.jsonl")
+    return await client.batches.create(input_file_id=file.id, endpoint=CHAT_PATH, completion_window="24h")
+
+
+async def until_status(client: openai.AsyncOpenAI, batch_id: str, holds: Callable[[Any], bool]) -> Any:
+    async with asyncio.timeout(ENOUGH_S):
+        while not holds(batch := await client.batches.retrieve(batch_id)):  # noqa: ASYNC110 - the API has no event
+            await asyncio.sleep(0.01)
+    return batch
+
+
+async def ended(client: openai.AsyncOpenAI, batch_id: str) -> Any:
+    return await until_status(client, batch_id, lambda batch: batch.status in ENDED)
+
+
+async def results(client: openai.AsyncOpenAI, file_id: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (await client.files.content(file_id)).content.splitlines()]
+
+
+async def echo(exchange: Exchange) -> None:
+    """Script that refuses each question that ends in 3, and answers any other."""
+    body = json.loads(exchange.received.body)
+    text = body["messages"][0]["content"]
+    if text.endswith("3"):
+        refusal = {"error": {"message": "no", "type": "BadRequestError", "param": None, "code": 400}}
+        await answer(400, json.dumps(refusal).encode())(exchange)
+    else:
+        await answer(200, GOOD_ANSWER)(exchange)
+
+
+async def test_each_line_has_one_result(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(echo)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(10))
+        assert (batch.status, batch.completion_window, batch.endpoint) == ("validating", "24h", CHAT_PATH)
+        done = await ended(client, batch.id)
+        assert (done.status, done.errors) == ("completed", None)
+        counts = done.request_counts
+        assert (counts.total, counts.completed, counts.failed) == (10, 9, 1)
+        told = await results(client, done.output_file_id)
+        assert {each["custom_id"] for each in told} == {f"line-{number}" for number in range(10) if number != 3}
+        assert {each["response"]["status_code"] for each in told} == {200}
+        assert told[0]["response"]["body"]["choices"][0]["message"]["content"] == "Hello"
+        (refused,) = await results(client, done.error_file_id)
+        assert (refused["custom_id"], refused["response"]["status_code"]) == ("line-3", 400)
+        assert refused["response"]["body"]["error"]["message"] == "no"
+        assert counted(gateway, "batch_lines_total", result="completed") == 9
+        assert [each.id async for each in client.batches.list()] == [batch.id]
+        names = sorted([each.filename async for each in client.files.list()])
+        assert names == [f"{batch.id}_error.jsonl", f"{batch.id}_output.jsonl", "in.jsonl"]
+        assert (await client.files.delete(done.input_file_id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(done.input_file_id)
+
+
+async def test_faults_of_lines_are_told_by_number(config: GatewayConfig) -> None:
+    async with serving(config) as gateway, client_of(gateway) as client:
+        data = line_of(0) + b"{not JSON\n" + line_of(0) + line_of(1, url="/v1/embeddings")
+        done = await ended(client, (await submit(client, data)).id)
+        assert done.status == "failed"
+        assert [(each.line, each.code) for each in done.errors.data] == [
+            (2, "invalid_json_line"),
+            (3, "duplicate_custom_id"),
+            (4, "invalid_url"),
+        ]
+
+
+async def test_a_cancelled_batch_says_so_for_each_line_that_did_not_run(
+    config: GatewayConfig, engine: FakeEngine
+) -> None:
+    engine.plays(hang)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(50))
+        await engine.arrived.reaches(1)
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        done = await ended(client, batch.id)
+        assert (done.status, done.output_file_id, done.request_counts.failed) == ("cancelled", None, 50)
+        told = await results(client, done.error_file_id)
+        assert {each["error"]["code"] for each in told} == {"batch_cancelled"}
+        assert len({each["custom_id"] for each in told}) == 50
+        with pytest.raises(openai.ConflictError):
+            await client.batches.cancel(batch.id)
+
+
+async def test_a_batch_goes_on_after_a_restart(config: GatewayConfig, engine: FakeEngine) -> None:
+    asked: list[str] = []
+
+    async def first_few(exchange: Exchange) -> None:
+        asked.append(json.loads(exchange.received.body)["messages"][0]["content"])
+        if len(asked) > 5:
+            await asyncio.Event().wait()
+        await answer(200, GOOD_ANSWER)(exchange)
+
+    engine.plays(first_few)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(20))
+        await until_status(client, batch.id, lambda each: each.request_counts.completed == 5)
+    (output,) = [
+        each
+        for each in (config.batches.folder or Path()).glob("files/*")
+        if each.stat().st_size and b"batch_req_" in each.read_bytes()
+    ]
+    with output.open("ab") as torn:
+        torn.write(b'{"id":"batch_req_torn","custom_id":"line-19","resp')
+    done_before = set(asked[:5])
+    asked.clear()
+    engine.plays(echo_all(asked))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 20)
+        told = await results(client, done.output_file_id)
+        assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(20))
+    assert not done_before & set(asked)
+    assert len(asked) == 15
+
+
+def echo_all(asked: list[str]) -> Callable[[Exchange], Any]:
+    async def script(exchange: Exchange) -> None:
+        asked.append(json.loads(exchange.received.body)["messages"][0]["content"])
+        await answer(200, GOOD_ANSWER)(exchange)
+
+    return script
+
+
+async def test_tenants_see_their_own_only_and_a_removed_key_runs_nothing(
+    config: GatewayConfig, tmp_path: Path, engine: FakeEngine
+) -> None:
+    engine.plays(echo)
+    path = tmp_path / "keys.yaml"
+    now_ns = Clock().wall_ns()
+    keys = [add_key(path, name, {"tenant": name}, now_ns, may_be_missing=True).key for name in ("acme", "zenith")]
+    async with serving(replace(config, keys_file=path)) as gateway:
+        async with client_of(gateway, keys[0]) as acme, client_of(gateway, keys[1]) as zenith:
+            batch = await submit(acme, lines_of(1))
+            assert (await ended(acme, batch.id)).status == "completed"
+            for ask in (
+                zenith.batches.retrieve(batch.id),
+                zenith.files.retrieve(batch.input_file_id),
+                zenith.files.content(batch.input_file_id),
+                zenith.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT_PATH, completion_window="24h"),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    await ask
+            assert [each async for each in zenith.batches.list()] == []
+
+
+async def test_uploads_have_limits(config: GatewayConfig) -> None:
+    small = replace(config.batches, file_max_bytes=1000)
+    async with serving(replace(config, batches=small)) as gateway, client_of(gateway) as client:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.files.create(file=("in.jsonl", io.BytesIO(bytes(100_000))), purpose="batch")
+        assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+        with pytest.raises(openai.BadRequestError):
+            await client.files.create(file=("in.jsonl", io.BytesIO(b"x")), purpose="assistants")
+        assert [each async for each in client.files.list()] == []
+    assert list((small.folder or Path()).glob("files/*")) == []

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.vocabulary import TenantName
+from gateway.features.batches.state import (
+    Batch,
+    BatchStatus,
+    LineFault,
+    cancelling,
+    ended,
+    is_at_risk,
+    lines_over,
+    next_to_run,
+    validated,
+)
+
+DAY_S = 86_400
+FAULT = LineFault("invalid_json_line", "no", line=2)
+
+
+def batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -> Batch:
+    return Batch(
+        id=batch_id,
+        tenant=TenantName(tenant),
+        key=None,
+        is_token=False,
+        endpoint="/v1/chat/completions",
+        input_file_id="file-in",
+        output_file_id="file-out",
+        error_file_id="file-errors",
+        created_s=created_s,
+        expires_s=created_s + DAY_S,
+    )
+
+
+def running(total: int = 10) -> Batch:
+    return validated(batch(), "m", total, (), 1)
+
+
+def test_a_batch_completes() -> None:
+    over = lines_over(running(), 2, is_expired=False)
+    assert over.status is BatchStatus.FINALIZING
+    done = ended(over, 9, 1, 3)
+    told = done.document()
+    assert (told["status"], told["output_file_id"], told["error_file_id"]) == ("completed", "file-out", "file-errors")
+    assert [told[f"{name}_at"] for name in ("created", "in_progress", "finalizing", "completed")] == [0, 1, 2, 3]
+    assert told["request_counts"] == {"total": 10, "completed": 9, "failed": 1}
+    assert ended(over, 10, 0, 3).document()["error_file_id"] is None
+
+
+def test_a_batch_with_faults_fails() -> None:
+    failed = validated(batch(), "m", 10, (FAULT,), 1)
+    assert (failed.status, failed.total, failed.has_ended) == (BatchStatus.FAILED, 0, True)
+    assert failed.document()["errors"] == {"object": "list", "data": (FAULT,)}
+
+
+def test_a_batch_expires_and_says_so_over_a_restart() -> None:
+    over = lines_over(running(), 2, is_expired=True)
+    assert lines_over(over, 9, is_expired=False) == over
+    assert ended(over, 4, 6, 3).status is BatchStatus.EXPIRED
+
+
+def test_a_cancelled_batch_stays_cancelled() -> None:
+    early = cancelling(batch(), 1)
+    assert validated(early, "m", 10, (), 2).status is BatchStatus.CANCELLING
+    assert validated(early, "m", 10, (FAULT,), 2).status is BatchStatus.FAILED
+    late = lines_over(cancelling(running(), 2), 3, is_expired=False)
+    assert ended(late, 4, 6, 4).status is BatchStatus.CANCELLED
+    done = ended(lines_over(running(), 2, is_expired=False), 10, 0, 3)
+    assert cancelling(done, 4) == done
+
+
+def test_each_line_has_one_result() -> None:
+    with pytest.raises(AssertionError):
+        ended(lines_over(running(), 2, is_expired=False), 9, 0, 3)
+
+
+def test_files_are_shown_once_the_batch_has_ended() -> None:
+    shown = replace(running(), completed=5).document()
+    assert (shown["output_file_id"], shown["error_file_id"]) == (None, None)
+
+
+def test_a_window_is_at_risk_behind_the_rate_that_it_needs() -> None:
+    half = replace(running(100), completed=49)
+    assert [is_at_risk(half, now_s) for now_s in (DAY_S // 20, DAY_S // 2 - 1000, DAY_S // 2)] == [False, False, True]
+    assert not is_at_risk(replace(half, completed=50), DAY_S // 2)
+
+
+def test_the_tenant_with_the_fewest_runs_next() -> None:
+    acme = [batch(f"batch_{number}", created_s=number) for number in range(4)]
+    zenith = batch("batch_z", "zenith", created_s=9)
+    waiting = [*acme[1:], zenith]
+    assert next_to_run(waiting, [], 8, 2) == acme[1]
+    assert next_to_run(waiting, acme[:1], 8, 2) == zenith
+    assert next_to_run(acme[2:], acme[:2], 8, 2) is None
+    assert next_to_run(waiting, acme[:1], 1, 2) is None
