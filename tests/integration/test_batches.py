@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import openai
 import pytest
@@ -18,14 +18,16 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.extension import BatchesExtension
 from gateway.features.batches.state import ENDED
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.core import MODEL, US
 from tests.support.gateways import ENOUGH_S, counted, free_replicas, region_config, until, write_policy
+from tests.support.processes import Process, gateway_process, region_file
 
-CHAT_PATH = "/v1/chat/completions"
+CHAT_PATH: Final = "/v1/chat/completions"
 
 
 def line_of(number: int, **changes: object) -> bytes:
@@ -45,14 +47,16 @@ def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
 
 
 @asynccontextmanager
-async def serving(config: GatewayConfig) -> AsyncIterator[GatewayHandle]:
-    async with serve_gateway(config) as gateway:
-        await until(lambda: free_replicas(gateway) == 1)
+async def serving(config: GatewayConfig, clock: Clock | None = None) -> AsyncIterator[GatewayHandle]:
+    async with serve_gateway(config, clock=clock) as gateway:
+        (batches,) = [each for each in gateway._observed.features if isinstance(each, BatchesExtension)]
+        book = batches._book
+        await until(lambda: free_replicas(gateway) == 1 and book is not None and book.is_open)
         yield gateway
 
 
 @asynccontextmanager
-async def client_of(gateway: GatewayHandle, key: str = "none") -> AsyncIterator[openai.AsyncOpenAI]:
+async def client_of(gateway: GatewayHandle | Process, key: str = "none") -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=key) as client:
         yield client
 
@@ -183,9 +187,7 @@ def echo_all(asked: list[str]) -> Callable[[Exchange], Any]:
     return script
 
 
-async def test_tenants_see_their_own_only_and_a_removed_key_runs_nothing(
-    config: GatewayConfig, tmp_path: Path, engine: FakeEngine
-) -> None:
+async def test_tenants_see_their_own_only(config: GatewayConfig, tmp_path: Path, engine: FakeEngine) -> None:
     engine.plays(echo)
     path = tmp_path / "keys.yaml"
     now_ns = Clock().wall_ns()
@@ -215,3 +217,96 @@ async def test_uploads_have_limits(config: GatewayConfig) -> None:
             await client.files.create(file=("in.jsonl", io.BytesIO(b"x")), purpose="assistants")
         assert [each async for each in client.files.list()] == []
     assert list((small.folder or Path()).glob("files/*")) == []
+
+
+async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> None:
+    async with serving(config) as gateway:
+        reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
+        head = "POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=e\r\n"
+        part = '--e\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        writer.write((head + "content-length: 100000\r\n\r\n" + part).encode() + bytes(50_000))
+        files = (config.batches.folder or Path()) / "files"
+        try:
+            await until(lambda: any(each.stat().st_size for each in files.glob("*.part")))
+        finally:
+            writer.close()
+        await until(lambda: not list(files.iterdir()))
+        assert await reader.read() == b""
+
+
+async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig, engine: FakeEngine) -> None:
+    gate = asyncio.Event()
+
+    async def after_gate(exchange: Exchange) -> None:
+        await gate.wait()
+        await answer(200, GOOD_ANSWER)(exchange)
+
+    engine.plays(after_gate)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(5))
+        await engine.arrived.reaches(1)
+        files = (config.batches.folder or Path()) / "files"
+        outputs = [each for each in files.iterdir() if each.name != batch.input_file_id]
+        for each in outputs:
+            each.rename(each.with_suffix(".kept"))
+            each.mkdir()
+        gate.set()
+        await until(lambda: "results cannot be written" in gateway_note(gateway))
+        for each in outputs:
+            each.rmdir()
+            each.with_suffix(".kept").rename(each)
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 5)
+        told = await results(client, done.output_file_id)
+        assert sorted(each["custom_id"] for each in told) == [f"line-{number}" for number in range(5)]
+        assert gateway_note(gateway) == ""
+
+
+def gateway_note(gateway: GatewayHandle) -> str:
+    return gateway._observed.notes().get("batches", "")
+
+
+class SettableClock(Clock):
+    """Clock whose wall time can be set ahead."""
+
+    ahead_s = 0
+
+    def wall_ns(self) -> int:  # type: ignore[override]
+        return Clock.wall_ns() + self.ahead_s * 1_000_000_000
+
+
+async def test_a_window_that_ends_says_so_for_each_line_that_did_not_run(
+    config: GatewayConfig, engine: FakeEngine
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER), answer(200, GOOD_ANSWER), hang)
+    clock = SettableClock()
+    async with serving(config, clock) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(20))
+        await engine.arrived.reaches(3)
+        await until_status(client, batch.id, lambda each: each.request_counts.completed == 2)
+        clock.ahead_s = 24 * 3600
+        done = await ended(client, batch.id)
+        counts = done.request_counts
+        assert (done.status, counts.total, counts.completed, counts.failed) == ("expired", 20, 2, 18)
+        told = await results(client, done.error_file_id)
+        assert {each["error"]["code"] for each in told} == {"batch_expired"}
+        assert len({each["custom_id"] for each in told}) == 18
+
+
+async def test_killed_in_the_middle_it_loses_and_doubles_nothing(tmp_path: Path, engine: FakeEngine) -> None:
+    lines = 60
+    engine.plays(answer(200, GOOD_ANSWER))
+    file = region_file(tmp_path, "us-1", US, engine, batches={"folder": str(tmp_path / "batches")})
+    batch_id = ""
+    for killed_at in (5, 20, 40):
+        async with gateway_process(file) as gateway, client_of(gateway) as client:
+            batch_id = batch_id or (await submit(client, lines_of(lines))).id
+            await until_status(client, batch_id, lambda each, at=killed_at: each.request_counts.completed >= at)  # type: ignore[misc]
+            gateway.process.kill()
+            await gateway.process.wait()
+    async with gateway_process(file) as gateway, client_of(gateway) as client:
+        done = await ended(client, batch_id)
+        assert (done.status, done.request_counts.completed, done.error_file_id) == ("completed", lines, None)
+        told = await results(client, done.output_file_id)
+        assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(lines))
+    assert len(engine.received) < lines + 3 * 40, "what was done is not done again"

@@ -49,10 +49,16 @@ class BatchBook:
             thread.shutdown()
 
     async def do(self, work: Callable[..., _Result], *arguments: object) -> _Result:
-        """Run work on the store in its thread. Raises OSError."""
+        """Run work on the store in its thread. Raises OSError. A cancellation is passed on once the work is done; its
+        cause is the exception of the work, if any."""
         if self._thread is None:
             raise OSError("the store of batches is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError as cancelled:
+            await asyncio.wait([running])
+            raise cancelled from running.exception()
 
     def bytes_of(self, tenant: TenantName | None = None) -> int:
         """Bytes of all files and uploads, or of a tenant's."""
@@ -60,7 +66,13 @@ class BatchBook:
         return kept + sum(size for each, size in self.uploading.items() if tenant in (None, each))
 
     async def keep_file(self, upload: BinaryIO, file: StoredFile) -> None:
-        await self.do(self.store.finish_upload, upload, file)
+        """Keep an upload. It is kept as well if the caller is cancelled meanwhile."""
+        try:
+            await self.do(self.store.finish_upload, upload, file)
+        except asyncio.CancelledError as cancelled:
+            if cancelled.__cause__ is None:
+                self.files[file.id] = file
+            raise
         self.files[file.id] = file
 
     async def delete_file(self, file_id: str) -> None:
@@ -68,8 +80,17 @@ class BatchBook:
         self.files.pop(file_id, None)
 
     async def put(self, batch: Batch, files: Iterable[StoredFile] = ()) -> None:
+        """Keep a batch, with files that it has brought. It is kept as well if the caller is cancelled meanwhile."""
         files = tuple(files)
-        await self.do(self.store.put_batch, batch, files)
+        try:
+            await self.do(self.store.put_batch, batch, files)
+        except asyncio.CancelledError as cancelled:
+            if cancelled.__cause__ is None:
+                self._remember(batch, files)
+            raise
+        self._remember(batch, files)
+
+    def _remember(self, batch: Batch, files: Iterable[StoredFile]) -> None:
         self.files.update({each.id: each for each in files})
         self.batches[batch.id] = batch
         self.news.wake()

@@ -19,7 +19,7 @@ class BatchSeries(Collector):
     """Batches by status, lines by result, and batches whose window is at risk."""
 
     def __init__(self, book: BatchBook | None = None, runner: BatchRunner | None = None) -> None:
-        """Without arguments the series are described only."""
+        """Book and runner are None where the series are only described."""
         self._book = book
         self._runner = runner
 

@@ -155,7 +155,7 @@ class BatchRunner:
     def _begin(self, tasks: TaskGroup) -> None:
         idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in self._tasks]
         for batch in idle:
-            if self._is_over(batch):  # to be validated, or to be ended: neither waits for room
+            if self._is_over(batch):  # validations and ends wait for no room
                 self._start(tasks, batch)
         waiting = [each for each in idle if each.id not in self._tasks]
         while True:
