@@ -32,7 +32,7 @@ PROMPT_STEP_BYTES_MAX = 32 * 1024
 TURN_BYTES = 64 * 1024
 """Size of a body above which parsing it takes longer than all other work on its request."""
 
-_Take = Callable[[bytes], Awaitable[None]]
+TakePiece = Callable[[bytes], Awaitable[None]]
 
 
 def check_announced(exchange: Exchange, body_bytes_max: int) -> None:
@@ -52,6 +52,37 @@ def announced_bytes(exchange: Exchange) -> int | None:
     if length is not None:
         return int(length)
     return None if "transfer-encoding" in exchange.headers else 0
+
+
+async def receive_body(
+    exchange: Exchange, settings: HttpSettings, take: TakePiece, bytes_max: int, *, whole_s: float | None = None
+) -> None:
+    """Hand on pieces of a body that arrive fast enough, the whole of it within `whole_s`; None:
+    within the time that a client may stall. Raises ClientFault otherwise."""
+    whole_s = settings.stall_s if whole_s is None else whole_s
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    received = 0
+    news = Waiter()
+    exchange.on_body = news.wake
+    try:
+        async with asyncio.timeout(min(settings.stall_s, settings.body_grace_s)) as patience:
+            while not exchange.is_complete or exchange.body_bytes:
+                if exchange.is_malformed:
+                    raise ClientFault(errors.INVALID_REQUEST)
+                piece = exchange.take_body()
+                if not piece:
+                    await news.wait()
+                    continue
+                received += len(piece)
+                if received > bytes_max:
+                    raise ClientFault(errors.BODY_TOO_LARGE)
+                await take(piece)
+                wait_s = settings.body_grace_s + received / settings.body_rate_min
+                silent_s = loop.time() - started_s + settings.stall_s
+                patience.reschedule(started_s + min(whole_s, silent_s, wait_s))
+    except TimeoutError as error:
+        raise ClientFault(errors.BODY_INCOMPLETE) from error
 
 
 class Uploads:
@@ -94,41 +125,16 @@ class Uploads:
         exchange.go_on()
         body = _Body(held, self._settings.body_bytes_max)
         if encoding is None:
-            await self._receive(exchange, body.add)
+            await receive_body(exchange, self._settings, body.add, self._settings.body_bytes_max)
         else:
             inflater = Inflater(encoding)
-            await self._receive(exchange, partial(self._inflate, inflater, body))
+            take = partial(self._inflate, inflater, body)
+            await receive_body(exchange, self._settings, take, self._settings.body_bytes_max)
             inflater.close()
         pieces = body.pieces()
         if body.size <= TURN_BYTES:
             return b"".join(pieces)
         return await asyncio.get_running_loop().run_in_executor(self._aside, _joined, pieces)
-
-    async def _receive(self, exchange: Exchange, take: _Take) -> None:
-        """Hand on pieces as they arrive, as long as they arrive fast enough. Raises ClientFault otherwise."""
-        settings = self._settings
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        received = 0
-        news = Waiter()
-        exchange.on_body = news.wake
-        try:
-            async with asyncio.timeout(min(settings.stall_s, settings.body_grace_s)) as patience:
-                while not exchange.is_complete or exchange.body_bytes:
-                    if exchange.is_malformed:
-                        raise ClientFault(errors.INVALID_REQUEST)
-                    piece = exchange.take_body()
-                    if not piece:
-                        await news.wait()
-                        continue
-                    received += len(piece)
-                    if received > settings.body_bytes_max:
-                        raise ClientFault(errors.BODY_TOO_LARGE)
-                    await take(piece)
-                    wait_s = settings.body_grace_s + received / settings.body_rate_min
-                    patience.reschedule(started_s + min(settings.stall_s, wait_s))
-        except TimeoutError as error:
-            raise ClientFault(errors.BODY_INCOMPLETE) from error
 
     async def _inflate(self, inflater: Inflater, body: _Body, piece: bytes) -> None:
         """Inflate a piece. A small piece may have a large output: what does not come out at once is left to the

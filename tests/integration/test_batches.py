@@ -271,7 +271,7 @@ class SettableClock(Clock):
 
     ahead_s = 0
 
-    def wall_ns(self) -> int:  # type: ignore[override]
+    def wall_ns(self) -> int:
         return Clock.wall_ns() + self.ahead_s * 1_000_000_000
 
 

@@ -21,7 +21,7 @@ from gateway.door.errors import ClientFault
 from gateway.door.parse import Caller
 from gateway.door.routes import Answer
 from gateway.door.settings import HttpSettings
-from gateway.door.uploads import check_announced
+from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
@@ -37,6 +37,8 @@ _FORM_BYTES_MAX = 64 * 1024
 """Bytes of a form beside its file."""
 _FIELD_BYTES_MAX = 4 * 1024
 _ORDER_BYTES_MAX = 64 * 1024
+_UPLOAD_S = 4 * 3600.0
+"""Longest time of an upload that is fast enough throughout."""
 _PIECE_BYTES = 64 * 1024
 _PAGE_MAX = 100
 _FILES_PAGE_MAX = 10_000
@@ -174,34 +176,21 @@ class BatchApi:
         _give(call, file.document())
 
     async def _receive(self, call: ClientCall, form: _Form) -> None:
-        """Take in a form as it arrives: no byte rate below the least, and no longer silence than a client may keep.
-        Raises ClientFault."""
-        exchange, settings = call.exchange, self._settings
+        """Take in a form as it arrives. Raises ClientFault."""
+        exchange = call.exchange
         exchange.go_on()
         try:
             parser = MultipartParser(exchange.headers.get("content-type", ""))
         except ValueError as error:
             raise ClientFault(errors.INVALID_HEADER, str(error), "content-type") from error
-        loop = asyncio.get_running_loop()
-        started_s, received = loop.time(), 0
-        news = Waiter()
-        exchange.on_body = news.wake
+
+        async def take(piece: bytes) -> None:
+            for event in parser.feed(piece):
+                await form.take(event)
+
+        bytes_max = self._config.file_max_bytes + _FORM_BYTES_MAX
         try:
-            async with asyncio.timeout(min(settings.stall_s, settings.body_grace_s)) as patience:
-                while not exchange.is_complete or exchange.body_bytes:
-                    if exchange.is_malformed:
-                        raise ClientFault(errors.INVALID_REQUEST)
-                    piece = exchange.take_body()
-                    if not piece:
-                        await news.wait()
-                        continue
-                    received += len(piece)
-                    for event in parser.feed(piece):
-                        await form.take(event)
-                    least_s = started_s + settings.body_grace_s + received / settings.body_rate_min
-                    patience.reschedule(min(loop.time() + settings.stall_s, max(least_s, loop.time())))
-        except TimeoutError as error:
-            raise ClientFault(errors.BODY_INCOMPLETE) from error
+            await receive_body(exchange, self._settings, take, bytes_max, whole_s=_UPLOAD_S)
         except ValueError as error:
             raise ClientFault(errors.INVALID_FIELD, str(error)) from error
         if not parser.is_over:
@@ -250,8 +239,14 @@ class BatchApi:
         _give(call, batch.document())
 
     async def _order(self, call: ClientCall) -> _Order:
+        body = bytearray()
+
+        async def take(piece: bytes) -> None:
+            body.extend(piece)
+
         check_announced(call.exchange, _ORDER_BYTES_MAX)
-        body = await _small_body(call, self._settings.body_grace_s)
+        call.exchange.go_on()
+        await receive_body(call.exchange, self._settings, take, _ORDER_BYTES_MAX)
         try:
             order = msgspec.json.decode(body, type=_Order)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -413,28 +408,6 @@ def _page(
         "last_id": shown[-1].id if shown else None,
         "has_more": begin + len(shown) < len(ordered),
     }
-
-
-async def _small_body(call: ClientCall, patience_s: float) -> bytes:
-    """Whole body of a call whose length is bounded. Raises ClientFault."""
-    exchange, news, pieces, size = call.exchange, Waiter(), [], 0
-    exchange.go_on()
-    exchange.on_body = news.wake
-    try:
-        async with asyncio.timeout(patience_s):
-            while not exchange.is_complete or exchange.body_bytes:
-                if exchange.is_malformed:
-                    raise ClientFault(errors.INVALID_REQUEST)
-                piece = exchange.take_body()
-                size += len(piece)
-                if size > _ORDER_BYTES_MAX:
-                    raise ClientFault(errors.BODY_TOO_LARGE)
-                pieces.append(piece)
-                if not piece:
-                    await news.wait()
-    except TimeoutError as error:
-        raise ClientFault(errors.BODY_INCOMPLETE) from error
-    return b"".join(pieces)
 
 
 async def _stored(work: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.core.vocabulary import PoolName, PoolSpec
+from gateway.features.batches.config import BatchesConfig
 from gateway.features.disaggregated.config import PredictionConfig, prediction_of
 from gateway.features.expert_locality.config import ExpertLocalityConfig, locality_of
 from gateway.features.scaling.config import ScalingConfig
@@ -14,7 +15,7 @@ from tests.support.region_files import SMALLEST, load_config, region_at, region_
 
 
 def test_sections_are_told_from_other_keys() -> None:
-    assert list(FeatureSections().of_features()) == [ScalingConfig()]
+    assert list(FeatureSections().of_features()) == [BatchesConfig(), ScalingConfig()]
     assert list(PoolSections().of_features()) == [("prediction", PredictionConfig())]
     assert not list(FeatureSection().secret_files())
     assert not list(FeatureSection().read_files())
