@@ -20,7 +20,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
 from gateway.features.batches.state import ENDED
-from gateway.security.keys_editing import add_key
+from gateway.security.keys_editing import add_key, remove_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.core import MODEL, US
@@ -310,3 +310,23 @@ async def test_killed_in_the_middle_it_loses_and_doubles_nothing(tmp_path: Path,
         told = await results(client, done.output_file_id)
         assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(lines))
     assert len(engine.received) < lines + 3 * 40, "what was done is not done again"
+
+
+async def test_a_removed_key_runs_no_further_line(config: GatewayConfig, tmp_path: Path, engine: FakeEngine) -> None:
+    path = tmp_path / "keys.yaml"
+    now_ns = Clock().wall_ns()
+    first, second = (
+        add_key(path, name, {"tenant": "acme"}, now_ns, may_be_missing=True).key for name in ("first", "second")
+    )
+    engine.plays(hang)
+    keyed = replace(config, keys_file=path)
+    async with serving(keyed) as gateway, client_of(gateway, first) as client:
+        batch = await submit(client, lines_of(3))
+        await engine.arrived.reaches(1)
+    remove_key(path, "first")
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(keyed) as gateway, client_of(gateway, second) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, done.output_file_id) == ("completed", None)
+        told = await results(client, done.error_file_id)
+        assert [each["response"]["body"]["error"]["code"] for each in told] == ["invalid_api_key"] * 3
