@@ -83,6 +83,13 @@ GATEWAY = (
         "Make room on the disk of `batches.folder`, or repair it.",
     ),
     LogEvent(
+        "batch_stopped",
+        ("error",),
+        ("batch",),
+        "A batch met an internal error; it goes on when the gateway is started again.",
+        "Report it as a defect, with the exception.",
+    ),
+    LogEvent(
         "cached_snapshot_applied",
         ("info",),
         ("term", "version"),

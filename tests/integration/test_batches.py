@@ -46,11 +46,15 @@ def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
     return replace(made, gateway_id=GatewayId("us-1"), batches=BatchesConfig(folder=tmp_path / "batches"))
 
 
+def batches_of(gateway: GatewayHandle) -> BatchesExtension:
+    (batches,) = [each for each in gateway._observed.features if isinstance(each, BatchesExtension)]
+    return batches
+
+
 @asynccontextmanager
 async def serving(config: GatewayConfig, clock: Clock | None = None) -> AsyncIterator[GatewayHandle]:
     async with serve_gateway(config, clock=clock) as gateway:
-        (batches,) = [each for each in gateway._observed.features if isinstance(each, BatchesExtension)]
-        book = batches._book
+        book = batches_of(gateway)._book
         await until(lambda: free_replicas(gateway) == 1 and book is not None and book.is_open)
         yield gateway
 
@@ -330,3 +334,28 @@ async def test_a_removed_key_runs_no_further_line(config: GatewayConfig, tmp_pat
         assert (done.status, done.output_file_id) == ("completed", None)
         told = await results(client, done.error_file_id)
         assert [each["response"]["body"]["error"]["code"] for each in told] == ["invalid_api_key"] * 3
+
+
+async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(hang)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(3))
+        await engine.arrived.reaches(1)
+    ((config.batches.folder or Path()) / "files" / batch.input_file_id).unlink()
+    async with serving(config) as gateway, client_of(gateway) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["input_file_lost"])
+
+
+async def test_a_defect_stops_one_batch_and_no_other(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        api, runner._api = runner._api, None  # a batch that begins now meets an assertion
+        broken = await submit(client, lines_of(3))
+        await until(lambda: bool(runner._stopped))
+        runner._api = api
+        good = await submit(client, lines_of(3))
+        assert (await ended(client, good.id)).status == "completed"
+        assert runner._stopped == {broken.id}

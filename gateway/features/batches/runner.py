@@ -6,7 +6,7 @@ The output and error file say which lines are done: after a crash, a line with a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from itertools import count, islice
 from os import urandom
@@ -99,7 +99,9 @@ class BatchRunner:
         self._validations = asyncio.Semaphore(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
-        self._lines: dict[str, asyncio.Task[None]] = {}
+        self._stopped: set[str] = set()
+        """Batches that met an error of this gateway's own, and wait for a restart of the process."""
+        self._lines: dict[str, asyncio.Task[Exception | None]] = {}
         """Tasks that send lines, which end early when their batch is cancelled or expires."""
 
     def meet_clients(self, api: ServesCalls, key_in_force: KeyInForce | None) -> None:
@@ -153,7 +155,8 @@ class BatchRunner:
                 lines.cancel()
 
     def _begin(self, tasks: TaskGroup) -> None:
-        idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in self._tasks]
+        busy = self._tasks.keys() | self._stopped
+        idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in busy]
         for batch in idle:
             if self._is_over(batch):  # validations and ends wait for no room
                 self._start(tasks, batch)
@@ -171,12 +174,22 @@ class BatchRunner:
             self._start(tasks, chosen)
 
     def _start(self, tasks: TaskGroup, batch: Batch) -> None:
-        self._tasks[batch.id] = task = tasks.create_task(self._drive(tasks, batch.id))
+        self._tasks[batch.id] = task = tasks.create_task(self._drive_apart(tasks, batch.id))
         task.add_done_callback(lambda _: self._over(batch.id))
 
     def _over(self, batch_id: str) -> None:
         self._tasks.pop(batch_id, None)
         self._book.news.wake()
+
+    async def _drive_apart(self, tasks: TaskGroup, batch_id: str) -> None:
+        """Drive a batch. An error of this gateway's own stops it, and no other one; a failing disk stops all."""
+        try:
+            await self._drive(tasks, batch_id)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any other error is this gateway's own
+            self._stopped.add(batch_id)
+            self._log.error("batch_stopped", batch=batch_id, exc_info=error)
 
     async def _drive(self, tasks: TaskGroup, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
@@ -184,14 +197,15 @@ class BatchRunner:
             async with self._validations:
                 await self._validate(batch_id)
             return
+        if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
+            await self._lost_input(batch_id)
+            return
         results = _Results(self._book, self._book.batches[batch_id], self.counts, self._write_failed)
         await results.reconcile()
         writing = tasks.create_task(results.run())
         try:
             await self._run_lines(tasks, batch_id, results)
             await self._finish(batch_id, results)
-        except FileNotFoundError:
-            await self._lost_input(batch_id)
         finally:
             writing.cancel()
 
@@ -240,13 +254,13 @@ class BatchRunner:
         """Send all lines that have no result, until none is left or no further one may run."""
         if self._is_over(self._book.batches[batch_id]):
             return
-        self._lines[batch_id] = lines = tasks.create_task(self._send_lines(batch_id, results))
+        self._lines[batch_id] = lines = tasks.create_task(_error_of(self._send_lines(batch_id, results)))
         try:
             await asyncio.wait([lines])
         finally:
             del self._lines[batch_id]
-        if not lines.cancelled():
-            lines.result()
+        if not lines.cancelled() and (error := lines.result()) is not None:
+            raise error
 
     async def _send_lines(self, batch_id: str, results: _Results) -> None:
         batch = self._book.batches[batch_id]
@@ -460,6 +474,15 @@ class _Results:
     def _show(self) -> None:
         batches = self._book.batches
         batches[self._batch_id] = replace(batches[self._batch_id], completed=self._completed, failed=self._failed)
+
+
+async def _error_of(work: Coroutine[None, None, None]) -> Exception | None:
+    """Error of the work, which would end the other tasks of its group if it were raised there."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - it is raised where the work is waited for
+        return error
+    return None
 
 
 def _read_some(file: BinaryIO) -> list[bytes]:
