@@ -85,7 +85,7 @@ GATEWAY = (
     LogEvent(
         "batch_stopped",
         ("error",),
-        ("batch",),
+        ("batch", "exception"),
         "A batch met an internal error; it goes on when the gateway is started again.",
         "Report it as a defect, with the exception.",
     ),
