@@ -62,9 +62,9 @@ class Fleet:
 
     # Replicas
 
-    def serves_here(self, model: ModelName) -> bool:
-        """Return true if this gateway has a replica for the model, up or down."""
-        return self._replicas.groups.serves(model)
+    def answers_here(self, model: ModelName) -> bool:
+        """Return true if this gateway has a replica for the model that answers, however full it is."""
+        return self._replicas.groups.has_any(model, self._replicas.reachable)
 
     def replica(self, slot: int) -> ReplicaState:
         """State of the own replica in that slot; a policy must only read it."""
