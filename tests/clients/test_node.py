@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +32,9 @@ async def test_both_read_what_a_gateway_says(
     async with served(tmp_path, unused_tcp_port_factory) as up:
         url = f"http://{NAME}:{urlsplit(up.url).port}" if addresses else up.url
         process = await asyncio.create_subprocess_exec(
-            *(node, "--require", str(RESOLVER), str(SCRIPT), url, "client", MODEL),
+            *(node, "--require", str(RESOLVER), str(SCRIPT), url, "client", MODEL, ",".join([NAME, *addresses])),
             cwd=modules.parent,
             stdout=subprocess.PIPE,
-            env=os.environ | {"TWO_ADDRESSES": ",".join([NAME, *addresses])},
         )
         output, _ = await process.communicate()
     told = json.loads(output)

@@ -1,7 +1,7 @@
 // Resolver in place of the system's: one name has two addresses, and no process listens at the first.
 const dns = require("node:dns");
 
-const [name, ...addresses] = process.env.TWO_ADDRESSES.split(",");
+const [name, ...addresses] = process.argv.at(-1).split(",");
 const lookup = dns.lookup;
 dns.lookup = (host, options, told) => {
   if (host !== name) return lookup(host, options, told);
