@@ -26,6 +26,7 @@ from gateway.peers.heartbeats import (
     HeartbeatTimeBudget,
     IdentityMismatch,
     RoundTrips,
+    TakeIn,
     failure_of_ping,
     identity_fault,
     observe,
@@ -526,14 +527,18 @@ class Features:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def first(self, _: pb.SubscribeResponse) -> Callable[[], None]:
+    def first(self, _: pb.SubscribeResponse) -> TakeIn:
         self.did.append("read")
-        return partial(self.did.append, "took in")
+        return partial(self._note, "took in")
 
-    def second(self, message: pb.SubscribeResponse) -> Callable[[], None]:
+    def second(self, message: pb.SubscribeResponse) -> TakeIn:
         if not message.pool_loads:
             raise WireError("no pool")
-        return partial(self.did.append, "took in, too")
+        return partial(self._note, "took in, too")
+
+    def _note(self, what: str) -> bool:
+        self.did.append(what)
+        return False
 
 
 @pytest.mark.parametrize(
