@@ -17,15 +17,16 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.cache_digests.config import CacheDigestsConfig
 from gateway.core.vocabulary import Place
 from gateway.records.decisions import Explanation
-from loadgen.engine.server import serve_engines
-from tests.support.core import EU, US
+from loadgen.engine.presets import LLAMA_31_8B_L4
+from loadgen.engine.server import EngineServerConfig, serve_engines
+from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, knowing, region_config, until, usable_peers, write_policy
 from tests.support.programs import nightside
-from tests.support.served import QUICK
 
 ON = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True))
-DOCUMENT = [{"role": "user", "content": "a document of Europe " * 5_000}]
-"""Prompt that takes a second to read at the rate assumed at first."""
+ENGINE = EngineServerConfig(model=MODEL, engine=LLAMA_31_8B_L4, time_scale=0.01, ignore_eos=True)
+DOCUMENT = [{"role": "user", "content": "a document of Europe " * 1_200}]
+"""Prompt that takes a quarter of a second to read at the rate assumed at first."""
 Ports = Callable[[], int]
 
 
@@ -48,7 +49,7 @@ async def two(
     folder: Path, ports: Ports, core: CoreConfig = ON, *, eu_process: tuple[Place, ...] = (US, EU)
 ) -> AsyncIterator[Two]:
     async with AsyncExitStack() as stack:
-        us_engine, eu_engine = await stack.enter_async_context(serve_engines([QUICK, QUICK]))
+        us_engine, eu_engine = await stack.enter_async_context(serve_engines([ENGINE, ENGINE]))
         us_policy, eu_policy = write_policy(folder, US), write_policy(folder, EU, process=eu_process)
         us = region_config("us-1", US, [us_engine.url], policy_file=us_policy, peers_port=ports())
         eu = region_config("eu-1", EU, [eu_engine.url], policy_file=eu_policy, peers_port=ports())
