@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.fingerprints import unpacked
-from gateway.core.features.cache_digests.holdings import Group, Holdings, fingerprint_of
+from gateway.core.features.cache_digests.holdings import Group, Holdings, fingerprint_of, group_of
 from gateway.core.features.cache_digests.telling import Telling, may_be_told
 from gateway.core.features.cache_digests.told import ToldDigest
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
@@ -118,7 +118,7 @@ class DigestMachine(RuleBasedStateMachine):
 
     def _allowed(self, place: Place) -> set[int]:
         groups = self.holdings.groups
-        held = [(groups[entry >> 32], fingerprint_of(entry)) for entry in self.holdings._holders]
+        held = [(groups[group_of(entry)], fingerprint_of(entry)) for entry in self.holdings._holders]
         for group, _ in held:
             assert may_be_told(group, self.policy, place) == self._allows(group, place)
         return {fingerprint for group, fingerprint in held if self._allows(group, place)}

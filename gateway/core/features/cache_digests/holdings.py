@@ -1,7 +1,7 @@
 """Mirror of the own replicas' caches, as far as a digest names their blocks: the prompts that each replica has
 prefilled, within the room that its engine reports, the least recently used blocks dropped first.
 
-An entry is a block's fingerprint within a group. A group is a tenant with a rule of places that may process its
+An entry is a block's fingerprint and its rung within a group. A group is a tenant with a rule of places that may process its
 requests: entries of one group may be told to the same gateways.
 """
 
@@ -17,25 +17,34 @@ from gateway.core.vocabulary import PlaceRule, TenantName
 Group = tuple[TenantName, PlaceRule]
 _FINGERPRINT_BITS: Final = 32
 _FINGERPRINT_MASK: Final = (1 << _FINGERPRINT_BITS) - 1
+_RUNG_BITS: Final = 8
+_RUNG_MASK: Final = (1 << _RUNG_BITS) - 1
+_GROUP_SHIFT: Final = _FINGERPRINT_BITS + _RUNG_BITS
+_STANDS_FOR: Final = tuple([rung - (RUNGS[at - 1] if at else 0) for at, rung in enumerate(RUNGS)])
+"""Blocks that an entry stands for, by rung: those since the rung before."""
 GROUPS_MAX: Final = 4096
 
 
 def group_of(entry: int) -> int:
-    return entry >> _FINGERPRINT_BITS
+    return entry >> _GROUP_SHIFT
 
 
 def fingerprint_of(entry: int) -> int:
     return entry & _FINGERPRINT_MASK
 
 
+def _blocks_of(entry: int) -> int:
+    return _STANDS_FOR[entry >> _FINGERPRINT_BITS & _RUNG_MASK]
+
+
 class _Cache:
-    """Entries that one replica holds, with the number of blocks that each stands for, the least recently used first."""
+    """Entries that one replica holds, the least recently used first."""
 
     __slots__ = ("blocks", "entries")
 
     def __init__(self) -> None:
-        self.entries: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Blocks of each entry, and the time of its last use."""
+        self.entries: OrderedDict[int, int] = OrderedDict()
+        """Time of each entry's last use."""
         self.blocks = 0
 
 
@@ -63,27 +72,27 @@ class Holdings:
     def alike(self, entry: int) -> list[int]:
         """Entries that are held of the same block in other groups of the tenant."""
         tenant, _ = self.groups[group_of(entry)]
-        same = [number << _FINGERPRINT_BITS | fingerprint_of(entry) for number in self._numbers_of[tenant]]
+        block = entry & ((1 << _GROUP_SHIFT) - 1)
+        same = [number << _GROUP_SHIFT | block for number in self._numbers_of[tenant]]
         return [each for each in same if each != entry and each in self._holders]
 
     def record(self, group: Group, chain: bytes, blocks: int, slot: int, now_ns: int, *, blocks_max: int) -> None:
         """Note that a replica has prefilled a chain of so many blocks. `blocks_max`: room of its cache; 0: not
         known."""
-        number = self._number_of(group) << _FINGERPRINT_BITS
+        number = self._number_of(group) << _RUNG_BITS
         cache = self._caches.get(slot)
         if cache is None:
             cache = self._caches[slot] = _Cache()
+        entries = cache.entries
         for rung in range(rungs_within(blocks) - 1, -1, -1):  # the last block is the first to be dropped
-            entry = number | fingerprint(chain, RUNGS[rung])
-            known = cache.entries.pop(entry, None)
-            if known is None:
-                stands_for = RUNGS[rung] - (RUNGS[rung - 1] if rung else 0)
-                cache.blocks += stands_for
-                self._hold(entry)
+            entry = (number | rung) << _FINGERPRINT_BITS | fingerprint(chain, RUNGS[rung])
+            if entry in entries:
+                entries.move_to_end(entry)
             else:
-                stands_for = known[0]
-            cache.entries[entry] = stands_for, now_ns
-        while blocks_max and cache.blocks > blocks_max and len(cache.entries) > 1:
+                cache.blocks += _STANDS_FOR[rung]
+                self._hold(entry)
+            entries[entry] = now_ns
+        while blocks_max and cache.blocks > blocks_max and len(entries) > 1:
             self._drop_oldest(cache)
         while len(self._holders) > self._entries_max:
             self._drop_oldest(min(self._caches.values(), key=_last_used))
@@ -106,7 +115,7 @@ class Holdings:
         for slot, cache in self._caches.items():
             for entry in cache.entries:
                 holders[entry] = holders.get(entry, 0) + 1
-            if cache.blocks != sum(blocks for blocks, _ in cache.entries.values()):
+            if cache.blocks != sum(map(_blocks_of, cache.entries)):
                 return [f"the blocks of slot {slot} are miscounted"]
         broken = self.changes.violations()
         if holders != self._holders or any(entry not in self.changes for entry in holders):
@@ -130,8 +139,8 @@ class Holdings:
             self.changes.add(entry)
 
     def _drop_oldest(self, cache: _Cache) -> None:
-        entry, (blocks, _) = cache.entries.popitem(last=False)
-        cache.blocks -= blocks
+        entry, _ = cache.entries.popitem(last=False)
+        cache.blocks -= _blocks_of(entry)
         holders = self._holders[entry] - 1
         if holders:
             self._holders[entry] = holders
@@ -142,6 +151,6 @@ class Holdings:
 
 def _last_used(cache: _Cache) -> int:
     """Time of the last use of the entry used least recently; later than any time for a cache without one."""
-    for _, used_ns in cache.entries.values():
+    for used_ns in cache.entries.values():
         return used_ns
     return 1 << 62
