@@ -34,7 +34,6 @@ from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
-from protos.mesh.v1 import peer_pb2 as pb
 
 LimitAllowances = Callable[[TenantName, int], list[LimitAllowance]]
 """Remainders of a tenant's limits at a time in nanoseconds."""

@@ -235,8 +235,9 @@ class PeerService:
                 uses, seen = self._budgets(place, seen)
                 if uses:
                     codec.write_budget_uses(message, uses)
-                for write in writers if told else ():
-                    write(message, told)
+                if told is not None:
+                    for write in writers:
+                        write(message, told)
                 await context.write(message)
 
     def _leave(self, caller: GatewayId) -> None:

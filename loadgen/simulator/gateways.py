@@ -777,7 +777,7 @@ class SimGateway:
 
     def _digest_for(self, peer: PeerSpec) -> DigestPart | None:
         """Part of the cache digest that goes with a heartbeat; it is lost with it."""
-        if self.core is None or not self.core.config.cache_digests.enabled:
+        if self.core is None or not self.spec.config.cache_digests.enabled:
             return None
         telling = self._tellings.setdefault(peer.gateway_id, Telling())
         return digests_of(self.core).next_part(telling, peer, self._agenda.now_ns)
@@ -791,7 +791,7 @@ class SimGateway:
         if self.core is None:
             return
         self.tell(heard)
-        if self.core is not None and digests_of(self.core).is_to_be_asked(heard.gateway_id, self._agenda.now_ns):
+        if digests_of(self.core).is_to_be_asked(heard.gateway_id, self._agenda.now_ns):
             other = self._around.gateways[heard.gateway_id]
             self._around.network.datagram(self.region, other.region, other.digest_wanted, self.gateway_id)
 

@@ -20,7 +20,16 @@ from gateway.records.decisions import Explanation
 from loadgen.engine.presets import LLAMA_31_8B_L4
 from loadgen.engine.server import EngineServerConfig, serve_engines
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import ask, counted, free_replicas, knowing, region_config, until, usable_peers, write_policy
+from tests.support.gateways import (
+    ask,
+    counted,
+    free_replicas,
+    knowing,
+    region_config,
+    until,
+    usable_peers,
+    write_policy,
+)
 from tests.support.programs import nightside
 
 ON = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True))

@@ -124,5 +124,7 @@ class DigestMachine(RuleBasedStateMachine):
         return {fingerprint for group, fingerprint in held if self._allows(group, place)}
 
 
-DigestMachine.TestCase.settings = settings(max_examples=examples(few=60, night=2_000), stateful_step_count=40, deadline=None)
+DigestMachine.TestCase.settings = settings(
+    max_examples=examples(few=60, night=2_000), stateful_step_count=40, deadline=None
+)
 TestDigests = DigestMachine.TestCase

@@ -17,6 +17,8 @@ from gateway.core.placement.prefix_index import Match, PrefixIndex
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
 _NOWHERE = RegionName("")
+_EVERY_SLOT = -1
+"""Mask of all slots."""
 ExactMatch = Callable[[RequestProfile, int], Match]
 """Finds the replicas of a mask that have most of a request's prompt in their caches at this moment, and how much that
 is."""
@@ -189,21 +191,26 @@ class Fleet:
         """Peers that are expected to hold the longest prefix of the prompt: it was forwarded there, or they say so. The
         match is empty unless the policy wants prefixes remembered, or peers tell theirs."""
         match = self.peer_index.match(profile.prefix, mask)
-        return match if self.told_match is None else self._longer_told(self.told_match, profile, mask, match)
+        return match if self.told_match is None else self._longer_told(profile, mask, match)
 
     def told_blocks(self, profile: RequestProfile, slot: int) -> int:
         """Blocks of the prompt that only the peer's own word says it holds, counted from the first; 0 if forwards from
         here explain as many."""
-        if self.told_match is None:
-            return 0
-        told = self.told_match(profile, slot)
+        told = self._told(profile, slot)
         return told if told > self.peer_index.match(profile.prefix, 1 << slot).blocks else 0
 
-    def _longer_told(self, told_match: ToldMatch, profile: RequestProfile, mask: int, match: Match) -> Match:
+    def _told(self, profile: RequestProfile, slot: int) -> int:
+        """Blocks of the prompt that a peer says it holds; 0 if an own replica was sent as many. A peer's word counts
+        only for what its region alone knows: beginnings that every region knows would let sessions leave theirs for
+        nothing."""
+        told = 0 if self.told_match is None else self.told_match(profile, slot)
+        return told if told and told > self.replica_index.match(profile.prefix, _EVERY_SLOT).blocks else 0
+
+    def _longer_told(self, profile: RequestProfile, mask: int, match: Match) -> Match:
         """The longer of a match and what the peers of the mask tell."""
         blocks, holders = match.blocks, match.mask
         for slot in slots_of(mask):
-            told = told_match(profile, slot)
+            told = self._told(profile, slot)
             if told > blocks:
                 blocks, holders = told, 1 << slot
             elif told and told == blocks:

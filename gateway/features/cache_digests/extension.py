@@ -18,6 +18,11 @@ from gateway.features.extension import Extension, Host
 from gateway.peers.heartbeats import ReadHeartbeat, TakeIn, WriteHeartbeat
 from protos.mesh.v1 import peer_pb2 as pb
 
+_OWN_BYTES = 480
+"""Memory of a fingerprint of the own replicas, with one that has gone and is still to be told."""
+_TOLD_BYTES = 80
+"""Memory of a fingerprint that a peer has told, as `nightside bench cache_digests` measures it."""
+
 
 class CacheDigestsExtension(Extension):
     """Carries digests between the core and the peers."""
@@ -32,6 +37,13 @@ class CacheDigestsExtension(Extension):
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
         registry.register(DigestLevels(digests_of(core), lambda: 0))
+
+    @staticmethod
+    def placement_bytes_max(config: GatewayConfig, /) -> int:
+        digests = config.core.cache_digests
+        if not digests.enabled:
+            return 0
+        return digests.fingerprints_max * (_OWN_BYTES + _TOLD_BYTES * len(config.peers))
 
     def heartbeat_writer(self) -> WriteHeartbeat | None:
         return partial(self._write, Telling())

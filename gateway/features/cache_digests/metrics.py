@@ -41,7 +41,7 @@ class DigestLevels(Collector):
         )
         refused = CounterMetricFamily(
             "nightside_cache_digest_refused",
-            "Fingerprints told by a peer that were not kept: for want of room, or since a part before them was missing.",
+            "Fingerprints told by a peer that were not kept: no room was left, or a part before them was missing.",
             labels=["peer"],
         )
         now_ns = self._now_ns()

@@ -55,7 +55,7 @@ class CacheDigests(Feature):
     def is_on(self) -> bool:
         return self._config.enabled
 
-    # For the driver
+    # Calls of the driver
 
     def next_part(self, telling: Telling, peer: PeerSpec, now_ns: int) -> DigestPart | None:
         """Part of the digest that a peer is told next; None while the feature is off, and for a gateway that is no

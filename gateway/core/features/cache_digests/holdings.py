@@ -1,8 +1,8 @@
 """Mirror of the own replicas' caches, as far as a digest names their blocks: the prompts that each replica has
 prefilled, within the room that its engine reports, the least recently used blocks dropped first.
 
-An entry is a block's fingerprint and its rung within a group. A group is a tenant with a rule of places that may process its
-requests: entries of one group may be told to the same gateways.
+An entry is a block's fingerprint and its rung within a group. A group is a tenant with a rule of places that may
+process its requests: entries of one group may be told to the same gateways.
 """
 
 from __future__ import annotations

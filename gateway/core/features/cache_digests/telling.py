@@ -1,5 +1,5 @@
-"""One peer's share of the digest: what it has been told, and what it is told next. Only entries that the tenant's rules
-let the peer's place know are ever told.
+"""Parts of the digest for one peer: which changes it is told next. Only entries that the tenant's rules let the peer's
+place know are ever told.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ByteBudget:
 
 
 class Telling:
-    """What one peer knows of the digest, by one subscription."""
+    """Progress of one subscription: the version of the digest up to which the peer knows it."""
 
     def __init__(self) -> None:
         self._holdings: Holdings | None = None

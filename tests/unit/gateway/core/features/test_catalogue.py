@@ -11,9 +11,9 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.features.adoption import Adoption
-from gateway.core.features.catalogue import features_of
 from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.feature import CacheDigests
+from gateway.core.features.catalogue import features_of
 from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays

@@ -148,6 +148,20 @@ class TestPlacing:
         (leg,) = of_kind(StartLeg, one.ask("a", prompt=words("a", 4_000)))
         assert leg.target.id in ("r0", "r1")
 
+    def test_a_peer_s_word_counts_only_for_what_no_own_replica_was_sent(self) -> None:
+        one, request = on(), profile("a", prompt=words("a", 4_000))
+        serve(one, "first", words("a", 4_000))
+        hear(one, *named(request))
+        fleet, state = one.core.placer._fleet, one.core.peers.get("gw-eu")
+        assert state is not None
+        slot = state.slot
+        assert fleet.told_match is not None
+        assert fleet.told_match(request, slot) > 0
+        assert (fleet.told_blocks(request, slot), fleet.match_peers(request, 1 << slot).blocks) == (0, 0)
+        longer = profile("b", prompt=words("a", 6_000))
+        hear(one, *named(longer))
+        assert fleet.told_blocks(longer, slot) == fleet.match_peers(longer, 1 << slot).blocks > request.prefix_blocks
+
     def test_the_record_shows_a_match_that_only_the_peer_s_word_explains(self) -> None:
         one, request = on(), profile("a", prompt=words("a", 4_000))
         hear(one, *named(request))
