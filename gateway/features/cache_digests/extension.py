@@ -28,6 +28,7 @@ class CacheDigestsExtension(Extension):
     """Carries digests between the core and the peers."""
 
     name = "cache_digests"
+    is_live = True
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
         self._host = host
