@@ -669,10 +669,10 @@ def yields_to_nobody(original: Original, spare: SpareCapacity, mask: int, reques
 # Cache digests
 
 _DIGESTS = f"{_CORE_TESTS}/features/cache_digests"
-_DIGEST_WORLDS = "tests/property/test_cache_digests.py"
+_TELLING = f"{_DIGESTS}/test_feature.py::TestTelling"
 
 
-@mutant("a digest goes to every region", "features.cache_digests.telling:may_be_told", hunter=_DIGEST_WORLDS)
+@mutant("a digest goes to every region", "features.cache_digests.telling:may_be_told", hunter=_TELLING)
 def told_everywhere(original: Original, group: Group, policy: ResidencyPolicy, place: Place) -> bool:
     return True
 
@@ -680,7 +680,7 @@ def told_everywhere(original: Original, group: Group, policy: ResidencyPolicy, p
 @mutant(
     "a digest forgets the stamp under which a prompt came",
     "features.cache_digests.telling:may_be_told",
-    hunter=_DIGEST_WORLDS,
+    hunter=_TELLING,
 )
 def told_without_stamp(original: Original, group: Group, policy: ResidencyPolicy, place: Place) -> bool:
     tenant, _ = group
@@ -690,7 +690,7 @@ def told_without_stamp(original: Original, group: Group, policy: ResidencyPolicy
 @mutant(
     "peers are not told what a replica no longer holds",
     "features.cache_digests.changes:Changes.after",
-    hunter=_DIGEST_WORLDS,
+    hunter=_TELLING,
 )
 def removes_nothing(original: Original, changes: Changes, *details: Any) -> Batch:
     batch: Batch = original(changes, *details)
@@ -717,7 +717,7 @@ def told_without_bound(original: Original, told: ToldDigest, part: DigestPart, n
 @mutant(
     "digests are sent however much was sent before",
     "features.cache_digests.telling:ByteBudget.spend",
-    hunter=f"{_DIGESTS}/test_feature.py::TestTelling",
+    hunter=_TELLING,
 )
 def spends_nothing(original: Original, budget: ByteBudget, count: int) -> None:
     return
@@ -726,7 +726,7 @@ def spends_nothing(original: Original, budget: ByteBudget, count: int) -> None:
 @mutant(
     "a cache holds all it was ever sent",
     "features.cache_digests.holdings:Holdings.record",
-    hunter=f"{_DIGESTS}/test_feature.py::TestTelling",
+    hunter=_TELLING,
 )
 def caches_without_end(original: Original, holdings: Holdings, *details: Any, blocks_max: int) -> None:
     original(holdings, *details, blocks_max=0)
@@ -735,7 +735,7 @@ def caches_without_end(original: Original, holdings: Holdings, *details: Any, bl
 @mutant(
     "what failed replicas held is told on",
     "features.cache_digests.feature:CacheDigests._forget",
-    hunter=f"{_DIGESTS}/test_feature.py::TestTelling",
+    hunter=_TELLING,
 )
 def remembers_the_dead(original: Original, digests: CacheDigests, replica_id: str) -> None:
     return

@@ -16,7 +16,22 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.placement.placer import TOLD_BLOCKS
 from gateway.core.vocabulary import GatewayId, LegResult, Place, PlacementReason, RequestId, RequestProfile, TenantName
-from tests.support.core import AP, EU, SECOND, TENANT, US, Desk, desk, of_kind, peer_spec, policy, profile, rule, words
+from tests.support.core import (
+    AP,
+    EU,
+    SECOND,
+    TENANT,
+    US,
+    Desk,
+    desk,
+    forward,
+    of_kind,
+    peer_spec,
+    policy,
+    profile,
+    rule,
+    words,
+)
 
 ON = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True))
 EU_PEER, AP_PEER = peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)
@@ -84,6 +99,14 @@ class TestTelling:
     def test_a_tenant_that_may_not_leave_is_told_to_no_other_region(self) -> None:
         one = on(own_policy=policy(US, tenants={OWN: TenantPolicy(rule(US, EU))}))
         serve(one, "a", words("a"), OWN)
+        assert part_for(one, EU).added
+        assert part_for(one, AP).added == b""
+
+    def test_a_forwarded_prompt_is_told_only_where_its_stamp_allows(self) -> None:
+        one = on()
+        one.tell(replace(forward("a", allowed=rule(US, EU)), profile=profile("a", prompt=words("a"))))
+        one.first_token("a")
+        one.finish("a")
         assert part_for(one, EU).added
         assert part_for(one, AP).added == b""
 
