@@ -152,7 +152,7 @@ class World:
                 self.chronicle,
                 self.watch,
                 self.tenants,
-                *([self.digests] if run.cache_digests.enabled else []),
+                *([self.digests] if run.as_config().cache_digests.enabled else []),
                 *([] if self._autoscaler is None else [self._autoscaler]),
                 *([] if decisions is None else [decisions]),
             ),
