@@ -16,6 +16,7 @@ from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, Place, PlaceRule, TenantName
 from tests.support.core import AP, EU, US
+from tests.support.digest_worlds import leaks_in
 from tests.support.nightly import examples
 
 TENANTS = [TenantName(name) for name in ("acme", "beta", "plain")]
@@ -128,3 +129,9 @@ DigestMachine.TestCase.settings = settings(
     max_examples=examples(few=60, night=2_000), stateful_step_count=40, deadline=None
 )
 TestDigests = DigestMachine.TestCase
+
+
+def test_no_random_world_tells_a_peer_what_it_must_not_have() -> None:
+    told, leaked = map(sum, zip(*map(leaks_in, range(3_000)), strict=True))
+    assert told > 10_000
+    assert leaked == 0
