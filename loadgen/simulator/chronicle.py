@@ -100,7 +100,7 @@ def _named_with_pool(event: events.DecodeHistoryRestored | events.PredictorFitte
 
 def _digest_in_words(event: events.DigestHeard) -> str:
     part = event.part
-    return f"digest {event.gateway_id} {part.to_version} +{len(part.added) // 4} -{len(part.removed) // 4}"
+    return f"digest {event.gateway_id} {part.to_version} +{len(part.added) // 8} -{len(part.removed) // 8}"
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {

@@ -14,7 +14,6 @@ from gateway.core.vocabulary import PREFIX_HASH_BYTES, GatewayId, Place, PlaceRu
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.observers import GatewaySpec
 
-_FINGERPRINT_BYTES = 4
 _Prompt = tuple[TenantName, PlaceRule | None]
 """Tenant of a prompt, and the rule of the stamp with which it was forwarded; None for a client's."""
 
@@ -49,14 +48,14 @@ class DigestWatch:
     def _came(self, gateway_id: GatewayId, chain: bytes, prompt: _Prompt) -> None:
         prompts = self._prompts[gateway_id]
         for end in range(PREFIX_HASH_BYTES, len(chain) + 1, PREFIX_HASH_BYTES):
-            prompts.setdefault(chain[end - _FINGERPRINT_BYTES : end], {})[prompt] = None
+            prompts.setdefault(chain[end - PREFIX_HASH_BYTES : end], {})[prompt] = None
 
     def _heard(self, now_ns: int, gateway_id: GatewayId, event: DigestHeard) -> None:
         place = self._specs[gateway_id].place
         for packed in (event.part.added, event.part.removed):
-            for at in range(0, len(packed), _FINGERPRINT_BYTES):
+            for at in range(0, len(packed), PREFIX_HASH_BYTES):
                 self.told += 1
-                prompts = self._prompts[event.gateway_id].get(packed[at : at + _FINGERPRINT_BYTES], {})
+                prompts = self._prompts[event.gateway_id].get(packed[at : at + PREFIX_HASH_BYTES], {})
                 if not any(self._may_know(event.gateway_id, place, prompt) for prompt in prompts):
                     detail = f"{event.gateway_id} tells {gateway_id} of {prompts or 'no prompt that it had'}"
                     raise Broken(now_ns, "digests go where their prompts may", detail)

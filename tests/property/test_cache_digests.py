@@ -60,7 +60,7 @@ class DigestMachine(RuleBasedStateMachine):
         self.now_ns += 1
         chain, _ = prefix_chain(tenant.encode(), [text], block_bytes=1, blocks_max=100)
         for end in range(PREFIX_HASH_BYTES, len(chain) + 1, PREFIX_HASH_BYTES):
-            fingerprint = int.from_bytes(chain[end - 4 : end], "big")
+            fingerprint = int.from_bytes(chain[end - 8 : end], "big")
             self.groups_of.setdefault(fingerprint, set()).add((tenant, stamp))
         self.holdings.record((tenant, stamp), chain, len(text), slot, self.now_ns, blocks_max=self.blocks_max)
 

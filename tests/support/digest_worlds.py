@@ -38,7 +38,7 @@ def leaks_in(seed: int) -> tuple[int, int]:
             tenant, stamp, blocks = rng.choice(_TENANTS), _rule(rng), rng.randrange(1, 4)
             shared = random.Random(f"{tenant} {rng.randrange(3)}")
             chain = shared.randbytes(PREFIX_HASH_BYTES * blocks)
-            for fingerprint in unpacked(b"".join(chain[end - 4 : end] for end in range(8, len(chain) + 1, 8))):
+            for fingerprint in unpacked(chain):
                 prompts.setdefault(fingerprint, []).append((tenant, stamp))
             holdings.record((tenant, stamp), chain, blocks, rng.randrange(2), now_ns, blocks_max=rng.choice((0, 4)))
         for place, telling in tellings.items():

@@ -169,8 +169,8 @@ Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
 
 @_typing.final
 class CacheDigest(_message.Message):
-    """Fingerprints of prefix blocks: of each block that is named, the low 32 bits of its hash in the chain, big-endian, one
-    after another. Which blocks are named: the first eight of a chain, then eight in each doubling.
+    """Fingerprints of prefix blocks: hashes of those blocks of a chain that are named, eight bytes each. Those are the first
+    eight, then eight in each doubling.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -1,4 +1,4 @@
-"""Fingerprints of prefix blocks: which blocks of a chain a digest names, and the 32 bits that stand for each.
+"""Fingerprints of prefix blocks: which blocks of a chain a digest names. The fingerprint of a block is its hash.
 
 A block's hash stands for all blocks before it, so a digest need not name every block. It names the first eight, then
 eight in each doubling: a match found by them is at most an eighth shorter than the whole.
@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
-FINGERPRINT_BYTES: Final = 4
+FINGERPRINT_BYTES: Final = PREFIX_HASH_BYTES
 _PER_DOUBLING: Final = 8
 _DOUBLINGS_MAX: Final = 20
 
@@ -35,16 +35,16 @@ def rungs_within(blocks: int) -> int:
 
 
 def fingerprint(chain: bytes, blocks: int) -> int:
-    """Fingerprint of a chain's first blocks: the low 32 bits of the last one's hash."""
+    """Fingerprint of a chain's first blocks: the hash of the last of them."""
     end = blocks * PREFIX_HASH_BYTES
-    return int.from_bytes(chain[end - FINGERPRINT_BYTES : end], "big")
+    return int.from_bytes(chain[end - PREFIX_HASH_BYTES : end], "big")
 
 
 def packed(fingerprints: list[int]) -> bytes:
-    return struct.pack(f">{len(fingerprints)}I", *fingerprints)
+    return struct.pack(f">{len(fingerprints)}Q", *fingerprints)
 
 
 def unpacked(text: bytes) -> tuple[int, ...]:
     """Fingerprints that a message holds, without a rest that is not a whole one."""
     count = len(text) // FINGERPRINT_BYTES
-    return struct.unpack_from(f">{count}I", text)
+    return struct.unpack_from(f">{count}Q", text)

@@ -15,7 +15,7 @@ from gateway.core.features.cache_digests.fingerprints import RUNGS, fingerprint,
 from gateway.core.vocabulary import PlaceRule, TenantName
 
 Group = tuple[TenantName, PlaceRule]
-_FINGERPRINT_BITS: Final = 32
+_FINGERPRINT_BITS: Final = 64
 _FINGERPRINT_MASK: Final = (1 << _FINGERPRINT_BITS) - 1
 _RUNG_BITS: Final = 8
 _RUNG_MASK: Final = (1 << _RUNG_BITS) - 1

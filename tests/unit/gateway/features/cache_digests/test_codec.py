@@ -12,7 +12,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 def test_a_part_arrives_as_it_was_sent() -> None:
     message = pb.SubscribeResponse()
     assert read_digest(message) is None
-    part = DigestPart(True, 0, 7, b"abcdefgh", b"ijkl")
+    part = DigestPart(True, 0, 7, b"abcdefgh" * 2, b"ijklmnop")
     add_digest(message, part)
     assert read_digest(pb.SubscribeResponse.FromString(message.SerializeToString())) == part
 
@@ -28,7 +28,7 @@ def test_an_empty_part_arrives_too() -> None:
     [
         ({"added": b"abc"}, "a part of a fingerprint"),
         ({"removed": b"abcde"}, "a part of a fingerprint"),
-        ({"added": bytes(SEND_RATE_MAX), "removed": bytes(4)}, "so large"),
+        ({"added": bytes(SEND_RATE_MAX), "removed": bytes(8)}, "so large"),
         ({"from_version": 2, "to_version": 1}, "goes backwards"),
     ],
 )

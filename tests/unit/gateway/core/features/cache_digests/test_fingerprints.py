@@ -22,9 +22,9 @@ def test_a_chain_too_short_for_a_block_has_no_rung() -> None:
 
 def test_fingerprints_are_of_the_hash_of_the_last_block() -> None:
     chain = profile("a", prompt=words("a", 20)).prefix
-    assert fingerprint(chain, 3) == int.from_bytes(chain[20:24], "big")
+    assert fingerprint(chain, 3) == int.from_bytes(chain[16:24], "big")
 
 
 def test_packed_fingerprints_come_out_as_they_went_in() -> None:
-    assert unpacked(packed([0, 1, 2**32 - 1])) == (0, 1, 2**32 - 1)
+    assert unpacked(packed([0, 1, 2**64 - 1])) == (0, 1, 2**64 - 1)
     assert unpacked(packed([7]) + b"abc") == (7,), "a rest is no fingerprint"
