@@ -20,7 +20,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _OWN_BYTES = 480
 """Memory of a fingerprint of the own replicas, with one that has gone and is still to be told."""
-_TOLD_BYTES = 80
+_TOLD_BYTES = 90
 """Memory of a fingerprint that a peer has told, as `nightside bench cache_digests` measures it."""
 
 
