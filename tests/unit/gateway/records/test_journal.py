@@ -280,18 +280,16 @@ class TestWhatIsNotSaid:
         heard = LoadReport(
             eu.gateway_id, EU, 1, accepting=True, assignment_version=1, policy_digest="", capacities=(capacity,)
         )
-        steps = [
-            Step(now_ns, event, list(core.handle(event, now_ns)))
-            for event in (
-                events.ConfigApplied(config),
-                events.PolicyApplied(policy(US)),
-                events.AssignmentApplied(1, (replica_spec("a"),), (eu,)),
-                events.ReplicasObserved((ReplicaObservation(ReplicaId("a"), now_ns, healthy=True),)),
-                events.PeersObserved((PeerObservation(heard, now_ns, now_ns, 1_000_000, 1_000_000),)),
-                events.DigestHeard(eu.gateway_id, DigestPart(True, 0, 1, asked.prefix, asked.prefix[:8])),
-                events.RequestArrived(asked, 60 * SECOND),
-            )
+        happened: list[Event] = [
+            events.ConfigApplied(config),
+            events.PolicyApplied(policy(US)),
+            events.AssignmentApplied(1, (replica_spec("a"),), (eu,)),
+            events.ReplicasObserved((ReplicaObservation(ReplicaId("a"), now_ns, healthy=True),)),
+            events.PeersObserved((PeerObservation(heard, now_ns, now_ns, 1_000_000, 1_000_000),)),
+            events.DigestHeard(eu.gateway_id, DigestPart(True, 0, 1, asked.prefix, asked.prefix[:8])),
+            events.RequestArrived(asked, 60 * SECOND),
         ]
+        steps: list[GatewayStep] = [Step(now_ns, event, list(core.handle(event, now_ns))) for event in happened]
         (leg,) = of_kind(StartLeg, steps[-1].effects or [])
         assert leg.target.id == "eu-1"
         journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
