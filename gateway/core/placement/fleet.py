@@ -197,7 +197,7 @@ class Fleet:
         """Blocks of the prompt that only the peer's own word says it holds, counted from the first; 0 if forwards from
         here explain as many."""
         told = self._told(profile, slot)
-        return told if told > self.peer_index.match(profile.prefix, 1 << slot).blocks else 0
+        return told if told and told > self.peer_index.match(profile.prefix, 1 << slot).blocks else 0
 
     def _told(self, profile: RequestProfile, slot: int) -> int:
         """Blocks of the prompt that a peer says it holds; 0 if an own replica was sent as many. A peer's word counts
