@@ -493,7 +493,7 @@ class Placer:
             costs = None
             if self._compares_costs(request):
                 costs = self._policy.costs_at_peer(request.profile, slot, matched)
-        told = self._fleet.told_blocks(request.profile, slot)
+        told = 0 if self._fleet.told_match is None else self._fleet.told_blocks(request.profile, slot)
         if told and costs is not None:
             costs = replace(costs, further=(*costs.further, Figure(TOLD_BLOCKS, told, "blocks")))
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
