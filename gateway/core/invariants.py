@@ -379,18 +379,28 @@ class Checker:
 
     def _check_lost(self, story: _Story, end: EndRequest, now_ns: int) -> None:
         """Check that a request which was taken back does not end before another target has begun it, whatever the
-        reason, while the rules are the same and a target that had room for it still answers."""
+        reason, while the rules are the same and a target that had room for it has room. The policy may hold a request
+        for a replica that suits it better."""
         request = self._core.requests.get(end.request_id)
         if end.outcome is Outcome.ABANDONED or (request is not None and request.deadline_ns <= now_ns):
             return
         states = {state.target: state for state in (*self._core.replicas, *self._core.peers)}
-        left = [str(each) for each in story.others if each in states and states[each].healthy]
-        is_lost = bool(left) and story.rules == self._rules()
+        left = [str(each) for each in story.others if each in states and self._could_begin_one(states[each])]
+        is_lost = bool(left) and story.hold is None and story.rules == self._rules()
         self._expect(
             "what is taken back from a silent target goes on",
             not is_lost,
             f"{end.request_id} ended as {end.outcome} ({end.detail}) beside {left}",
         )
+
+    def _could_begin_one(self, state: ReplicaState | PeerState) -> bool:
+        """Return true if a target could begin one more request now."""
+        if state.standing is not Standing.AVAILABLE:
+            return False
+        if isinstance(state, ReplicaState):
+            return state.room > 0
+        capacities = () if state.report is None else state.report.capacities
+        return sum(each.room for each in capacities) > len(state.unreflected)
 
     def _rules(self) -> tuple[object, ...]:
         """Rules that decide where requests may go."""

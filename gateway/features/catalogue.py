@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gateway.config.sections import GatewayConfig
 from gateway.features.batches.extension import BatchesExtension
+from gateway.features.cache_digests.extension import CacheDigestsExtension
 from gateway.features.classes.extension import ClassesExtension
 from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.expert_locality.extension import ExpertLocalityExtension
@@ -24,6 +25,7 @@ from gateway.features.stored_responses.extension import StoredResponsesExtension
 
 KINDS: Sequence[type[Extension]] = [
     BatchesExtension,
+    CacheDigestsExtension,
     ClassesExtension,
     DisaggregatedExtension,
     ExpertLocalityExtension,

@@ -20,6 +20,7 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.http1.errors import EngineGone
+from gateway.http1.vanished import give_up_vanished_engine
 from gateway.request.header_values import from_bytes, to_bytes
 
 Headers = tuple[tuple[str, str], ...]
@@ -175,6 +176,7 @@ class ClientConnection:
         if own is not None:
             self._arrivals = select.poll()
             self._arrivals.register(own.fileno(), select.POLLIN)
+            give_up_vanished_engine(own)
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange

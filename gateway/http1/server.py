@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from gateway.http1.vanished import give_up_when_gone
+from gateway.http1.vanished import give_up_vanished_client
 from gateway.request.header_values import from_bytes
 from mesh.waiter import Waiter
 
@@ -385,7 +385,7 @@ class ServerConnection:
         self.peer_address = name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
         own = transport.get_extra_info("socket")
         if own is not None:
-            give_up_when_gone(own, self.server.limits.stall_s)
+            give_up_vanished_client(own, self.server.limits.stall_s)
         self.server.made(self)
 
     def data_received(self, data: bytes) -> None:

@@ -13,6 +13,7 @@ from loadgen.simulator.chaos import (
     run_chaos,
     run_disaggregated_chaos,
     run_moving_pools_chaos,
+    run_silent_chaos,
 )
 
 
@@ -33,6 +34,7 @@ from loadgen.simulator.chaos import (
             run_moving_pools_chaos, 1010244, id="a decode worker that comes back has requests from before, unreported"
         ),
         pytest.param(run_moving_pools_chaos, 1210833, id="a peer that cannot be asked delays the question to another"),
+        pytest.param(run_silent_chaos, 1400792, id="a request waits for engines that are down beside peers with room"),
     ],
 )
 def test_nothing_is_found_any_more(world: Callable[[int], ChaosRun | Finding], seed: int) -> None:

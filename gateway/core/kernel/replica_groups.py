@@ -114,6 +114,10 @@ class ReplicaGroups:
         """True if a group serves the model."""
         return model in self.models
 
+    def has_any(self, model: ModelName, mask: int) -> bool:
+        """True if a replica of the mask serves the model."""
+        return any(served == model and members & mask for (served, *_), members in self._groups.items())
+
     def eligible(
         self,
         model: ModelName,

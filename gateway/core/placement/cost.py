@@ -146,7 +146,7 @@ class CostPolicy(Policy):
         peers = offer.siblings | offer.remotes
         if peers:
             peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
-            if peer < 0 and not self.fleet.serves_here(profile.model):  # no own replica to wait for instead
+            if peer < 0 and not self.fleet.answers_here(profile.model):  # no own replica to wait for instead
                 peer, known, peer_cost_ns = self._cheapest_peer(profile, peers, must_fit=False)
             if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
                 choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))

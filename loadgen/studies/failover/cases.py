@@ -25,7 +25,8 @@ from mesh.clock import Clock
 
 _USERS = 3
 """Users in each region."""
-_WARM_S = 1.5
+_WARM_S = 10.0
+"""Time before a death, in which each link learns how late the other end's signs of life are."""
 _WITHIN_S = 45.0
 _AFTER_S = TTL_S + 1.5
 """Time for which clients continue after the DNS change, until every cached answer has expired."""

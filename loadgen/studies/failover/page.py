@@ -17,6 +17,7 @@ from loadgen.studies.rendering import render, shortened
 
 REASSIGNED_MAX_S = 3.0
 RENAMED_MAX_S = 5.0
+SILENCE_MAX_S = 2.0
 _COSTS = (
     ("a report of a gateway, µs", "report_us"),
     ("a probe, µs", "probe_us"),
@@ -28,15 +29,25 @@ _COSTS = (
 
 
 def page_of(outcomes: Sequence[CaseOutcome], bench: Mapping[str, object], machine: Mapping[str, object]) -> str:
-    cases: dict[str, list[CaseOutcome]] = {}
-    for each in outcomes:
-        cases.setdefault(each.case, []).append(each)
+    cases = _by_case(outcomes)
     killed = [each for each in outcomes if not each.is_silent]
+    silent = [each for each in outcomes if each.is_silent]
     return render(
         "failover/page.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
         causes=list(Cause), spread=_spread, failures_of=_failures, faults=_faults(outcomes),
-        judged=_judged(killed, outcomes), costs=_costs(bench),
+        judged=[*_judged(killed, outcomes), *_judged_of_silence(silent)], costs=_costs(bench),
     )  # fmt: skip
+
+
+def _by_case(outcomes: Sequence[CaseOutcome]) -> dict[str, list[CaseOutcome]]:
+    cases: dict[str, list[CaseOutcome]] = {}
+    for each in outcomes:
+        cases.setdefault(each.case, []).append(each)
+    return cases
+
+
+def _unbegun(outcomes: Sequence[CaseOutcome]) -> int:
+    return sum(not has_begun for each in outcomes for _, has_begun, _ in each.failures)
 
 
 def _spread(values: Sequence[float | None]) -> str:
@@ -59,7 +70,7 @@ def _faults(outcomes: Sequence[CaseOutcome]) -> list[str]:
 def _judged(killed: Sequence[CaseOutcome], outcomes: Sequence[CaseOutcome]) -> list[str]:
     beside = [each for each in killed if each.has_sibling]
     alone = [each for each in killed if not each.has_sibling]
-    unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)
+    unbegun = _unbegun(beside)
     unknown = sum(cause is Cause.OTHER for each in outcomes for cause, _, _ in each.failures)
     unknown += sum(each.hung for each in killed)  # refused at once by a killed process's host
     return [
@@ -67,9 +78,24 @@ def _judged(killed: Sequence[CaseOutcome], outcomes: Sequence[CaseOutcome]) -> l
         _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),
         f"{_word(bool(beside) and not unbegun)}: with a sibling, no request failed whose answer had not begun"
         f" ({unbegun} did)",
+        *[_of_unbegun(case, played) for case, played in _by_case(alone).items()],
         f"{_word(not unknown)}: no failed request without a class ({unknown} had none)",
         f"{_word(bool(alone) and all(each.served_s is not None for each in alone))}: without one, an adopter serves"
         " requests on what it adopted",
+    ]
+
+
+def _of_unbegun(case: str, played: Sequence[CaseOutcome]) -> str:
+    count = _unbegun(played)
+    return f"{_word(not count)}: {case}, no request failed whose answer had not begun ({count} did)"
+
+
+def _judged_of_silence(silent: Sequence[CaseOutcome]) -> list[str]:
+    if not silent:
+        return []
+    return [
+        _within("peers stop forwarding to a silent gateway", [each.unforwarded_s for each in silent], SILENCE_MAX_S),
+        _within("the DNS answer changed after silence", [each.renamed_s for each in silent], SILENCE_MAX_S),
     ]
 
 

@@ -13,7 +13,6 @@ from loadgen.studies.resume.costs import ResumeCost
 from loadgen.studies.resume.playing import ResumeOutcome
 from loadgen.studies.resume.real_engines import EngineFigures
 
-RELAY_CHUNK_US = 33
 _P50, _P99 = 49, 98
 
 
@@ -24,8 +23,9 @@ def page_of(
     machine: Mapping[str, object],
 ) -> str:
     added, whole = costs
+    chunk_us = next((each.chunk_us.median for each in whole if each.setting == "off"), None)
     return render("resume/page.j2", outcomes=outcomes, added=added, costs=whole, measured=measured, machine=machine,
-                  playing=playing, relay_chunk_us=RELAY_CHUNK_US, two=_two)  # fmt: skip
+                  playing=playing, chunk_us=chunk_us, two=_two)  # fmt: skip
 
 
 def _two(values: Sequence[float]) -> str:

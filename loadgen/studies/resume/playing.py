@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,17 +32,25 @@ CLIENTS = 12
 ENGINES = 3
 KILL_EVERY_S = 2.0
 DOWN_S = 0.5
-REGION_TOKENS = 120
-"""Tokens of each stream of the region that dies: so many that all of them still run when the last one has begun."""
+REGION_TOKENS = 240
+"""Tokens of each stream of the region that dies: so many that all of them still run when the other region's engines may
+be sent as many requests as they have room for."""
+MANY = 10
+"""Factor on the streams of a region, in the case in which it holds many."""
 SMALL = ("tiny", "4")
 """Preset and time scale of an engine that is killed again and again."""
 LARGE = ("llama-3.1-8b-h100", "8")
 """Preset and time scale of engines that hold a hundred streams: 50 each, of which all get a token every 160 ms."""
 _READY_S = 120.0
 _HEARTBEATS_S = 1.0
+_RAMP_S = 7.0
+"""Time in which the number of requests that a started engine may be sent doubles every second, from 1 to 64."""
 _SECOND_NS = 1_000_000_000
 _WENT_ON = b": nightside: went on elsewhere"
-_REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "ap-northeast-1": "JP"}
+_REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "eu-central-1": "EU", "ap-northeast-1": "JP"}
+_HOME, _LATE = "us-east-1", "ap-northeast-1"
+_STREAMS_MAX = 250
+"""Streams that a region is sent for each of its engines, of which each runs up to 256 requests at once."""
 
 
 @dataclass(slots=True)
@@ -66,13 +75,15 @@ class ResumeOutcome:
     tokens_read_again: float = 0.0
     held: int = 0
     """Streams that ran in the killed processes, as their engines reported the moment before."""
+    read_s: list[float] = field(default_factory=list)
+    """Time of each rest from its placement to its first token, as the clients' gateway logged it."""
 
 
 async def play_engines(seconds: float, *, is_resumed: bool) -> ResumeOutcome:
     """Kill an engine of one region every few seconds, one at a time; each is restarted."""
     outcome = ResumeOutcome("an engine", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
-        async with _Play(Path(folder), is_resumed, SMALL).running({"us-east-1": ENGINES}) as play:
+        async with _Play(Path(folder), is_resumed, SMALL).running({_HOME: ENGINES}) as play:
             async with _load(play, outcome, CLIENTS, TOKENS):
                 ends_s = _now_s() + seconds
                 while _now_s() < ends_s:
@@ -83,28 +94,33 @@ async def play_engines(seconds: float, *, is_resumed: bool) -> ResumeOutcome:
                     outcome.kills += 1
                     await play.until_up(engine)
             outcome.tokens_read_again = await play.counted("nightside_resumed_tokens_total")
+        outcome.read_s = play.read_s()
     return outcome
 
 
-async def play_region(clients: int, *, is_resumed: bool) -> ResumeOutcome:
-    """Kill the gateway and the engines of a region that holds `clients` forwards; another region has room. The other
-    region is started when the first one holds them all. Raises DemoFailure where it does not."""
-    outcome = ResumeOutcome("a region", is_resumed)
+async def play_regions(clients: int, *, is_resumed: bool, dead: Sequence[str] = ("eu-west-1",)) -> ResumeOutcome:
+    """Kill the gateways and the engines of the regions `dead`, which hold `clients` forwards, all at once; another
+    region has room. That region's engines are started when the dead ones hold all forwards. Raises DemoFailure where
+    they do not."""
+    case = f"a region, {clients:,} streams" if len(dead) == 1 else f"{len(dead)} regions at once, {clients:,} streams"
+    outcome = ResumeOutcome(case, is_resumed)
+    needed = max(2, ceil(clients / _STREAMS_MAX))
+    engines = {_HOME: 0, **dict.fromkeys(dead, max(1, ceil(needed / len(dead)))), _LATE: needed}
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
-        engines = {"us-east-1": 0, "eu-west-1": 2, "ap-northeast-1": 2}
-        async with _Play(Path(folder), is_resumed, LARGE).running(engines, late="ap-northeast-1") as play:
+        async with _Play(Path(folder), is_resumed, LARGE).running(engines, late=_LATE) as play:
             async with _load(play, outcome, clients, REGION_TOKENS, times=1):
                 await play.until_answering(clients)
                 await play.start_late()
-                there = [each for each in play.engines if each.region == "eu-west-1"]
+                there = [each for each in play.engines if each.region in dead]
                 outcome.held = sum([await play.running_on(each) for each in there])
                 if outcome.held < clients:
-                    raise DemoFailure(f"the region held {outcome.held} streams when it was to die, not {clients}")
+                    raise DemoFailure(f"{', '.join(dead)} held {outcome.held} streams when to die, not {clients}")
                 async with asyncio.TaskGroup() as deaths:
-                    for child in (play.gateways["eu-west-1"], *(each.child for each in there)):
+                    for child in (*[play.gateways[region] for region in dead], *[each.child for each in there]):
                         deaths.create_task(child.kill())
-                outcome.kills = 1
+                outcome.kills = len(dead)
             outcome.tokens_read_again = await play.counted("nightside_resumed_tokens_total")
+        outcome.read_s = play.read_s()
     return outcome
 
 
@@ -176,7 +192,8 @@ class _Play:
                 await child.stop(1.0)
 
     async def start_late(self) -> None:
-        """Start the late engines; returns once their gateway has seen them, and has had time to send heartbeats."""
+        """Start the late engines; returns once their gateway has seen them, and limits no longer how many requests they
+        get at once, as it does after a start."""
         for region, port in self._late:
             self.engines.append(_Engine(region, port, self._start, await self._start(port)))
             await self.until_up(self.engines[-1])
@@ -184,7 +201,7 @@ class _Play:
             for region in dict(self._late):
                 while await self.counted("nightside_replicas_available", region) < len(self._late):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-        await asyncio.sleep(_HEARTBEATS_S)
+        await asyncio.sleep(_RAMP_S + _HEARTBEATS_S)
 
     def _write(self, region: str, listens: dict[str, tuple[int, int, int]], engines: Sequence[int]) -> Path:
         policy = self._folder / f"{region}.policy.yaml"
@@ -249,7 +266,13 @@ class _Play:
                             return
                 await asyncio.sleep(0.1)
 
-    async def counted(self, series: str, region: str = "us-east-1") -> float:
+    def read_s(self) -> list[float]:
+        """Time from placement to first token of each rest, by the log of the clients' gateway."""
+        lines = (self._folder / f"{_HOME}.log").read_text().splitlines()
+        requests = [each for each in map(json.loads, lines) if each["event"] == "request"]
+        return [each["first_token_ms"] / 1000 for each in requests if each.get("resumes")]
+
+    async def counted(self, series: str, region: str = _HOME) -> float:
         async with aiohttp.ClientSession() as session, session.get(f"{self._admins[region]}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
@@ -324,14 +347,29 @@ def _text_of(said: bytes) -> str:
 
 def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[ResumeOutcome]:
     """Play all cases. Raises DemoFailure where one could not be played."""
+    plays = [
+        partial(play_engines, seconds, is_resumed=False),
+        partial(play_regions, clients, is_resumed=False),
+        partial(play_engines, seconds, is_resumed=True),
+        partial(play_regions, clients, is_resumed=True),
+        partial(play_regions, MANY * clients, is_resumed=True),
+        partial(play_regions, clients, is_resumed=True, dead=("eu-west-1", "eu-central-1")),
+    ]
     outcomes = []
-    for is_resumed in (False, True):
-        for play in (play_engines(seconds, is_resumed=is_resumed), play_region(clients, is_resumed=is_resumed)):
-            try:
-                outcomes.append(asyncio.run(play))
-            except* (DemoFailure, TimeoutError, OSError) as failures:
-                raise DemoFailure(f"it could not be played: {failures.exceptions[0]}") from failures
-            last = outcomes[-1]
-            broken = sum(each.is_broken for each in last.seen)
-            tell(f"{last.case}, {'resumed' if is_resumed else 'as before'}: {len(last.seen)} streams, {broken} broken")
+    for play in plays:
+        try:
+            outcomes.append(asyncio.run(play()))
+        except* (DemoFailure, TimeoutError, OSError) as failures:
+            raise DemoFailure(f"it could not be played: {_first_of(failures)}") from failures
+        last = outcomes[-1]
+        broken = sum(each.is_broken for each in last.seen)
+        tell(f"{last.case}, {'resumed' if last.is_resumed else 'as before'}: {len(last.seen)} streams, {broken} broken")
     return outcomes
+
+
+def _first_of(failures: BaseExceptionGroup) -> BaseException:
+    """First failure that is no group itself."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

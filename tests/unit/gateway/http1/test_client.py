@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -653,6 +654,19 @@ async def test_a_request_and_its_answer() -> None:
         assert engine.connections == 1
     assert engine.requests[0].startswith(b"POST /v1/x HTTP/1.1\r\nhost: 127.0.0.1:")
     assert engine.requests[0].endswith(b'content-length: 7\r\n\r\n{"a":1}')
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives up a vanished host within seconds")
+async def test_the_system_asks_a_silent_engine_s_host_for_a_sign_of_life_and_gives_it_up_within_seconds() -> None:
+    """An engine that is busy is not given up: no limit is on data that its host has not acknowledged."""
+    engine = answering(OK)
+    async with engine.served() as origin, sockets() as connections:
+        connection = await connections.connect(origin)
+        own = connection._transport.get_extra_info("socket")  # type: ignore[union-attr] # it is open
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert [own.getsockopt(socket.IPPROTO_TCP, name) for name in names] == [1, 1, 2, 0]
+        connections.take_back(origin, connection)
 
 
 def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.config import AttemptConfig, IdentityRule, OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg, StopLeg, TakeBackLeg
 from gateway.core.kernel.residency import TenantPolicy
+from gateway.core.placement.placer import Placer
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
@@ -283,21 +284,34 @@ def test_an_order_tells_the_identity_that_it_rests_on() -> None:
     assert order.identity == "revision 1"
 
 
-def wait_beside_a_full_replica(one: Desk) -> None:
-    """Let the longest wait pass."""
+def wait_for_a_minute(one: Desk, hear: Callable[[], list[Effect]]) -> list[EndRequest]:
+    """Let the longest wait pass while `hear` brings the same news again and again. Returns the ends of requests."""
+    ends: list[EndRequest] = []
     for _ in range(700):
-        one.wait(100 * MS)
-        one.probe(waiting=9)
+        ends += of_kind(EndRequest, one.wait(100 * MS))
+        ends += of_kind(EndRequest, hear())
+    return ends
 
 
-def test_a_request_that_ends_after_it_was_taken_back_is_seen() -> None:
-    """The checker follows it until another target has it, or the targets that had room for it answer no more."""
+def test_a_request_that_ends_beside_a_target_with_room_after_it_was_taken_back_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = forwarded("q", home=False)
+    one.hear("gw-ap", AP)
+    one.tell(ALARM)
+    monkeypatch.setattr(Placer, "place", lambda *_: None)
+    is_taken_back(one)
+    with pytest.raises(AssertionError, match="what is taken back from a silent target goes on"):
+        wait_for_a_minute(one, lambda: one.hear("gw-ap", AP))
+
+
+def test_one_for_which_the_room_is_gone_ends_as_any_that_waits_too_long() -> None:
     one = forwarded("q")
     one.tell(ALARM)
     one.probe(waiting=9)
     is_taken_back(one)
-    with pytest.raises(AssertionError, match="what is taken back from a silent target goes on"):
-        wait_beside_a_full_replica(one)
+    (end,) = wait_for_a_minute(one, lambda: one.probe(waiting=9))
+    assert end.outcome is Outcome.EXPIRED_IN_QUEUE
 
 
 def test_nor_are_peers_that_may_not_have_it() -> None:

@@ -442,6 +442,15 @@ class TestAtAnotherGateway:
         assert choice is not None
         assert choice.is_peer
 
+    def test_where_no_own_replica_answers_it_goes_there_all_the_same(self) -> None:
+        told = Told(abroad=True)
+        for state in told.core.replicas:
+            told.core.replicas.observe(ReplicaObservation(state.spec.replica_id, 0, False, 0, 0), 0)
+        told.hear(free_tokens=1)
+        choice = told.weigh(prompt("a"), Offer(0, remotes=1))
+        assert choice is not None
+        assert choice.is_peer
+
     @pytest.mark.parametrize(("known", "is_candidate"), [(50, False), (51, True)])
     def test_most_of_it_is_more_than_half(self, known: int, is_candidate: bool) -> None:
         told = Told(abroad=True)

@@ -20,7 +20,7 @@ def page(*outcomes: CaseOutcome) -> str:
 
 def test_all_aims_are_met_by_what_meets_them() -> None:
     text = page(GOOD, BESIDE)
-    assert text.count("**met**") == 5
+    assert text.count("**met**") == 6
     assert "**not met**" not in text
     assert "A CPU, 2 cores, 8 GiB" in text
     assert "| 1 killed | 0.10 (0.10–0.10) | 2.00 (2.00–2.00) | 1.00 (1.00–1.00) | 1.50 (1.50–1.50) |" in text
@@ -35,9 +35,12 @@ def test_one_bad_round_is_enough_to_miss_an_aim() -> None:
     assert "**not met**: without one, an adopter" in page(replace(GOOD, served_s=None), BESIDE)
 
 
-def test_a_silent_host_is_apart_from_the_aims() -> None:
-    silent = replace(GOOD, case="silent", is_silent=True, reassigned_s=9.0, renamed_s=9.0)
-    assert "**not met**" not in page(GOOD, BESIDE, silent)
+def test_a_silent_host_has_aims_of_its_own() -> None:
+    silent = replace(GOOD, case="silent", is_silent=True, reassigned_s=9.0, renamed_s=2.5)
+    text = page(GOOD, BESIDE, silent)
+    assert "**met**: replicas reassigned after a kill -9" in text
+    assert "**met**: peers stop forwarding to a silent gateway within 2 s (0.10 s at worst)" in text
+    assert "**not met**: the DNS answer changed after silence within 2 s (2.50 s at worst)" in text
 
 
 def test_every_failure_is_counted_and_one_without_a_class_misses_the_aim() -> None:
@@ -46,6 +49,7 @@ def test_every_failure_is_counted_and_one_without_a_class_misses_the_aim() -> No
     assert "| 1 killed | 100 | 3 | 1 | 1 | 1 | 2 | 3 |" in text
     assert "**not met**: no failed request without a class (4 had none)" in text
     assert "**met**: with a sibling, no request failed whose answer had not begun (0 did)" in text
+    assert "**not met**: 1 killed, no request failed whose answer had not begun (2 did)" in text
     assert "1 × cached_answer: `refused`" in text
     assert "**not met**: with a sibling" in page(GOOD, replace(BESIDE, failures=(unbegun,)))
 

@@ -17,11 +17,13 @@ BROKEN = ObservedStream(is_whole=False, is_broken=True, went_on=False, longest_g
 
 def test_no_broken_stream_is_left_out() -> None:
     before = ResumeOutcome("an engine", False, kills=3, seen=[WHOLE, BROKEN, BROKEN], held=2)
-    after = ResumeOutcome("an engine", True, kills=3, seen=[WHOLE, WENT_ON, WENT_ON], held=2, tokens_read_again=17.0)
+    after = ResumeOutcome(
+        "an engine", True, kills=3, seen=[WHOLE, WENT_ON, WENT_ON], held=2, tokens_read_again=17.0, read_s=[0.1, 0.1]
+    )
     page = page_of([before, after], NO_COSTS, EngineFigures(), MACHINE)
     assert "| an engine | off | 3 | 3 | 2 | 1 | 2 | 0 | – |" in page
     assert "| an engine | on | 3 | 3 | 2 | 3 | 0 | 2 | 17 |" in page
-    assert "| an engine | 200 ms | 200 ms |" in page
+    assert "| an engine | 200 ms | 200 ms | 100 ms | 100 ms |" in page
 
 
 def test_pauses_of_nobody() -> None:
@@ -44,6 +46,6 @@ def test_what_a_chunk_costs() -> None:
     assert us is not None
     assert ratio is not None
     assert more is not None
-    page = page_of([], ({"text": more}, [ResumeCost("text", us, ratio)]), EngineFigures(), MACHINE)
+    page = page_of([], ({"text": more}, [ResumeCost("off", us, ratio)]), EngineFigures(), MACHINE)
     assert "| text | 0.33 | 0.30–0.40 | 1.0% |" in page
-    assert "| text | 34.00 | 33.00–36.00 | 1.010 | 1.004–1.020 |" in page
+    assert "| off | 34.00 | 33.00–36.00 | 1.010 | 1.004–1.020 |" in page
