@@ -25,7 +25,7 @@ from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
-from gateway.features.batches.state import ENDPOINTS, WINDOW, WINDOW_S, Batch, BatchStatus, StoredFile, cancelling
+from gateway.features.batches.state import ENDPOINTS, WINDOW, WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
 from gateway.features.extension import KeyInForce
 from mesh.clock import Clock
 from mesh.threads import finish_in_thread
@@ -221,7 +221,7 @@ class BatchApi:
             raise ClientFault(errors.BATCHES_EXCEEDED)
         key = caller.key
         is_token = key is not None and (self._key_in_force is None or self._key_in_force(key.key_id) is None)
-        batch = Batch(
+        batch = ClientBatch(
             id=f"batch_{urandom(12).hex()}",
             tenant=tenant,
             key=key,
@@ -263,7 +263,7 @@ class BatchApi:
         changed = await _stored(self._book.change(batch.id, lambda each: cancelling(each, self._now_s)))
         _give(call, changed.document())
 
-    def _batch_of(self, call: ClientCall) -> Batch:
+    def _batch_of(self, call: ClientCall) -> ClientBatch:
         batch = self._book.batches.get(call.path.split("/")[3]) if self._is_open() else None
         if batch is None or batch.tenant != self._tenant_of(call):
             raise ClientFault(errors.BATCH_NOT_FOUND)
@@ -387,7 +387,7 @@ def _asked(call: ClientCall) -> dict[str, str]:
 
 
 def _page(
-    found: Sequence[StoredFile | Batch], asked: Mapping[str, str], limit_max: int, *, is_rising: bool
+    found: Sequence[StoredFile | ClientBatch], asked: Mapping[str, str], limit_max: int, *, is_rising: bool
 ) -> dict[str, Any]:
     """One page of a list, the newest first unless it is rising."""
     ordered = sorted(found, key=lambda each: (each.created_s, each.id), reverse=not is_rising)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, TypeVar
 
 from gateway.core.vocabulary import TenantName
-from gateway.features.batches.state import Batch, StoredFile
+from gateway.features.batches.state import ClientBatch, StoredFile
 from gateway.features.batches.store import BatchStore
 from mesh.waiter import Waiter
 
@@ -25,7 +25,7 @@ class BatchBook:
         self.store = store
         self.is_open = False
         self.files: dict[str, StoredFile] = {}
-        self.batches: dict[str, Batch] = {}
+        self.batches: dict[str, ClientBatch] = {}
         self.uploading: dict[TenantName, int] = {}
         """Bytes of uploads that are not complete."""
         self.news = Waiter()
@@ -79,7 +79,7 @@ class BatchBook:
         await self.do(self.store.delete_file, file_id)
         self.files.pop(file_id, None)
 
-    async def put(self, batch: Batch, files: Iterable[StoredFile] = ()) -> None:
+    async def put(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
         """Keep a batch, with files that it has brought. It is kept as well if the caller is cancelled meanwhile."""
         files = tuple(files)
         try:
@@ -90,12 +90,12 @@ class BatchBook:
             raise
         self._remember(batch, files)
 
-    def _remember(self, batch: Batch, files: Iterable[StoredFile]) -> None:
+    def _remember(self, batch: ClientBatch, files: Iterable[StoredFile]) -> None:
         self.files.update({each.id: each for each in files})
         self.batches[batch.id] = batch
         self.news.wake()
 
-    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+    async def change(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
         """Change a batch and store it. Of two changes at once, the later one sees the earlier one."""
         before = self.batches[batch_id]
         self.batches[batch_id] = changed = change(before)

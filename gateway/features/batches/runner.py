@@ -35,8 +35,8 @@ from gateway.features.batches.lines import (
     wait_before_retry_s,
 )
 from gateway.features.batches.state import (
-    Batch,
     BatchStatus,
+    ClientBatch,
     LineFault,
     StoredFile,
     ended,
@@ -145,7 +145,7 @@ class BatchRunner:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
 
-    def _is_over(self, batch: Batch) -> bool:
+    def _is_over(self, batch: ClientBatch) -> bool:
         """True if no further line may run."""
         return batch.status is not BatchStatus.IN_PROGRESS or batch.expires_s <= self.now_s
 
@@ -173,7 +173,7 @@ class BatchRunner:
                 return
             self._start(tasks, chosen)
 
-    def _start(self, tasks: TaskGroup, batch: Batch) -> None:
+    def _start(self, tasks: TaskGroup, batch: ClientBatch) -> None:
         self._tasks[batch.id] = task = tasks.create_task(self._drive_apart(tasks, batch.id))
         task.add_done_callback(lambda _: self._over(batch.id))
 
@@ -237,7 +237,7 @@ class BatchRunner:
         if changed.status is BatchStatus.FAILED:
             self._log.info("batch_ended", batch=batch_id, status=str(changed.status), lines=0, failed=len(faults))
 
-    def _caller(self, batch: Batch) -> Caller | None:
+    def _caller(self, batch: ClientBatch) -> Caller | None:
         """Client of a batch with the rights that its key has now; None if it has none any more."""
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
@@ -273,7 +273,9 @@ class BatchRunner:
 
             await self._each_left(batch, results, begin)
 
-    async def _each_left(self, batch: Batch, results: _Results, take: Callable[[LineRequest], Awaitable[None]]) -> None:
+    async def _each_left(
+        self, batch: ClientBatch, results: _Results, take: Callable[[LineRequest], Awaitable[None]]
+    ) -> None:
         """Hand on each line without a result. Lines are read a few at a time."""
         with self._book.store.path(batch.input_file_id).open("rb") as file:
             while lines := await finish_in_thread(_read_some, file):
@@ -281,7 +283,7 @@ class BatchRunner:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
                         await take(request)
 
-    async def _send(self, batch: Batch, line: LineRequest, results: _Results) -> None:
+    async def _send(self, batch: ClientBatch, line: LineRequest, results: _Results) -> None:
         for tries in count(1):
             result, wait_s = await self._ask(batch, line, tries)
             if wait_s is None:
@@ -289,7 +291,7 @@ class BatchRunner:
                 return
             await asyncio.sleep(wait_s)
 
-    async def _ask(self, batch: Batch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
+    async def _ask(self, batch: ClientBatch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
         """Result of one try, and the time after which another one may succeed."""
         assert self._api is not None, "clients are served"
         result_id = f"batch_req_{urandom(12).hex()}"
@@ -347,7 +349,7 @@ class BatchRunner:
         await self._book.put(last, files)
         self._log.info("batch_ended", batch=batch_id, status=str(last.status), lines=last.total, failed=last.failed)
 
-    def _file(self, batch: Batch, file_id: str, name: str, now_s: int) -> StoredFile:
+    def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
         return StoredFile(
             id=file_id,
             tenant=batch.tenant,
@@ -414,7 +416,9 @@ class _Writer:
 class _Results:
     """Results of one batch: which lines have one, and how many of each kind are on the disk."""
 
-    def __init__(self, book: BatchBook, batch: Batch, counts: LineCounts, on_fault: Callable[[str], None]) -> None:
+    def __init__(
+        self, book: BatchBook, batch: ClientBatch, counts: LineCounts, on_fault: Callable[[str], None]
+    ) -> None:
         self._book = book
         self._batch_id = batch.id
         self._counts = counts

@@ -66,7 +66,7 @@ class StoredFile(Struct, frozen=True, kw_only=True):
         }
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class ClientBatch(Struct, frozen=True, kw_only=True):
     """One batch. Times are seconds since 1970."""
 
     id: str
@@ -122,11 +122,11 @@ class Batch(Struct, frozen=True, kw_only=True):
 _TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
 
-def _moved(batch: Batch, status: BatchStatus, now_s: int) -> Batch:
+def _moved(batch: ClientBatch, status: BatchStatus, now_s: int) -> ClientBatch:
     return replace(batch, status=status, times={**batch.times, f"{status}_at": now_s})
 
 
-def validated(batch: Batch, model: str, total: int, faults: tuple[LineFault, ...], now_s: int) -> Batch:
+def validated(batch: ClientBatch, model: str, total: int, faults: tuple[LineFault, ...], now_s: int) -> ClientBatch:
     """Batch after its input file was read. One that is cancelled meanwhile stays so."""
     if batch.status is not BatchStatus.VALIDATING and not faults:
         return replace(batch, model=model, total=total)
@@ -138,20 +138,20 @@ def validated(batch: Batch, model: str, total: int, faults: tuple[LineFault, ...
     return _moved(batch, status, now_s)
 
 
-def cancelling(batch: Batch, now_s: int) -> Batch:
+def cancelling(batch: ClientBatch, now_s: int) -> ClientBatch:
     """Batch after its client cancelled it, unless it is past that."""
     is_open = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     return _moved(batch, BatchStatus.CANCELLING, now_s) if is_open else batch
 
 
-def lines_over(batch: Batch, now_s: int, *, is_expired: bool) -> Batch:
+def lines_over(batch: ClientBatch, now_s: int, *, is_expired: bool) -> ClientBatch:
     """Batch once no further line will run."""
     if batch.status is not BatchStatus.IN_PROGRESS:
         return batch
     return _moved(replace(batch, is_expired=is_expired), BatchStatus.FINALIZING, now_s)
 
 
-def ended(batch: Batch, completed: int, failed: int, now_s: int) -> Batch:
+def ended(batch: ClientBatch, completed: int, failed: int, now_s: int) -> ClientBatch:
     """Batch once each line has its result in a file."""
     assert completed + failed == batch.total, "one result per line"
     counted = replace(batch, completed=completed, failed=failed)
@@ -160,7 +160,7 @@ def ended(batch: Batch, completed: int, failed: int, now_s: int) -> Batch:
     return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)
 
 
-def is_at_risk(batch: Batch, now_s: int) -> bool:
+def is_at_risk(batch: ClientBatch, now_s: int) -> bool:
     """True if the batch would miss its window at the rate so far, once a tenth of the window is over."""
     window_s, passed_s = batch.expires_s - batch.created_s, now_s - batch.created_s
     if batch.status is not BatchStatus.IN_PROGRESS or passed_s < _RISK_SHARE * window_s:
@@ -168,7 +168,9 @@ def is_at_risk(batch: Batch, now_s: int) -> bool:
     return (batch.completed + batch.failed) * window_s < batch.total * passed_s
 
 
-def next_to_run(waiting: Iterable[Batch], running: Iterable[Batch], batches_max: int, tenant_max: int) -> Batch | None:
+def next_to_run(
+    waiting: Iterable[ClientBatch], running: Iterable[ClientBatch], batches_max: int, tenant_max: int
+) -> ClientBatch | None:
     """Batch to begin: the oldest of the tenant with the fewest that run. None: there is no room, or none waits."""
     counts: dict[TenantName, int] = {}
     total = 0

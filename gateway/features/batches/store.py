@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from gateway.features.batches.lines import LineResult, digest_of, whole_results
-from gateway.features.batches.state import Batch, StoredFile
+from gateway.features.batches.state import ClientBatch, StoredFile
 from mesh.private_files import make_private_folder, named, private_opener
 
 APPLICATION_ID = 0x4E534241
@@ -33,7 +33,7 @@ _SCHEMA = (
 _PUT_FILE = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)"
 _PUT_BATCH = "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?)"
 _file_in = msgspec.json.Decoder(StoredFile).decode
-_batch_in = msgspec.json.Decoder(Batch).decode
+_batch_in = msgspec.json.Decoder(ClientBatch).decode
 
 
 class BatchStore:
@@ -70,10 +70,10 @@ class BatchStore:
     def files(self) -> list[StoredFile]:
         return [_file_in(document) for (document,) in self._rows("SELECT document FROM files ORDER BY created, id")]
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ClientBatch]:
         return [_batch_in(document) for (document,) in self._rows("SELECT document FROM batches ORDER BY created, id")]
 
-    def put_batch(self, batch: Batch, files: Iterable[StoredFile] = ()) -> None:
+    def put_batch(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
         """Store a batch, together with files that it has brought."""
         document = msgspec.json.encode(batch)
         self._write(

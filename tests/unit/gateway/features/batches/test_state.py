@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
 from gateway.features.batches.state import (
-    Batch,
     BatchStatus,
+    ClientBatch,
     LineFault,
     cancelling,
     ended,
@@ -20,8 +20,8 @@ DAY_S = 86_400
 FAULT = LineFault("invalid_json_line", "no", line=2)
 
 
-def batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -> Batch:
-    return Batch(
+def batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -> ClientBatch:
+    return ClientBatch(
         id=batch_id,
         tenant=TenantName(tenant),
         key=None,
@@ -35,7 +35,7 @@ def batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -
     )
 
 
-def running(total: int = 10) -> Batch:
+def running(total: int = 10) -> ClientBatch:
     return validated(batch(), "m", total, (), 1)
 
 
