@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.features.cache_digests.changes import Batch, Changes
+from gateway.core.features.cache_digests.changes import Batch, DigestChanges
 from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.cache_digests.holdings import Group, Holdings
@@ -689,10 +689,10 @@ def told_without_stamp(original: Original, group: Group, policy: ResidencyPolicy
 
 @mutant(
     "peers are not told what a replica no longer holds",
-    "features.cache_digests.changes:Changes.after",
+    "features.cache_digests.changes:DigestChanges.after",
     hunter=_TELLING,
 )
-def removes_nothing(original: Original, changes: Changes, *details: Any) -> Batch:
+def removes_nothing(original: Original, changes: DigestChanges, *details: Any) -> Batch:
     batch: Batch = original(changes, *details)
     batch.removed = []
     return batch

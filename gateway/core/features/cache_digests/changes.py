@@ -27,7 +27,7 @@ class Batch:
         self.removed: list[int] = []
 
 
-class Changes:
+class DigestChanges:
     """Log of entries that came and went. An entry is an int, whatever it stands for."""
 
     def __init__(self, gone_max: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from gateway.core.features.cache_digests.changes import Changes
+from gateway.core.features.cache_digests.changes import DigestChanges
 from gateway.core.features.cache_digests.fingerprints import RUNGS, fingerprint, rungs_within
 from gateway.core.vocabulary import PlaceRule, TenantName
 
@@ -61,7 +61,7 @@ class Holdings:
         """Numbers of a tenant's groups: the same block may be in several of them."""
         self.groups: list[Group] = []
         """Groups by number."""
-        self.changes = Changes(entries_max)
+        self.changes = DigestChanges(entries_max)
 
     def __len__(self) -> int:
         return len(self._holders)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.features.cache_digests.changes import Changes
+from gateway.core.features.cache_digests.changes import DigestChanges
 
 
 def everything(_: int) -> bool:
@@ -10,7 +10,7 @@ def everything(_: int) -> bool:
 
 
 def test_a_change_is_told_once_at_its_last_version() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     changes.add(1)
     changes.add(2)
     changes.remove(1)
@@ -20,7 +20,7 @@ def test_a_change_is_told_once_at_its_last_version() -> None:
 
 
 def test_what_is_known_is_not_told_again() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     changes.add(1)
     changes.add(1)
     assert changes.version == 1
@@ -29,7 +29,7 @@ def test_what_is_known_is_not_told_again() -> None:
 
 
 def test_a_removal_is_told_only_to_those_that_were_told_of_the_entry() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     changes.add(1)
     changes.remove(1)
     assert changes.after(0, 2, 10, everything).removed == []
@@ -37,7 +37,7 @@ def test_a_removal_is_told_only_to_those_that_were_told_of_the_entry() -> None:
 
 
 def test_a_batch_has_a_limit_and_the_next_one_goes_on() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     for entry in range(5):
         changes.add(entry)
     first = changes.after(0, 0, 3, everything)
@@ -46,7 +46,7 @@ def test_a_batch_has_a_limit_and_the_next_one_goes_on() -> None:
 
 
 def test_what_may_not_be_told_takes_no_room() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     for entry in range(6):
         changes.add(entry)
     batch = changes.after(0, 0, 3, lambda entry: entry % 2 == 1)
@@ -54,7 +54,7 @@ def test_what_may_not_be_told_takes_no_room() -> None:
 
 
 def test_removals_are_forgotten_and_whoever_missed_one_starts_anew() -> None:
-    changes = Changes(4)
+    changes = DigestChanges(4)
     for entry in range(6):
         changes.add(entry)
     for entry in range(5):
@@ -68,7 +68,7 @@ def test_removals_are_forgotten_and_whoever_missed_one_starts_anew() -> None:
 
 
 def test_the_log_stays_short_however_often_entries_come_and_go() -> None:
-    changes = Changes(10)
+    changes = DigestChanges(10)
     for _ in range(2_000):
         changes.add(1)
         changes.remove(1)
