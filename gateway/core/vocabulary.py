@@ -12,6 +12,8 @@ from typing import Final, NewType
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.block_sizes import EVEN_BLOCKS, bytes_in
+
 RegionName = NewType("RegionName", str)
 Jurisdiction = NewType("Jurisdiction", str)
 GatewayId = NewType("GatewayId", str)
@@ -198,7 +200,7 @@ class RequestProfile(Struct, frozen=True):
     prefix: bytes
     """Chained 64-bit block hashes, 8 bytes each, salted with model and tenant: equal hash i means equal blocks 0..i."""
     prefix_block_bytes: int
-    """Bytes of prompt behind each hash; the last, partial block has none."""
+    """Bytes of prompt behind each hash, but for those of a long prompt's growing blocks (`block_sizes`)."""
     session_key: str
     """Key that keeps one user's or session's requests together under consistent hashing; never empty."""
     stream: bool
@@ -242,7 +244,15 @@ class RequestProfile(Struct, frozen=True):
 
     def uncached_bytes(self, matched_blocks: int) -> int:
         """Bytes of the prompt that a target must still prefill if it has cached its first `matched_blocks` blocks."""
+        if matched_blocks > EVEN_BLOCKS:
+            return max(0, self.prompt_bytes - bytes_in(matched_blocks, self.prefix_block_bytes))
         return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
+
+    def cached_bytes(self, matched_blocks: int) -> int:
+        """Bytes of the prompt in its first `matched_blocks` blocks."""
+        if matched_blocks > EVEN_BLOCKS:
+            return min(self.prompt_bytes, bytes_in(matched_blocks, self.prefix_block_bytes))
+        return matched_blocks * self.prefix_block_bytes
 
 
 class Hops(Struct, frozen=True):

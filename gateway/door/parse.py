@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from gateway.config.content import ContentConfig
+from gateway.core.block_sizes import bytes_in
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
@@ -245,7 +246,8 @@ def read_request(
     salt = prefix_salt(model, domain, own_salt)
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     block_bytes = settings.prefix_block_bytes
-    media = media_in(body, raw, model, media_tokens, hashed_bytes_max=max(1, blocks_max) * block_bytes)
+    hashed_bytes_max = bytes_in(max(1, blocks_max), block_bytes)
+    media = media_in(body, raw, model, media_tokens, hashed_bytes_max=hashed_bytes_max)
     parts: Sequence[bytes | memoryview] = body.prompt_parts() if media is None else media.pieces
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=block_bytes, blocks_max=blocks_max)
     content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)

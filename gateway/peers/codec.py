@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gateway.config.names import PROMPT_BLOCKS_MAX, is_model_identity
+from gateway.core.block_sizes import EVEN_BLOCKS, bytes_in
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
@@ -411,7 +412,8 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
     require(blocks <= PROMPT_BLOCKS_MAX, "prefix has too many blocks")
     require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
-    require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
+    prefix_bytes = bytes_in(blocks - (blocks > EVEN_BLOCKS), profile.prefix_block_bytes)  # the last may be cut short
+    require(prefix_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
     require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
     require(profile.sent_bytes <= PROMPT_BYTES_MAX, "sent_bytes is out of bounds")
     require(bool(profile.session_key), "session_key is empty")

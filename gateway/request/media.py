@@ -53,9 +53,16 @@ class MediaKind(Word):
 _KINDS: Final = {
     b"image_url": MediaKind.IMAGE,
     b"image": MediaKind.IMAGE,
+    b"image_embeds": MediaKind.IMAGE,
+    b"image_generation_call": MediaKind.IMAGE,
     b"input_image": MediaKind.IMAGE,
+    b"computer_screenshot": MediaKind.IMAGE,
     b"input_audio": MediaKind.AUDIO,
+    b"audio": MediaKind.AUDIO,
     b"audio_url": MediaKind.AUDIO,
+    b"audio_embeds": MediaKind.AUDIO,
+    b"input_video": MediaKind.VIDEO,
+    b"video": MediaKind.VIDEO,
     b"video_url": MediaKind.VIDEO,
     b"file": MediaKind.FILE,
     b"input_file": MediaKind.FILE,
@@ -65,8 +72,8 @@ _KINDS: Final = {
 _KINDS_IN_JSON: Final = {b'"%b"' % name: kind for name, kind in _KINDS.items()}
 _KINDS_OF_DATA: Final = {b"image": MediaKind.IMAGE, b"audio": MediaKind.AUDIO, b"video": MediaKind.VIDEO}
 _NAMED: Final = re.compile(
-    rb'"(?:i(?:mage(?:_url)?|nput_(?:image|audio|file))"|audio_url"|video_url"|file"'
-    rb'|d(?:ocument"|ata:(?:image|audio|video)/))'
+    rb'"(?:i(?:mage(?:_(?:url|embeds|generation_call))?|nput_(?:image|audio|video|file))"|audio(?:_url|_embeds)?"'
+    rb'|video(?:_url)?"|file"|computer_screenshot"|d(?:ocument"|ata:(?:image|audio|video)/))'
 )
 """Matches one of those types or the beginning of a data URL. The pattern begins with a quote, so the search jumps over
 base64 data. Quotes inside JSON strings are escaped, so a match is nearly always a part or a field of that name."""
@@ -75,20 +82,29 @@ _SEARCHED_MAX: Final = 64 * 1024
 _DATA: Final = re.compile(rb'"data:(image|audio|video)/[^,"]{0,64};base64,')
 _OBJECT: Final = 0x7B
 _OPENINGS: Final = b"{["
+_STAND_INS_BYTES_MAX: Final = 8 * 2**20
+"""Bytes of all stand-ins of one prompt, two million tokens; the parts beyond them count in full, but stand in the text
+with their hash alone."""
+_DIGEST_BYTES: Final = 8
 _TEXT_SOURCES: Final = (b'"text"', b'"content"')
 _Read = TypeVar("_Read")
 
 
-class _Part(msgspec.Struct, gc=False):
-    """Message, part of a message, or document of a reranking call."""
+class MediaMembers(msgspec.Struct, gc=False):
+    """Members by which a part of a message is known as a media part."""
 
     type: msgspec.Raw = _ABSENT
-    content: msgspec.Raw = _ABSENT
-    output: msgspec.Raw = _ABSENT
     source: msgspec.Raw = _ABSENT
     image_url: msgspec.Raw = _ABSENT
     audio_url: msgspec.Raw = _ABSENT
     video_url: msgspec.Raw = _ABSENT
+
+
+class _Part(MediaMembers, gc=False):
+    """Message, part of a message, or document of a reranking call."""
+
+    content: msgspec.Raw = _ABSENT
+    output: msgspec.Raw = _ABSENT
 
 
 _PART: Final = msgspec.json.Decoder(_Part)
@@ -207,6 +223,7 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
     if not each:
         return None
     left = iter(tokens.bounded(model, each))
+    room = min(hashed_bytes_max, _STAND_INS_BYTES_MAX)
     pieces: list[bytes | memoryview] = []
     counts: dict[MediaKind, int] = {}
     text_bytes = prompt_bytes = 0
@@ -214,7 +231,9 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
         begins = 0
         for start, end, kind in spans:
             size = TOKEN_BYTES * next(left)
-            pieces += view[begins:start], _stand_in(view[start:end], min(size, hashed_bytes_max))
+            stand_in = _stand_in(view[start:end], min(size, max(room, _DIGEST_BYTES)))
+            pieces += view[begins:start], stand_in
+            room -= len(stand_in)
             text_bytes += start - begins
             prompt_bytes += size
             counts[kind] = counts.get(kind, 0) + 1
@@ -223,11 +242,6 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
         text_bytes += len(view) - begins
     sent_bytes = sum(map(len, views))
     return Media(tuple(pieces), prompt_bytes + text_bytes, sent_bytes, tuple(counts.items()), text_bytes)
-
-
-def kind_of(part: bytes) -> MediaKind | None:
-    """Kind by a part's type in JSON, with its quotes."""
-    return _KINDS_IN_JSON.get(part)
 
 
 def kind_of_data(text: memoryview) -> MediaKind | None:
@@ -262,14 +276,17 @@ def _look(view: memoryview, base: int, depth: int, spans: list[_Span]) -> None:
         return
     if view[0] == _OBJECT:
         part = _decoded(_PART, view)
-        if part is not None:
+        kind = None if part is None else kind_of(part)
+        if kind is not None:
+            spans.append(_span(view, base, kind))
+        elif part is not None:
             _look_within(part, base, depth, spans)
         return
     parts = _decoded(_PARTS, view)
     if parts is None:
         _look_at_each(view, base, depth, spans)
         return
-    kinds = list(map(_kind_of_part, parts))
+    kinds = list(map(kind_of, parts))
     raws = _decoded(_RAWS, view) if any(kinds) else None
     for index, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
         if kind is None:
@@ -293,7 +310,7 @@ def _look_at_each(view: memoryview, base: int, depth: int, spans: list[_Span]) -
         kind = kind_of_data(item)
         if kind is None and item[0] == _OBJECT:
             part = _decoded(_PART, item)
-            kind = None if part is None else _kind_of_part(part)
+            kind = None if part is None else kind_of(part)
             if kind is None and part is not None:
                 _look_within(part, base, depth - 1, spans)
         if kind is not None:
@@ -305,9 +322,9 @@ def _span(part: memoryview, base: int, kind: MediaKind) -> _Span:
     return start, start + len(part), kind
 
 
-def _kind_of_part(part: _Part) -> MediaKind | None:
+def kind_of(part: MediaMembers) -> MediaKind | None:
     """Kind of a media part; None for text and messages."""
-    kind = kind_of(bytes(part.type))
+    kind = _KINDS_IN_JSON.get(bytes(part.type))
     if kind is None:
         if part.type is not _ABSENT:
             return None

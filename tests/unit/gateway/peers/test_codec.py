@@ -411,6 +411,20 @@ def test_a_malformed_forward_is_turned_away(change: Callable[[pb.ForwardRequest]
         codec.read_forward(over_the_wire(message), now_ns=0)
 
 
+@pytest.mark.parametrize(("blocks", "is_right"), [(4096, True), (4097, True), (4098, True), (4099, False)])
+def test_a_long_prompt_has_as_many_blocks_as_its_bytes_allow(blocks: int, is_right: bool) -> None:
+    """One whole growing block, of 64 times the size of the first ones, and a part of the next."""
+    message = forward()
+    message.profile.prefix_block_bytes = 2
+    message.profile.prompt_bytes = 2 * (4096 + 64) + 1
+    message.profile.prefix = b"x" * 8 * blocks
+    if is_right:
+        assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.prefix_blocks == blocks
+        return
+    with pytest.raises(WireError, match="longer than its prompt"):
+        codec.read_forward(over_the_wire(message), now_ns=0)
+
+
 @given(st.binary(min_size=1, max_size=40))
 def test_a_header_s_bytes_cross_as_they_came_unless_they_hold_a_control_character(raw: bytes) -> None:
     text = from_bytes(raw)
