@@ -189,6 +189,57 @@ class NeededIdentity(Struct, frozen=True):
         return identity == self.name if identity else self.takes_unknown
 
 
+HINTED_TOKENS_MAX = 2**31
+HINTED_PRIORITY_MAX = 2**21
+
+
+class HintKind(Word):
+    """Kind of a hint: the name of its field in `Hints`."""
+
+    OUTPUT_TOKENS = "output_tokens"
+    PRIORITY = "priority"
+    ENDS_SESSION = "ends_session"
+    COMES_AGAIN = "comes_again"
+
+
+class Hints(Struct, frozen=True, omit_defaults=True):
+    """Hints of the client about a request and its session. They may spare work; none overrides a policy or a limit."""
+
+    output_tokens: int = 0
+    """Expected length of the answer; 0: not stated."""
+    priority: int = 0
+    """Order among the waiting requests of the same tenant, the highest first."""
+    ends_session: bool = False
+    """No further request of the session is expected."""
+    comes_again: bool = False
+    """Requests with the same beginning are expected."""
+
+    def over(self, other: Hints) -> Hints:
+        """Combine with other hints, which count where these say nothing."""
+        return Hints(
+            self.output_tokens or other.output_tokens,
+            self.priority or other.priority,
+            self.ends_session or other.ends_session,
+            self.comes_again or other.comes_again,
+        )
+
+    def given(self) -> list[HintKind]:
+        """Kinds of the hints that are given."""
+        return [kind for kind in HintKind if getattr(self, kind)]
+
+    def words(self) -> str:
+        """The hints that are given, in words for operators; empty: there are none."""
+        told = {kind: getattr(self, kind) for kind in self.given()}
+        return ", ".join(kind if value is True else f"{kind} {value}" for kind, value in told.items())
+
+    def output_within(self, output_tokens_max: int | None) -> int:
+        """Expected length of the answer, at most its limit; 0: not stated."""
+        return self.output_tokens if output_tokens_max is None else min(self.output_tokens, output_tokens_max)
+
+
+NO_HINTS: Final = Hints()
+
+
 class RequestProfile(Struct, frozen=True):
     """Properties of a request that decisions may use. It holds no text, so neither does the journal."""
 
@@ -233,6 +284,7 @@ class RequestProfile(Struct, frozen=True):
     """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
     identity: NeededIdentity | None = None
     """Identity that the request is bound to since an attempt of it failed or broke; None: to none."""
+    hints: Hints = NO_HINTS
 
     @property
     def bytes_to_send(self) -> int:

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from gateway.config.content import ContentConfig
-from gateway.core.block_sizes import bytes_in
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
+    NO_HINTS,
     PREFIX_HASH_BYTES,
     Category,
+    Hints,
     ModelName,
     PlaceRule,
     RequestId,
@@ -41,9 +42,11 @@ from gateway.door.errors import (
     ClientFault,
     ErrorKind,
 )
+from gateway.door.hints import HINT_HEADERS, hints_in
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Headers as HttpHeaders
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
+from gateway.request.body_edits import without
 from gateway.request.callers import ClientKey
 from gateway.request.content import NOTHING_READ, ContentReader
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
@@ -52,6 +55,7 @@ from gateway.request.header_values import to_text
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.media import Media, MediaTokens, media_in
 from gateway.request.model_names import ModelNames, body_for
+from gateway.request.nvext import NVEXT
 from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.trace_context import TRACEPARENT, TRACESTATE
 from mesh.values import ID_PATTERN, parse_duration_ns
@@ -110,7 +114,7 @@ class ParsedRequest:
 class Caller:
     """Identity and wishes of the client, by key and headers."""
 
-    __slots__ = ("category", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
+    __slots__ = ("category", "hints", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
 
     def __init__(
         self,
@@ -122,6 +126,7 @@ class Caller:
         category: Category | None = None,
         service_class: ServiceClass | None = None,
         patience_ns: int | None = None,
+        hints: Hints = NO_HINTS,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -135,6 +140,7 @@ class Caller:
         """Service class that the client asks for; None if it names none."""
         self.patience_ns = patience_ns
         """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
+        self.hints = hints
 
     @property
     def process(self) -> PlaceRule | None:
@@ -167,6 +173,7 @@ def read_caller(
         category=_category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
         service_class=_class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
         patience_ns=_patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
+        hints=NO_HINTS if HINT_HEADERS.isdisjoint(headers) else hints_in(headers),
     )
 
 
@@ -246,8 +253,7 @@ def read_request(
     salt = prefix_salt(model, domain, own_salt)
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     block_bytes = settings.prefix_block_bytes
-    hashed_bytes_max = bytes_in(max(1, blocks_max), block_bytes)
-    media = media_in(body, raw, model, media_tokens, hashed_bytes_max=hashed_bytes_max)
+    media = media_in(body, raw, model, media_tokens)
     parts: Sequence[bytes | memoryview] = body.prompt_parts() if media is None else media.pieces
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=block_bytes, blocks_max=blocks_max)
     content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)
@@ -270,11 +276,13 @@ def read_request(
         extra_prompt_tokens=content.extra_tokens,
         service_class=_served_as(caller, model, promises),
         sent_bytes=0 if media is None else media.sent_bytes,
+        hints=_hints_of(caller, body) if body.nvext else caller.hints,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
+    sent = raw if model == asked else body_for(raw, model)
     return ParsedRequest(
         profile,
-        raw if model == asked else body_for(raw, model),
+        without(sent, NVEXT) if body.nvext else sent,
         asked_model="" if model == asked else asked,
         stores_response=body.stores_response,
         cache_salt=salted,
@@ -316,6 +324,13 @@ def engine_headers(headers: HttpHeaders, request_id: RequestId) -> Headers:
 def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
     try:
         return read_body(path, raw, passes_priority=settings.pass_priority)
+    except BodyFault as fault:
+        raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
+
+
+def _hints_of(caller: Caller, body: Body) -> Hints:
+    try:
+        return caller.hints.over(body.hints())
     except BodyFault as fault:
         raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 

@@ -23,11 +23,15 @@ from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
+    HINTED_PRIORITY_MAX,
+    HINTED_TOKENS_MAX,
     MODEL_NAME_LENGTH_MAX,
+    NO_HINTS,
     PREFIX_HASH_BYTES,
     Connector,
     ControlVersion,
     GatewayId,
+    Hints,
     Hops,
     Jurisdiction,
     LegRole,
@@ -403,7 +407,23 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         service_class=profile.service_class if yields else "",
         sent_bytes=profile.sent_bytes,
         identity=None if order.identity is None else _needed_to_pb(order.identity),
+        hints=None if profile.hints == NO_HINTS else _hints_to_pb(profile.hints),
     )
+
+
+def _hints_to_pb(hints: Hints) -> pb.Hints:
+    return pb.Hints(
+        output_tokens=hints.output_tokens,
+        priority=hints.priority,
+        ends_session=hints.ends_session,
+        comes_again=hints.comes_again,
+    )
+
+
+def _hints(message: pb.Hints) -> Hints:
+    require(message.output_tokens <= HINTED_TOKENS_MAX, "hints.output_tokens is out of bounds")
+    require(message.priority <= HINTED_PRIORITY_MAX, "hints.priority is out of bounds")
+    return Hints(message.output_tokens, message.priority, message.ends_session, message.comes_again)
 
 
 def _profile(message: pb.ForwardRequest) -> RequestProfile:
@@ -436,6 +456,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         service_class=_service_class(profile.service_class),
         sent_bytes=profile.sent_bytes,
         identity=_needed(profile.identity) if profile.HasField("identity") else None,
+        hints=_hints(profile.hints) if profile.HasField("hints") else NO_HINTS,
     )
 
 
@@ -591,6 +612,7 @@ def _bounded(explained: ExplainedRequest) -> ExplainedRequest:
         refusals=tuple(replace(each, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals),
         detail=explained.detail[:TEXT_LENGTH_MAX],
         identity_mismatch=(explained.identity_mismatch or "")[:TEXT_LENGTH_MAX] or UNSET,
+        hints=(explained.hints or "")[:TEXT_LENGTH_MAX] or UNSET,
     )
 
 
@@ -613,6 +635,7 @@ def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
         _label(getattr(explained, what), what)
     read_text(explained.detail, "detail")
     read_text(explained.identity_mismatch or "", "identity_mismatch")
+    read_text(explained.hints or "", "hints")
     for refusal in explained.refusals:
         _label(refusal.reason, "reason")
         read_text(refusal.detail, "detail")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 _SPACE = rb"[ \t\n\r]*"
+_COMMA = re.compile(_SPACE + b"," + _SPACE)
 _EMPTY = re.compile(_SPACE + rb"\}")
 _SCALAR = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[-+.0-9eE]+|true|false|null', re.DOTALL)
 _BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
@@ -105,6 +106,23 @@ def set_members(body: bytes, settings: Iterable[BodySetting]) -> tuple[bytes, by
     if not spans and not back:
         return lead, rest
     return lead, _replaced(rest, sorted(spans), len(body) - len(rest), back)
+
+
+def without(body: bytes, member: BodyMember) -> bytes:
+    """Return the body without a member that its outermost object has beside others. A member that cannot be located is
+    set to null instead, both as a first and as a last member."""
+    spans = _Search(body).spans_of([member]).get(member, [])
+    if not spans:
+        return b"".join(set_members(body, (BodySetting(member, b"null", is_named=True),)))
+    names = member.named_in(body, may_be_escaped=member.may_be_escaped_in(body))
+    begins = {value: name for name, value in names}
+    for start, stop in reversed(spans):
+        comma = _COMMA.match(body, stop)
+        if comma is not None:
+            body = body[: begins[start]] + body[comma.end() :]
+        else:  # the last member
+            body = body[: body.rindex(b",", 0, begins[start])] + body[stop:]
+    return body
 
 
 def _in_front(body: bytes, members: bytes) -> tuple[bytes, bytes | memoryview]:

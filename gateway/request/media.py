@@ -116,7 +116,7 @@ class Media(Struct, frozen=True):
     """The media parts of one prompt, and the prompt without them."""
 
     pieces: tuple[bytes | memoryview, ...]
-    """Text that is hashed, with a stand-in for each part; stand-ins are cut to the length that can be hashed."""
+    """Text that is hashed, with a stand-in for each part; stand-ins are cut where all of them would be too long."""
     prompt_bytes: int
     """Bytes of text, and four for each token of the parts."""
     sent_bytes: int
@@ -212,9 +212,10 @@ class _Learnt:
             self.used = round(2 ** (round(log2(self._mean) * _STEPS_AN_OCTAVE) / _STEPS_AN_OCTAVE))
 
 
-def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, hashed_bytes_max: int) -> Media | None:
-    """Media parts of a body; None: none were found. `hashed_bytes_max` is the longest prefix of a prompt that is
-    hashed; stand-ins need not be longer."""
+def media_in(
+    body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, stand_ins_bytes_max: int = _STAND_INS_BYTES_MAX
+) -> Media | None:
+    """Media parts of a body; None: none were found. `stand_ins_bytes_max` bounds the bytes of all stand-ins."""
     if not _may_name_one(raw):
         return None
     views = body.prompt_parts()
@@ -223,7 +224,7 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
     if not each:
         return None
     left = iter(tokens.bounded(model, each))
-    room = min(hashed_bytes_max, _STAND_INS_BYTES_MAX)
+    room = stand_ins_bytes_max
     pieces: list[bytes | memoryview] = []
     counts: dict[MediaKind, int] = {}
     text_bytes = prompt_bytes = 0

@@ -34,6 +34,7 @@ from gateway.core.placement.policy import (
 )
 from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import (
+    NO_HINTS,
     Candidate,
     GatewayId,
     LegResult,
@@ -41,6 +42,7 @@ from gateway.core.vocabulary import (
     PlacementReason,
     PoolStep,
     RegionName,
+    RequestProfile,
     ServiceClass,
     Standing,
     Target,
@@ -416,7 +418,10 @@ class Placer:
         if self._wants_prefixes:
             fleet = self._fleet
             index = fleet.replica_index if state.target.kind is TargetKind.REPLICA else fleet.peer_index
-            index.insert(request.profile.prefix, state.slot, now_ns)
+            profile = request.profile
+            index.insert(profile.prefix, state.slot, now_ns)
+            if profile.hints is not NO_HINTS:
+                _note_hints(index, profile, state.slot)
         return placement
 
     def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
@@ -504,6 +509,15 @@ class Placer:
             self._policy.joined(replica.target, replica.slot)
         for peer in self._peers:
             self._policy.joined(peer.target, peer.slot)
+
+
+def _note_hints(index: PrefixIndex, profile: RequestProfile, slot: int) -> None:
+    """Tell an index what its client expects of a prompt that has just been recorded for the slot. A beginning that
+    comes again is kept even if the session ends, as others begin with it, too."""
+    if profile.hints.comes_again:
+        index.spare(profile.prefix, slot)
+    elif profile.hints.ends_session:
+        index.release(profile.prefix, slot)
 
 
 def _weighed_at(weighed: list[Weighed], slot: int) -> Weighed | None:

@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
+from gateway.core.placement.index_sizes import (
+    END_BYTES,
+    NODE_BYTES,
+    SHORT_INT_BITS,
+    SUPPORT_BYTES,
+    books_bytes,
+    common_bytes,
+    mask_bytes,
+)
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
-
-_NODE_BYTES = 200
-"""Bytes of a node with its label's header, its key and its place in the table of nodes."""
-_END_BYTES = 115
-_SUPPORT_BYTES = 45
-_BOOKS_BYTES = 545
-"""Bytes of one slot's books while they are empty, without the int of its bit."""
-_INT_BYTES = 28
-_INT_BITS_PER_BYTE = 7.5
-_SHORT_INT_BITS = 62
-"""Widest int that a compiled index holds by value."""
 
 
 class Match:
@@ -83,6 +81,8 @@ class _Books:
     """Nodes at which chains sent to the slot ended, with the time of the last sending; the earliest first."""
     spare_supports: dict[_Node, int]
     """Number of supports of a node's record beyond the one that every record has."""
+    spared: dict[_Node, None]
+    """Nodes whose records are kept once when they would be evicted."""
     blocks: int = 0
     """Blocks recorded for the slot."""
 
@@ -122,7 +122,7 @@ class PrefixIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory in use, estimated: the constants above were measured on CPython 3.11."""
+        """Memory in use, estimated by `index_sizes`."""
         return self._bytes
 
     @property
@@ -151,7 +151,7 @@ class PrefixIndex:
             mask = known
             label = child.label
             if not chain.startswith(label, position):
-                position += _common_bytes(label, chain, position)
+                position += common_bytes(label, chain, position)
                 break
             position += len(label)
         return Match(position // PREFIX_HASH_BYTES, mask) if mask else _NO_MATCH
@@ -161,13 +161,31 @@ class PrefixIndex:
         assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
-        if _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) > self._bytes_max:
+        if NODE_BYTES + len(chain) + END_BYTES + books_bytes(slot) > self._bytes_max:
             return
         node = self._grow(chain)
         if node is not self._root:
             self._mark_end(self._open_books(slot, now_ns), node, now_ns)
             if self._bytes > self._bytes_max:
                 self._evict()
+
+    def spare(self, chain: bytes, slot: int) -> None:
+        """Keep the slot's records along a chain once when they would be evicted for want of room, as though it were
+        sent again then. The chain must have been inserted."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends or end in books.spared:
+            return
+        books.spared[end] = None
+        self._bytes += SUPPORT_BYTES
+        self._evict()
+
+    def release(self, chain: bytes, slot: int) -> None:
+        """Let a chain of the slot be evicted before all others of the slot. Records that others support stay."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return
+        books.ends[end] = books.earliest_ns
+        books.ends.move_to_end(end, last=False)
 
     def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
         """Remove a slot's records from the chain's path and from all below it, beyond the first `keep_blocks`.
@@ -200,7 +218,7 @@ class PrefixIndex:
         if top.parent is not self._root:
             self._mark_end(books, top.parent, books.latest_ns)
         del books.ends[end]
-        self._bytes -= _END_BYTES
+        self._bytes -= END_BYTES
         self._withdraw_support(books, end)
         self._evict()
 
@@ -213,6 +231,7 @@ class PrefixIndex:
             self._drop_earliest(books)
         books.ends.clear()
         books.spare_supports.clear()
+        books.spared.clear()
 
     def expire(self, now_ns: int) -> None:
         """Drop the records that no chain refreshed for longer than the time to live."""
@@ -271,7 +290,7 @@ class PrefixIndex:
             if chain.startswith(child.label, position):
                 node = child
             else:
-                upper = self._split(child, _common_bytes(child.label, chain, position))
+                upper = self._split(child, common_bytes(child.label, chain, position))
                 if upper is None:
                     return node
                 node = upper
@@ -292,7 +311,7 @@ class PrefixIndex:
         leaf = _Node(label, parent, 0)
         parent.adopt(leaf)
         self._nodes[label[:PREFIX_HASH_BYTES]] = leaf
-        self._bytes += _NODE_BYTES + len(label)
+        self._bytes += NODE_BYTES + len(label)
         self._blocks += len(label) // PREFIX_HASH_BYTES
         return leaf
 
@@ -314,14 +333,14 @@ class PrefixIndex:
         lower.label = label[at:]
         self._nodes[label[:PREFIX_HASH_BYTES]] = upper
         self._nodes[key] = lower
-        self._bytes += _NODE_BYTES + _mask_bytes(upper.mask)
+        self._bytes += NODE_BYTES + mask_bytes(upper.mask)
         self._records += upper.mask.bit_count()
         return upper
 
     def _remove_leaf(self, leaf: _Node) -> None:
         leaf.parent.release(leaf)
         del self._nodes[leaf.label[:PREFIX_HASH_BYTES]]
-        self._bytes -= _NODE_BYTES + len(leaf.label)
+        self._bytes -= NODE_BYTES + len(leaf.label)
         self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
 
     def _first_beyond(self, chain: bytes, keep: int, bit: int) -> _Node | None:
@@ -334,7 +353,7 @@ class PrefixIndex:
             if position >= keep:
                 return child
             is_whole = chain.startswith(child.label, position)
-            position_after = position + (len(child.label) if is_whole else _common_bytes(child.label, chain, position))
+            position_after = position + (len(child.label) if is_whole else common_bytes(child.label, chain, position))
             if position_after > keep:
                 return child if self._split(child, keep - position) else None
             if not is_whole:
@@ -352,7 +371,7 @@ class PrefixIndex:
             ends.move_to_end(node)
         else:
             ends[node] = time_ns
-            self._bytes += _END_BYTES
+            self._bytes += END_BYTES
             self._support(books, node)
 
     def _support(self, books: _Books, node: _Node) -> None:
@@ -367,14 +386,15 @@ class PrefixIndex:
             self._add_record(books, node)
             node = node.parent
         if books.ends.pop(node, None) is not None:
-            self._bytes -= _END_BYTES
+            self._bytes -= END_BYTES
         elif node is not self._root:
             self._add_spare(books, node)
 
     def _withdraw_support(self, books: _Books, node: _Node, enough_bytes: int = -1) -> _Node | None:
         """Take one support from a record; a record left without any is removed, which takes one from its parent's.
 
-        Stops early when no more than `enough_bytes` are in use, and returns the node whose record then lacks support.
+        With `enough_bytes` it stops early: at a spared record, which from now on counts as sent again, or when no more
+        than that are in use, and then returns the node whose record lacks support.
         """
         while node is not self._root:
             if node in books.spare_supports:
@@ -382,6 +402,11 @@ class PrefixIndex:
                 return None
             if self._bytes <= enough_bytes:
                 return node
+            if enough_bytes >= 0 and node in books.spared:
+                self._remove_spared(books, node)
+                books.ends[node] = max(self._now_ns, books.latest_ns) if books.ends else self._now_ns
+                self._bytes += END_BYTES
+                return None
             parent = node.parent
             self._remove_record(books, node)
             node = parent
@@ -395,48 +420,54 @@ class PrefixIndex:
             found.extend(child for child in node.children() if child.mask & books.bit)
         for node in reversed(found):
             if books.ends.pop(node, None) is not None:
-                self._bytes -= _END_BYTES
+                self._bytes -= END_BYTES
             if books.spare_supports.pop(node, None) is not None:
-                self._bytes -= _SUPPORT_BYTES
+                self._bytes -= SUPPORT_BYTES
             self._remove_record(books, node)
 
     def _add_record(self, books: _Books, node: _Node) -> None:
         books.blocks += len(node.label) // PREFIX_HASH_BYTES
         mask = node.mask
         node.mask = mask | books.bit if mask else books.bit
-        self._bytes += _mask_bytes(node.mask) - _mask_bytes(mask)
+        self._bytes += mask_bytes(node.mask) - mask_bytes(mask)
         self._records += 1
 
     def _remove_record(self, books: _Books, node: _Node) -> None:
         books.blocks -= len(node.label) // PREFIX_HASH_BYTES
         self._records -= 1
+        if node in books.spared:
+            self._remove_spared(books, node)
         mask = node.mask ^ books.bit
         if not mask:
             self._remove_leaf(node)
             return
-        self._bytes += _mask_bytes(mask) - _mask_bytes(node.mask)
+        self._bytes += mask_bytes(mask) - mask_bytes(node.mask)
         node.mask = mask if mask & (mask - 1) else self._books[mask.bit_length() - 1].bit
 
     def _add_spare(self, books: _Books, node: _Node) -> None:
         spare = books.spare_supports.get(node, 0)
         books.spare_supports[node] = spare + 1
         if not spare:
-            self._bytes += _SUPPORT_BYTES
+            self._bytes += SUPPORT_BYTES
 
     def _remove_spare(self, books: _Books, node: _Node) -> None:
         books.spare_supports[node] -= 1
         if not books.spare_supports[node]:
             del books.spare_supports[node]
-            self._bytes -= _SUPPORT_BYTES
+            self._bytes -= SUPPORT_BYTES
+
+    def _remove_spared(self, books: _Books, node: _Node) -> None:
+        del books.spared[node]
+        self._bytes -= SUPPORT_BYTES
 
     # Eviction order
 
     def _open_books(self, slot: int, now_ns: int) -> _Books:
         books = self._books.get(slot)
         if books is None:
-            books = self._books[slot] = _Books(1 << slot, OrderedDict(), {})
+            books = self._books[slot] = _Books(1 << slot, OrderedDict(), {}, {})
             heappush(self._queue, (now_ns, slot))
-            self._bytes += _books_bytes(slot)
+            self._bytes += books_bytes(slot)
         return books
 
     def _stalest(self) -> _Books | None:
@@ -448,7 +479,7 @@ class PrefixIndex:
             if not books.ends:
                 heappop(queue)
                 del self._books[slot]
-                self._bytes -= _books_bytes(slot)
+                self._bytes -= books_bytes(slot)
             elif books.earliest_ns == time_ns:
                 return books
             else:
@@ -459,16 +490,16 @@ class PrefixIndex:
         """Remove the earliest refreshed records, the deepest first, until the rest fits."""
         while self._bytes > self._bytes_max and (books := self._stalest()) is not None:
             node, time_ns = books.ends.popitem(last=False)
-            self._bytes -= _END_BYTES
-            left = self._withdraw_support(books, node, self._bytes_max - _END_BYTES)
+            self._bytes -= END_BYTES
+            left = self._withdraw_support(books, node, self._bytes_max - END_BYTES)
             if left is not None:
                 books.ends[left] = time_ns
                 books.ends.move_to_end(left, last=False)
-                self._bytes += _END_BYTES
+                self._bytes += END_BYTES
 
     def _drop_earliest(self, books: _Books) -> None:
         node, _ = books.ends.popitem(last=False)
-        self._bytes -= _END_BYTES
+        self._bytes -= END_BYTES
         self._withdraw_support(books, node)
 
     # Invariants
@@ -498,7 +529,7 @@ class PrefixIndex:
         supports = (node in books.ends) + sum(1 for child in node.children() if child.mask & books.bit)
         if supports != 1 + books.spare_supports.get(node, 0):
             yield f"slot {slot} at node {name} has {supports} supports, and its books say otherwise"
-        if slot >= _SHORT_INT_BITS and node.mask == books.bit and node.mask is not books.bit:
+        if slot >= SHORT_INT_BITS and node.mask == books.bit and node.mask is not books.bit:
             yield f"node {name} has an int of its own for slot {slot}"
 
     def _check_books(self) -> Iterator[str]:
@@ -511,45 +542,19 @@ class PrefixIndex:
                 yield f"the ends of slot {slot} are out of order"
             if times and queued[slot] > times[0]:
                 yield f"slot {slot} is queued after its earliest end"
-            for node in (*books.ends, *books.spare_supports):
+            for node in (*books.ends, *books.spare_supports, *books.spared):
                 if self._nodes.get(node.label[:PREFIX_HASH_BYTES]) is not node or not node.mask & books.bit:
                     yield f"the books of slot {slot} hold a node without its record"
 
     def _check_sums(self) -> Iterator[str]:
         nodes = self._nodes.values()
-        size = sum(_NODE_BYTES + len(node.label) + _mask_bytes(node.mask) for node in nodes)
+        size = sum(NODE_BYTES + len(node.label) + mask_bytes(node.mask) for node in nodes)
         for slot, books in self._books.items():
-            size += _books_bytes(slot) + _END_BYTES * len(books.ends) + _SUPPORT_BYTES * len(books.spare_supports)
+            supports = len(books.spare_supports) + len(books.spared)
+            size += books_bytes(slot) + END_BYTES * len(books.ends) + SUPPORT_BYTES * supports
         found = (size, sum(len(node.label) for node in nodes), sum(node.mask.bit_count() for node in nodes))
         counted = (self._bytes, self._blocks * PREFIX_HASH_BYTES, self._records)
         if counted != found:
             yield f"bytes, bytes of labels and records counted: {counted}, found: {found}"
         if size > self._bytes_max:
             yield f"{size} bytes in use, {self._bytes_max} allowed"
-
-
-def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
-    """Bytes of a label that the chain shares, where the chain has the label's first hash but not all of it.
-
-    A binary search: two hashes are equal only if all before them are.
-    """
-    equal, end = 1, min(len(label) - PREFIX_HASH_BYTES, len(chain) - position) // PREFIX_HASH_BYTES
-    while equal < end:
-        middle = (equal + end + 1) // 2
-        at = (middle - 1) * PREFIX_HASH_BYTES
-        if chain.startswith(label[at : at + PREFIX_HASH_BYTES], position + at):
-            equal = middle
-        else:
-            end = middle - 1
-    return equal * PREFIX_HASH_BYTES
-
-
-def _mask_bytes(mask: int) -> int:
-    """Bytes of a node's own mask; a lone slot's int is shared."""
-    if not mask & (mask - 1):
-        return 0
-    return _INT_BYTES + int(mask.bit_length() / _INT_BITS_PER_BYTE)
-
-
-def _books_bytes(slot: int) -> int:
-    return _BOOKS_BYTES + _INT_BYTES + int(slot / _INT_BITS_PER_BYTE)

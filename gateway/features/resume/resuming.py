@@ -146,6 +146,7 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
         prompt_bytes=profile.prompt_bytes + len(tail),
         output_tokens_max=None if most is None else _left(most, said),
         appends=True,
+        hints=replace(profile.hints, output_tokens=max(0, profile.hints.output_tokens - said.tokens)),
     )
 
 

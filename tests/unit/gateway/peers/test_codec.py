@@ -13,6 +13,7 @@ from gateway.core.vocabulary import (
     DEFAULT_POOL,
     ControlVersion,
     GatewayId,
+    Hints,
     Hops,
     LoadReport,
     ModelCapacity,
@@ -390,6 +391,8 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.prefix_block_bytes", 0), "prefix_block_bytes"),
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
     (put("profile.sent_bytes", 2**40), "sent_bytes"),
+    (put("profile.hints.output_tokens", 2**31 + 1), "hints.output_tokens"),
+    (put("profile.hints.priority", 2**21 + 1), "hints.priority"),
     (put("profile.session_key", ""), "session_key"),
     (put("profile.session_key", "s" * 1025), "session_key"),
     (put("resumes_left.count", 1001), "resumes"),
@@ -563,6 +566,14 @@ def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharme
 def test_the_identity_that_a_forward_is_bound_to_travels_with_it(needed: NeededIdentity) -> None:
     message = codec.forward_to_pb(replace(ORDER, identity=needed), REQUEST, GatewayId("us-1"), now_ns=0)
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.identity == needed
+
+
+@pytest.mark.parametrize("hints", [Hints(), Hints(7, 3, ends_session=True), Hints(2**31, 2**21, comes_again=True)])
+def test_hints_travel_with_a_forward(hints: Hints) -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, hints=hints))
+    message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+    assert message.profile.HasField("hints") is (hints != Hints())
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.hints == hints
 
 
 def test_the_identity_that_answers_travels_with_the_head() -> None:

@@ -24,8 +24,8 @@ ASSUMED = ContentConfig(image_tokens=100, audio_tokens=200, video_tokens=300, fi
 ANTHROPIC = {"type": "base64", "media_type": "image/png", "data": DATA}
 
 
-def found(path: str, tokens: MediaTokens | None = None, *, hashed_bytes_max: int = 1 << 20, **fields: Any) -> Media:
-    media = look(path, tokens, hashed_bytes_max=hashed_bytes_max, **fields)
+def found(path: str, tokens: MediaTokens | None = None, *, stand_ins_bytes_max: int = 1 << 20, **fields: Any) -> Media:
+    media = look(path, tokens, stand_ins_bytes_max=stand_ins_bytes_max, **fields)
     assert media is not None
     return media
 
@@ -34,13 +34,13 @@ def look(
     path: str,
     tokens: MediaTokens | None = None,
     *,
-    hashed_bytes_max: int = 1 << 20,
+    stand_ins_bytes_max: int = 1 << 20,
     indent: int | None = None,
     **of: Any,
 ) -> Media | None:
     raw = json.dumps({"model": "m", **of}, indent=indent).encode()
     body = read_body(path, raw, passes_priority=False)
-    return media_in(body, raw, MODEL, tokens or MediaTokens(lambda: ASSUMED), hashed_bytes_max=hashed_bytes_max)
+    return media_in(body, raw, MODEL, tokens or MediaTokens(lambda: ASSUMED), stand_ins_bytes_max=stand_ins_bytes_max)
 
 
 def said(*parts: object) -> list[dict[str, object]]:
@@ -182,7 +182,7 @@ def test_everything_but_the_parts_is_hashed_as_it_stands(turns: list[tuple[str, 
     ]
     raw = json.dumps({"model": "m", "messages": messages}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     body = read_body(CHAT_PATH, raw, passes_priority=False)
-    media = media_in(body, raw, MODEL, MediaTokens(lambda: ASSUMED), hashed_bytes_max=1 << 20)
+    media = media_in(body, raw, MODEL, MediaTokens(lambda: ASSUMED))
     images = sum(images for _, images in turns)
     if media is None:
         assert images == 0
@@ -270,7 +270,7 @@ class TestTokens:
 
     def test_what_is_beyond_all_that_is_hashed_needs_no_room(self) -> None:
         large = MediaTokens(lambda: ContentConfig(image_tokens=100_000))
-        media = found(CHAT_PATH, large, hashed_bytes_max=1000, messages=said(*[PARTS[1][1]] * 50))
+        media = found(CHAT_PATH, large, stand_ins_bytes_max=1000, messages=said(*[PARTS[1][1]] * 50))
         assert media.prompt_bytes - media.text_bytes == 4 * 100_000 * 50
         assert sum(map(len, media.pieces)) < 10_000
 
@@ -278,7 +278,7 @@ class TestTokens:
         large = MediaTokens(lambda: ContentConfig(image_tokens=100_000))
         links = [{"type": "image_url", "image_url": {"url": f"https://example.org/{number}"}} for number in range(51)]
         one, other = (
-            found(CHAT_PATH, large, hashed_bytes_max=1000, messages=said(*links[:49], last)) for last in links[49:]
+            found(CHAT_PATH, large, stand_ins_bytes_max=1000, messages=said(*links[:49], last)) for last in links[49:]
         )
         assert b"".join(one.pieces) != b"".join(other.pieces)
         assert b"".join(one.pieces[:-2]) == b"".join(other.pieces[:-2])

@@ -500,3 +500,74 @@ class TestBooksOfOneSlot:
         insert(index, "stem-new", 1, now_ns=2)
         assert index.last_sent_ns(chain_of("stem-other"), 1) is None
         assert index.last_sent_ns(chain_of("stem-o"), 1) is None, "in the middle of a run"
+
+
+# Hints of clients
+
+
+def full_index(texts: str = "abc") -> PrefixIndex:
+    """Index with room for as many one-slot chains as letters, the earliest first."""
+    roomy = PrefixIndex(ROOMY_BYTES, TTL_NS)
+    for now_ns, letter in enumerate(texts):
+        insert(roomy, f"{letter}-------", 0, now_ns)
+    return PrefixIndex(roomy.size_bytes + SPARED_BYTES, TTL_NS)
+
+
+SPARED_BYTES = 45
+
+
+def known_in(index: PrefixIndex, texts: str) -> str:
+    return "".join(letter for letter in texts if match(index, f"{letter}-------")[0] == 8)
+
+
+def test_a_spared_chain_outlives_those_sent_after_it_once() -> None:
+    index = full_index()
+    insert(index, "a-------", 0, 0)
+    index.spare(chain_of("a-------"), 0)
+    lasted = []
+    for now_ns, letter in enumerate("bcdefgh", 1):
+        insert(index, f"{letter}-------", 0, now_ns)
+        lasted.append(known_in(index, "a"))
+    assert lasted == ["a", "a", "a", "a", "a", "", ""], "d would have pushed it out, and then g does"
+
+
+def test_a_spared_stem_outlives_the_conversations_that_went_on_from_it() -> None:
+    roomy = PrefixIndex(ROOMY_BYTES, TTL_NS)
+    for text in ("stem", "stem-and-leaf", "x"):
+        insert(roomy, text, 0)
+    index = PrefixIndex(roomy.size_bytes + SPARED_BYTES, TTL_NS)
+    insert(index, "stem", 0)
+    index.spare(chain_of("stem"), 0)
+    insert(index, "stem-and-leaf", 0)
+    for now_ns, text in enumerate("xyz", 1):
+        insert(index, text, 0, now_ns)
+    assert match(index, "stem-and-leaf")[0] == 4
+
+
+def test_the_chain_of_an_ended_session_goes_before_all_others_of_its_slot() -> None:
+    index = full_index()
+    for now_ns, letter in enumerate("abc"):
+        insert(index, f"{letter}-------", 0, now_ns)
+    index.release(chain_of("c-------"), 0)
+    assert index.check() == []
+    insert(index, "d-------", 0, 3)
+    assert known_in(index, "abcd") == "abd"
+
+
+def test_what_others_share_with_an_ended_session_stays(index: PrefixIndex) -> None:
+    insert(index, "stem-one", 0)
+    insert(index, "stem-two", 0, 1)
+    index.release(chain_of("stem-two"), 0)
+    index.bound(0, 8)
+    assert (match(index, "stem-one")[0], match(index, "stem-two")[0]) == (8, 5)
+
+
+@pytest.mark.parametrize("hint", [PrefixIndex.spare, PrefixIndex.release])
+def test_a_hint_about_a_chain_that_is_not_there_changes_nothing(
+    index: PrefixIndex, hint: Callable[[PrefixIndex, bytes, int], None]
+) -> None:
+    insert(index, "stem-one", 0)
+    for text, slot in (("other", 0), ("stem", 0), ("stem-one-two", 0), ("stem-one", 1)):
+        hint(index, chain_of(text), slot)
+    assert index.check() == []
+    assert match(index, "stem-one") == (8, 1)

@@ -19,7 +19,7 @@ from gateway.core.features.lengths.token_budget import (
     RATIO_MIN,
     TokenBudget,
 )
-from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
+from gateway.core.vocabulary import Category, Hints, ModelName, RequestProfile, TenantName
 from tests.support.core import profile as a_profile
 
 CONFIG = TokenBudgetConfig()
@@ -55,6 +55,14 @@ def test_what_comes_of_no_text_and_the_clients_maximum_are_added() -> None:
     estimate = TokenBudget(CONFIG).estimate(replace(request(400), extra_prompt_tokens=765))
     assert (estimate.prompt_tokens, estimate.output_tokens, estimate.total_tokens) == (865, 100, 965)
     assert not estimate.is_soft
+
+
+def test_a_hinted_length_replaces_the_estimate_and_never_the_client_s_maximum() -> None:
+    budget = TokenBudget(CONFIG)
+    hinted = budget.estimate(replace(request(400, most=None), hints=Hints(output_tokens=77)))
+    assert (hinted.output_tokens, hinted.is_soft) == (77, True)
+    bounded = budget.estimate(replace(request(400), hints=Hints(output_tokens=77)))
+    assert (bounded.output_tokens, bounded.is_soft) == (100, False)
 
 
 def test_nobody_counted_text_then_all_bytes_of_the_prompt_stand_in() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
 from gateway.core.tenant_config import TenantConfig
-from gateway.core.vocabulary import RequestProfile, TenantName
+from gateway.core.vocabulary import Hints, RequestProfile, TenantName
 from tests.support.core import profile
 
 ACME, ZETA, NEW = (TenantName(name) for name in ("acme", "zeta", "new"))
@@ -50,6 +50,21 @@ def test_the_length_of_answers_before_is_reckoned_with_from_the_start() -> None:
     short = shares.opened(ACME)
     shares.started(short, asked(ACME, output_tokens_max=3), 0)
     assert short.output_tokens == 3, "it cannot be longer than its client lets it"
+
+
+def test_a_hinted_length_is_charged_from_the_start_and_what_was_written_in_the_end() -> None:
+    shares = FairShares()
+    charge = shares.opened(ACME)
+    shares.started(charge, asked(ACME, hints=Hints(output_tokens=30)), 0)
+    assert charge.account.counter == 100 + 2 * 30
+    shares.progressed(charge, 40)
+    assert charge.account.counter == 100 + 2 * 40, "a hint that is too short spares nothing"
+    shares.ended(charge, 100, 10)
+    shares.closed(charge)
+    assert charge.account.counter == 100 + 2 * 10
+    bounded = shares.opened(ACME)
+    shares.started(bounded, asked(ACME, output_tokens_max=3, hints=Hints(output_tokens=30)), 0)
+    assert bounded.output_tokens == 3
 
 
 def test_progress_beyond_what_was_reckoned_with_counts_at_once() -> None:
