@@ -11,6 +11,8 @@ SUPPORT_BYTES = 45
 _BOOKS_BYTES = 617
 """Bytes of one slot's books while they are empty, without the int of its bit."""
 _INT_BYTES = 28
+EMPTY_BOOKS_BYTES = _BOOKS_BYTES + _INT_BYTES
+"""Bytes of slot 0's books while they are empty; each further slot's are at most a byte larger."""
 _INT_BITS_PER_BYTE = 7.5
 SHORT_INT_BITS = 62
 """Widest int that a compiled index holds by value."""
@@ -40,4 +42,4 @@ def mask_bytes(mask: int) -> int:
 
 
 def books_bytes(slot: int) -> int:
-    return _BOOKS_BYTES + _INT_BYTES + int(slot / _INT_BITS_PER_BYTE)
+    return EMPTY_BOOKS_BYTES + int(slot / _INT_BITS_PER_BYTE)

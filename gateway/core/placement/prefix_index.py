@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
 from gateway.core.placement.index_sizes import (
+    EMPTY_BOOKS_BYTES,
     END_BYTES,
     NODE_BYTES,
     SHORT_INT_BITS,
@@ -161,7 +162,8 @@ class PrefixIndex:
         assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
-        if NODE_BYTES + len(chain) + END_BYTES + books_bytes(slot) > self._bytes_max:
+        room = self._bytes_max - NODE_BYTES - END_BYTES - len(chain)
+        if room < EMPTY_BOOKS_BYTES + slot and room < books_bytes(slot):
             return
         node = self._grow(chain)
         if node is not self._root:
@@ -403,9 +405,9 @@ class PrefixIndex:
             if self._bytes <= enough_bytes:
                 return node
             if enough_bytes >= 0 and node in books.spared:
-                self._remove_spared(books, node)
+                del books.spared[node]
                 books.ends[node] = max(self._now_ns, books.latest_ns) if books.ends else self._now_ns
-                self._bytes += END_BYTES
+                self._bytes += END_BYTES - SUPPORT_BYTES
                 return None
             parent = node.parent
             self._remove_record(books, node)
@@ -436,7 +438,8 @@ class PrefixIndex:
         books.blocks -= len(node.label) // PREFIX_HASH_BYTES
         self._records -= 1
         if node in books.spared:
-            self._remove_spared(books, node)
+            del books.spared[node]
+            self._bytes -= SUPPORT_BYTES
         mask = node.mask ^ books.bit
         if not mask:
             self._remove_leaf(node)
@@ -455,10 +458,6 @@ class PrefixIndex:
         if not books.spare_supports[node]:
             del books.spare_supports[node]
             self._bytes -= SUPPORT_BYTES
-
-    def _remove_spared(self, books: _Books, node: _Node) -> None:
-        del books.spared[node]
-        self._bytes -= SUPPORT_BYTES
 
     # Eviction order
 
