@@ -8,7 +8,7 @@ NODE_BYTES = 200
 """Bytes of a node with its label's header, its key and its place in the table of nodes."""
 END_BYTES = 115
 SUPPORT_BYTES = 45
-_BOOKS_BYTES = 617
+_BOOKS_BYTES = 545
 """Bytes of one slot's books while they are empty, without the int of its bit."""
 _INT_BYTES = 28
 EMPTY_BOOKS_BYTES = _BOOKS_BYTES + _INT_BYTES
@@ -43,3 +43,8 @@ def mask_bytes(mask: int) -> int:
 
 def books_bytes(slot: int) -> int:
     return EMPTY_BOOKS_BYTES + int(slot / _INT_BITS_PER_BYTE)
+
+
+def spared_bytes(mask: int) -> int:
+    """Bytes of what a node's spared records take: none without a slot."""
+    return SUPPORT_BYTES + mask_bytes(mask) if mask else 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
+from gateway.core.placement.index_nodes import IndexNode
 from gateway.core.placement.index_sizes import (
     EMPTY_BOOKS_BYTES,
     END_BYTES,
@@ -19,6 +20,7 @@ from gateway.core.placement.index_sizes import (
     books_bytes,
     common_bytes,
     mask_bytes,
+    spared_bytes,
 )
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
@@ -36,54 +38,16 @@ class Match:
 _NO_MATCH = Match(0, 0)
 
 
-class _Node:
-    """Run of blocks without a branch. The root's label is empty, and it is its own parent."""
-
-    __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "previous_sibling")
-
-    def __init__(self, label: bytes, parent: _Node | None, mask: int) -> None:
-        self.label = label
-        self.parent: _Node = parent or self
-        self.mask = mask
-        self.first_child: _Node | None = None
-        self.next_sibling: _Node | None = None
-        self.previous_sibling: _Node | None = None
-
-    def children(self) -> Iterator[_Node]:
-        child = self.first_child
-        while child is not None:
-            yield child
-            child = child.next_sibling
-
-    def adopt(self, child: _Node) -> None:
-        child.parent = self
-        child.previous_sibling = None
-        child.next_sibling = self.first_child
-        if self.first_child is not None:
-            self.first_child.previous_sibling = child
-        self.first_child = child
-
-    def release(self, child: _Node) -> None:
-        if child.previous_sibling is not None:
-            child.previous_sibling.next_sibling = child.next_sibling
-        else:
-            self.first_child = child.next_sibling
-        if child.next_sibling is not None:
-            child.next_sibling.previous_sibling = child.previous_sibling
-
-
 @dataclass(slots=True, eq=False)
 class _Books:
     """Bookkeeping of one slot: its chains and what supports its records."""
 
     bit: int
     """Int shared by every node with no other slot: at slot 4,000 an int takes 560 bytes."""
-    ends: OrderedDict[_Node, int]
+    ends: OrderedDict[IndexNode, int]
     """Nodes at which chains sent to the slot ended, with the time of the last sending; the earliest first."""
-    spare_supports: dict[_Node, int]
+    spare_supports: dict[IndexNode, int]
     """Number of supports of a node's record beyond the one that every record has."""
-    spared: dict[_Node, None]
-    """Nodes whose records are kept once when they would be evicted."""
     blocks: int = 0
     """Blocks recorded for the slot."""
 
@@ -110,10 +74,12 @@ class PrefixIndex:
     def __init__(self, bytes_max: int, ttl_ns: int) -> None:
         self._bytes_max = bytes_max
         self._ttl_ns = ttl_ns
-        self._root = _Node(b"", None, 0)
-        self._nodes: dict[bytes, _Node] = {}
+        self._root = IndexNode(b"", None, 0)
+        self._nodes: dict[bytes, IndexNode] = {}
         """Nodes by the first hash of their labels."""
         self._books: dict[int, _Books] = {}
+        self._spared: dict[IndexNode, int] = {}
+        """Slots whose records at a node are kept once when they would be evicted, as a mask."""
         self._queue: list[tuple[int, int]] = []
         """Heap with one (time, slot) per book, the time never later than the slot's earliest end."""
         self._bytes = 0
@@ -175,11 +141,10 @@ class PrefixIndex:
         """Keep the slot's records along a chain once when they would be evicted for want of room, as though it were
         sent again then. The chain must have been inserted."""
         books, end = self._books.get(slot), self._end_of(chain)
-        if books is None or end is None or end not in books.ends or end in books.spared:
-            return
-        books.spared[end] = None
-        self._bytes += SUPPORT_BYTES
-        self._evict()
+        if books is not None and end is not None and end in books.ends:
+            spared = self._spared.get(end, 0)
+            self._set_spared(end, spared | books.bit if spared else books.bit)
+            self._evict()
 
     def release(self, chain: bytes, slot: int) -> None:
         """Let a chain of the slot be evicted before all others of the slot. Records that others support stay."""
@@ -233,7 +198,6 @@ class PrefixIndex:
             self._drop_earliest(books)
         books.ends.clear()
         books.spare_supports.clear()
-        books.spared.clear()
 
     def expire(self, now_ns: int) -> None:
         """Drop the records that no chain refreshed for longer than the time to live."""
@@ -280,7 +244,7 @@ class PrefixIndex:
 
     # Tree
 
-    def _grow(self, chain: bytes) -> _Node:
+    def _grow(self, chain: bytes) -> IndexNode:
         """Node at which the chain ends, made by splitting and adding where there is none."""
         node, position = self._root, 0
         while position < len(chain):
@@ -299,7 +263,7 @@ class PrefixIndex:
             position += len(node.label)
         return node
 
-    def _end_of(self, chain: bytes) -> _Node | None:
+    def _end_of(self, chain: bytes) -> IndexNode | None:
         """Node at which the chain ends; None where it ends inside a label or outside the tree."""
         node, position = self._root, 0
         while position < len(chain):
@@ -309,15 +273,15 @@ class PrefixIndex:
             node, position = child, position + len(child.label)
         return node
 
-    def _add_leaf(self, parent: _Node, label: bytes) -> _Node:
-        leaf = _Node(label, parent, 0)
+    def _add_leaf(self, parent: IndexNode, label: bytes) -> IndexNode:
+        leaf = IndexNode(label, parent, 0)
         parent.adopt(leaf)
         self._nodes[label[:PREFIX_HASH_BYTES]] = leaf
         self._bytes += NODE_BYTES + len(label)
         self._blocks += len(label) // PREFIX_HASH_BYTES
         return leaf
 
-    def _split(self, lower: _Node, at: int) -> _Node | None:
+    def _split(self, lower: IndexNode, at: int) -> IndexNode | None:
         """Move the first bytes of a label to a new node above; None if the rest begins with a hash known elsewhere.
 
         The records stay with the lower node, and each supports its new twin above. Other nodes and the books do not
@@ -328,7 +292,7 @@ class PrefixIndex:
         if key in self._nodes:
             return None
         parent = lower.parent
-        upper = _Node(label[:at], parent, lower.mask)
+        upper = IndexNode(label[:at], parent, lower.mask)
         parent.release(lower)
         parent.adopt(upper)
         upper.adopt(lower)
@@ -339,13 +303,13 @@ class PrefixIndex:
         self._records += upper.mask.bit_count()
         return upper
 
-    def _remove_leaf(self, leaf: _Node) -> None:
+    def _remove_leaf(self, leaf: IndexNode) -> None:
         leaf.parent.release(leaf)
         del self._nodes[leaf.label[:PREFIX_HASH_BYTES]]
         self._bytes -= NODE_BYTES + len(leaf.label)
         self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
 
-    def _first_beyond(self, chain: bytes, keep: int, bit: int) -> _Node | None:
+    def _first_beyond(self, chain: bytes, keep: int, bit: int) -> IndexNode | None:
         """First of the slot's nodes on the chain's path from byte `keep` on; a node across that border is split."""
         node, position = self._root, 0
         while position < len(chain):
@@ -365,7 +329,7 @@ class PrefixIndex:
 
     # Records and their supports
 
-    def _mark_end(self, books: _Books, node: _Node, time_ns: int) -> None:
+    def _mark_end(self, books: _Books, node: IndexNode, time_ns: int) -> None:
         """Note that a chain ended at this node, at a time no earlier than any other end of the slot."""
         ends = books.ends
         if node in ends:
@@ -376,7 +340,7 @@ class PrefixIndex:
             self._bytes += END_BYTES
             self._support(books, node)
 
-    def _support(self, books: _Books, node: _Node) -> None:
+    def _support(self, books: _Books, node: IndexNode) -> None:
         """Support a record at a node; a record that is new supports one at the parent.
 
         An ancestor's end that meets this newer support is replaced by it: a conversation that went on keeps one end.
@@ -392,7 +356,7 @@ class PrefixIndex:
         elif node is not self._root:
             self._add_spare(books, node)
 
-    def _withdraw_support(self, books: _Books, node: _Node, enough_bytes: int = -1) -> _Node | None:
+    def _withdraw_support(self, books: _Books, node: IndexNode, enough_bytes: int = -1) -> IndexNode | None:
         """Take one support from a record; a record left without any is removed, which takes one from its parent's.
 
         With `enough_bytes` it stops early: at a spared record, which from now on counts as sent again, or when no more
@@ -404,17 +368,17 @@ class PrefixIndex:
                 return None
             if self._bytes <= enough_bytes:
                 return node
-            if enough_bytes >= 0 and node in books.spared:
-                del books.spared[node]
+            if enough_bytes >= 0 and node in self._spared and self._spared[node] & books.bit:
+                self._set_spared(node, self._spared[node] ^ books.bit)
                 books.ends[node] = max(self._now_ns, books.latest_ns) if books.ends else self._now_ns
-                self._bytes += END_BYTES - SUPPORT_BYTES
+                self._bytes += END_BYTES
                 return None
             parent = node.parent
             self._remove_record(books, node)
             node = parent
         return None
 
-    def _strip(self, books: _Books, top: _Node) -> None:
+    def _strip(self, books: _Books, top: IndexNode) -> None:
         """Remove the slot's records from a node and all below it. The caller takes away the support that they gave
         above."""
         found = [top]
@@ -427,19 +391,18 @@ class PrefixIndex:
                 self._bytes -= SUPPORT_BYTES
             self._remove_record(books, node)
 
-    def _add_record(self, books: _Books, node: _Node) -> None:
+    def _add_record(self, books: _Books, node: IndexNode) -> None:
         books.blocks += len(node.label) // PREFIX_HASH_BYTES
         mask = node.mask
         node.mask = mask | books.bit if mask else books.bit
         self._bytes += mask_bytes(node.mask) - mask_bytes(mask)
         self._records += 1
 
-    def _remove_record(self, books: _Books, node: _Node) -> None:
+    def _remove_record(self, books: _Books, node: IndexNode) -> None:
         books.blocks -= len(node.label) // PREFIX_HASH_BYTES
         self._records -= 1
-        if node in books.spared:
-            del books.spared[node]
-            self._bytes -= SUPPORT_BYTES
+        if node in self._spared:
+            self._set_spared(node, self._spared[node] & ~books.bit)
         mask = node.mask ^ books.bit
         if not mask:
             self._remove_leaf(node)
@@ -447,24 +410,30 @@ class PrefixIndex:
         self._bytes += mask_bytes(mask) - mask_bytes(node.mask)
         node.mask = mask if mask & (mask - 1) else self._books[mask.bit_length() - 1].bit
 
-    def _add_spare(self, books: _Books, node: _Node) -> None:
+    def _add_spare(self, books: _Books, node: IndexNode) -> None:
         spare = books.spare_supports.get(node, 0)
         books.spare_supports[node] = spare + 1
         if not spare:
             self._bytes += SUPPORT_BYTES
 
-    def _remove_spare(self, books: _Books, node: _Node) -> None:
+    def _remove_spare(self, books: _Books, node: IndexNode) -> None:
         books.spare_supports[node] -= 1
         if not books.spare_supports[node]:
             del books.spare_supports[node]
             self._bytes -= SUPPORT_BYTES
+
+    def _set_spared(self, node: IndexNode, mask: int) -> None:
+        """Set the slots whose records at a node are spared."""
+        self._bytes += spared_bytes(mask) - spared_bytes(self._spared.pop(node, 0))
+        if mask:
+            self._spared[node] = mask
 
     # Eviction order
 
     def _open_books(self, slot: int, now_ns: int) -> _Books:
         books = self._books.get(slot)
         if books is None:
-            books = self._books[slot] = _Books(1 << slot, OrderedDict(), {}, {})
+            books = self._books[slot] = _Books(1 << slot, OrderedDict(), {})
             heappush(self._queue, (now_ns, slot))
             self._bytes += books_bytes(slot)
         return books
@@ -518,13 +487,13 @@ class PrefixIndex:
                 if node.mask & books.bit:
                     yield from self._check_record(name, node, slot, books)
 
-    def _check_parent(self, name: str, parent: _Node, mask: int) -> Iterator[str]:
+    def _check_parent(self, name: str, parent: IndexNode, mask: int) -> Iterator[str]:
         if self._nodes.get(parent.label[:PREFIX_HASH_BYTES]) is not parent:
             yield f"node {name} hangs below a node that is gone"
         if mask & ~parent.mask:
             yield f"node {name} has slots that its parent lacks"
 
-    def _check_record(self, name: str, node: _Node, slot: int, books: _Books) -> Iterator[str]:
+    def _check_record(self, name: str, node: IndexNode, slot: int, books: _Books) -> Iterator[str]:
         supports = (node in books.ends) + sum(1 for child in node.children() if child.mask & books.bit)
         if supports != 1 + books.spare_supports.get(node, 0):
             yield f"slot {slot} at node {name} has {supports} supports, and its books say otherwise"
@@ -541,7 +510,8 @@ class PrefixIndex:
                 yield f"the ends of slot {slot} are out of order"
             if times and queued[slot] > times[0]:
                 yield f"slot {slot} is queued after its earliest end"
-            for node in (*books.ends, *books.spare_supports, *books.spared):
+            spared = (node for node, mask in self._spared.items() if mask & books.bit)
+            for node in (*books.ends, *books.spare_supports, *spared):
                 if self._nodes.get(node.label[:PREFIX_HASH_BYTES]) is not node or not node.mask & books.bit:
                     yield f"the books of slot {slot} hold a node without its record"
 
@@ -549,8 +519,8 @@ class PrefixIndex:
         nodes = self._nodes.values()
         size = sum(NODE_BYTES + len(node.label) + mask_bytes(node.mask) for node in nodes)
         for slot, books in self._books.items():
-            supports = len(books.spare_supports) + len(books.spared)
-            size += books_bytes(slot) + END_BYTES * len(books.ends) + SUPPORT_BYTES * supports
+            size += books_bytes(slot) + END_BYTES * len(books.ends) + SUPPORT_BYTES * len(books.spare_supports)
+        size += sum(map(spared_bytes, self._spared.values()))
         found = (size, sum(len(node.label) for node in nodes), sum(node.mask.bit_count() for node in nodes))
         counted = (self._bytes, self._blocks * PREFIX_HASH_BYTES, self._records)
         if counted != found:

@@ -69,7 +69,7 @@ def test_the_record_looks_up_those_alone_that_the_policy_did_not_compare(policy:
 )
 def test_the_prompt_of_an_ended_session_is_the_first_to_be_forgotten(hints: Hints, kept: bool) -> None:
     """The index has room for two prompts; the session's is the later one."""
-    one = desk(replicas=1, config=CoreConfig(placement=PlacementConfig(prefix_index_bytes_max=2600)))
+    one = desk(replicas=1, config=CoreConfig(placement=PlacementConfig(prefix_index_bytes_max=2500)))
     first, second, third = (profile(letter, prompt=letter * 16 * 80) for letter in "abc")
     for asked in (first, replace(second, hints=hints), third):
         one.tell(RequestArrived(asked, one.now_ns + 600 * SECOND))
