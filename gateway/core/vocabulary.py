@@ -214,14 +214,10 @@ class Hints(Struct, frozen=True, omit_defaults=True):
     comes_again: bool = False
     """Requests with the same beginning are expected."""
 
-    def over(self, other: Hints) -> Hints:
-        """Combine with other hints, which count where these say nothing."""
-        return Hints(
-            self.output_tokens or other.output_tokens,
-            self.priority or other.priority,
-            self.ends_session or other.ends_session,
-            self.comes_again or other.comes_again,
-        )
+    def with_changes(self, changes: Mapping[str, int]) -> Hints:
+        """Replace some fields by name; `NO_HINTS` itself where none is left that says anything."""
+        changed = replace(self, **changes)
+        return NO_HINTS if changed == NO_HINTS else changed
 
     def given(self) -> list[HintKind]:
         """Kinds of the hints that are given."""

@@ -42,11 +42,10 @@ from gateway.door.errors import (
     ClientFault,
     ErrorKind,
 )
-from gateway.door.hints import HINT_HEADERS, hints_in
+from gateway.door.hints import HINT_HEADERS, NO_HINTS_GIVEN, hints_in
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Headers as HttpHeaders
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
-from gateway.request.body_edits import without
 from gateway.request.callers import ClientKey
 from gateway.request.content import NOTHING_READ, ContentReader
 from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
@@ -55,7 +54,6 @@ from gateway.request.header_values import to_text
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.media import Media, MediaTokens, media_in
 from gateway.request.model_names import ModelNames, body_for
-from gateway.request.nvext import NVEXT
 from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.trace_context import TRACEPARENT, TRACESTATE
 from mesh.values import ID_PATTERN, parse_duration_ns
@@ -126,7 +124,7 @@ class Caller:
         category: Category | None = None,
         service_class: ServiceClass | None = None,
         patience_ns: int | None = None,
-        hints: Hints = NO_HINTS,
+        hints: Mapping[str, int] = NO_HINTS_GIVEN,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -141,6 +139,7 @@ class Caller:
         self.patience_ns = patience_ns
         """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
         self.hints = hints
+        """Hints that the headers give, by field."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -173,7 +172,7 @@ def read_caller(
         category=_category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
         service_class=_class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
         patience_ns=_patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
-        hints=NO_HINTS if HINT_HEADERS.isdisjoint(headers) else hints_in(headers),
+        hints=NO_HINTS_GIVEN if HINT_HEADERS.isdisjoint(headers) else hints_in(headers),
     )
 
 
@@ -258,6 +257,9 @@ def read_request(
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=block_bytes, blocks_max=blocks_max)
     content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)
     content = content or NOTHING_READ
+    hints, sent = NO_HINTS, raw
+    if caller.hints or body.nvext:
+        hints, sent = _hints_of(caller, body, raw)
     profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
@@ -276,13 +278,12 @@ def read_request(
         extra_prompt_tokens=content.extra_tokens,
         service_class=_served_as(caller, model, promises),
         sent_bytes=0 if media is None else media.sent_bytes,
-        hints=_hints_of(caller, body) if body.nvext else caller.hints,
+        hints=hints,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
-    sent = raw if model == asked else body_for(raw, model)
     return ParsedRequest(
         profile,
-        without(sent, NVEXT) if body.nvext else sent,
+        sent if model == asked else body_for(sent, model),
         asked_model="" if model == asked else asked,
         stores_response=body.stores_response,
         cache_salt=salted,
@@ -328,9 +329,10 @@ def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
         raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 
 
-def _hints_of(caller: Caller, body: Body) -> Hints:
+def _hints_of(caller: Caller, body: Body, raw: bytes) -> tuple[Hints, bytes]:
+    """Hints of a request, of which headers count first, and the body without them."""
     try:
-        return caller.hints.over(body.hints())
+        return body.hints().with_changes(caller.hints), body.without_extensions(raw)
     except BodyFault as fault:
         raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 

@@ -423,7 +423,8 @@ def _hints_to_pb(hints: Hints) -> pb.Hints:
 def _hints(message: pb.Hints) -> Hints:
     require(message.output_tokens <= HINTED_TOKENS_MAX, "hints.output_tokens is out of bounds")
     require(message.priority <= HINTED_PRIORITY_MAX, "hints.priority is out of bounds")
-    return Hints(message.output_tokens, message.priority, message.ends_session, message.comes_again)
+    hints = Hints(message.output_tokens, message.priority, message.ends_session, message.comes_again)
+    return NO_HINTS if hints == NO_HINTS else hints
 
 
 def _profile(message: pb.ForwardRequest) -> RequestProfile:

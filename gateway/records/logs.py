@@ -72,7 +72,7 @@ def request_line(
         "replica": summary.ran_at.replica_id if summary.ran_at else None,
         "attempts": summary.attempts,
         "duration_ms": summary.duration_ns // _MILLISECOND_NS,
-        "hints": profile.hints.words() if profile.hints is not NO_HINTS else None,
+        "hints": (profile.hints.words() or None) if profile.hints is not NO_HINTS else None,
         "prompt_bytes": profile.prompt_bytes,
         "prompt_tokens": summary.prompt_tokens,
         "cached_tokens": summary.cached_tokens,

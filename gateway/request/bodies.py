@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import msgspec
 
-from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, Hints
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, NO_HINTS, Hints
 from gateway.request import engine_api
-from gateway.request.nvext import hints_in
+from gateway.request.nvext import hints_in, without_nvext
 
 _NOTHING = msgspec.Raw()
 _UNSET = (b"", b"null", b"false")
@@ -138,10 +138,21 @@ class Body(_Reserved, kw_only=True):
 
     def hints(self) -> Hints:
         """Hints that the body gives. Raises BodyFault."""
+        if not self.nvext:
+            return NO_HINTS
         try:
             return hints_in(self.nvext)
         except msgspec.ValidationError as error:
             raise BodyFault(INVALID_FIELD, f"nvext: {error}", "nvext") from error
+
+    def without_extensions(self, body: bytes) -> bytes:
+        """Return the body that this was read from without its extensions. Raises BodyFault."""
+        if not self.nvext:
+            return body
+        rest = without_nvext(body, self.nvext)
+        if rest is None:
+            raise BodyFault(INVALID_FIELD, "nvext: the body has more than four members of this name", "nvext")
+        return rest
 
     def check(self) -> None:
         """Check the call's own rules. Raises BodyFault for options that the gateway cannot support."""

@@ -21,6 +21,7 @@ from xxhash import xxh3_64_digest
 
 from gateway.core.vocabulary import ModelName, Word
 from gateway.request.bodies import Body
+from gateway.request.body_edits import address_of
 
 TOKEN_BYTES: Final = 4
 """Bytes of a prompt that stand for one token."""
@@ -267,7 +268,7 @@ def _spans_in(view: memoryview) -> list[_Span]:
     """Begin, end and kind of each media part, in order."""
     spans: list[_Span] = []
     if view[0] in _OPENINGS and _count(view, b"{") <= _BRACES_MAX:
-        _look(view, _address(view), _DEPTH_MAX, spans)
+        _look(view, address_of(view), _DEPTH_MAX, spans)
     return sorted(spans)
 
 
@@ -319,7 +320,7 @@ def _look_at_each(view: memoryview, base: int, depth: int, spans: list[_Span]) -
 
 
 def _span(part: memoryview, base: int, kind: MediaKind) -> _Span:
-    start = _address(part) - base
+    start = address_of(part) - base
     return start, start + len(part), kind
 
 
@@ -348,9 +349,3 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], view: memoryview) -> _Read | 
 
 def _count(view: memoryview, sign: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(view, np.uint8) == sign[0]))
-
-
-def _address(view: memoryview) -> int:
-    """Address of a view. Raw JSON that msgspec decodes lies inside the buffer that it was decoded from."""
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address

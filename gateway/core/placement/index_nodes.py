@@ -8,10 +8,12 @@ from collections.abc import Iterator
 class IndexNode:
     """Run of blocks without a branch. The root's label is empty, and it is its own parent."""
 
-    __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "previous_sibling")
+    __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "position", "previous_sibling")
 
-    def __init__(self, label: bytes, parent: IndexNode | None, mask: int) -> None:
+    def __init__(self, label: bytes, parent: IndexNode | None, mask: int, position: int) -> None:
         self.label = label
+        self.position = position
+        """Bytes of hashes on the path above the label."""
         self.parent: IndexNode = parent or self
         self.mask = mask
         self.first_child: IndexNode | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.block_sizes import EVEN_BLOCKS, bytes_in
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 NODE_BYTES = 200
@@ -13,6 +14,9 @@ _BOOKS_BYTES = 545
 _INT_BYTES = 28
 EMPTY_BOOKS_BYTES = _BOOKS_BYTES + _INT_BYTES
 """Bytes of slot 0's books while they are empty; each further slot's are at most a byte larger."""
+EMPTY_SPARED_BYTES = 400
+"""Bytes of one slot's table of spared nodes while it is empty."""
+_EVEN_BYTES = EVEN_BLOCKS * PREFIX_HASH_BYTES
 _INT_BITS_PER_BYTE = 7.5
 SHORT_INT_BITS = 62
 """Widest int that a compiled index holds by value."""
@@ -45,6 +49,10 @@ def books_bytes(slot: int) -> int:
     return EMPTY_BOOKS_BYTES + int(slot / _INT_BITS_PER_BYTE)
 
 
-def spared_bytes(mask: int) -> int:
-    """Bytes of what a node's spared records take: none without a slot."""
-    return SUPPORT_BYTES + mask_bytes(mask) if mask else 0
+def even_blocks_in(position: int, label_bytes: int) -> int:
+    """Text behind a label that begins at this position of a chain, in blocks of equal size, as if its last block were
+    complete."""
+    end = position + label_bytes
+    if end <= _EVEN_BYTES:
+        return label_bytes // PREFIX_HASH_BYTES
+    return bytes_in(end // PREFIX_HASH_BYTES, 1) - bytes_in(position // PREFIX_HASH_BYTES, 1)

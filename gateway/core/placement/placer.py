@@ -419,9 +419,10 @@ class Placer:
             fleet = self._fleet
             index = fleet.replica_index if state.target.kind is TargetKind.REPLICA else fleet.peer_index
             profile = request.profile
-            index.insert(profile.prefix, state.slot, now_ns)
-            if profile.hints is not NO_HINTS:
-                _note_hints(index, profile, state.slot)
+            if profile.hints is NO_HINTS:
+                index.insert(profile.prefix, state.slot, now_ns)
+            else:
+                _insert_hinted(index, profile, state.slot, now_ns)
         return placement
 
     def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
@@ -511,13 +512,16 @@ class Placer:
             self._policy.joined(peer.target, peer.slot)
 
 
-def _note_hints(index: PrefixIndex, profile: RequestProfile, slot: int) -> None:
-    """Tell an index what its client expects of a prompt that has just been recorded for the slot. A beginning that
-    comes again is kept even if the session ends, as others begin with it, too."""
-    if profile.hints.comes_again:
-        index.spare(profile.prefix, slot)
-    elif profile.hints.ends_session:
-        index.release(profile.prefix, slot)
+def _insert_hinted(index: PrefixIndex, profile: RequestProfile, slot: int, now_ns: int) -> None:
+    """Record a prompt for the slot with its client's expectations. A beginning that comes again is kept even if the
+    session ends, as others begin with it, too. The end of a session takes nothing from what was recorded before."""
+    hints, chain = profile.hints, profile.prefix
+    known_blocks = index.match(chain, 1 << slot).blocks if hints.ends_session else 0
+    index.insert(chain, slot, now_ns)
+    if hints.comes_again:
+        index.spare(chain, slot)
+    elif hints.ends_session:
+        index.release(chain, slot, known_blocks)
 
 
 def _weighed_at(weighed: list[Weighed], slot: int) -> Weighed | None:

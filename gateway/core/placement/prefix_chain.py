@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from gateway.core.block_sizes import EVEN_BLOCKS, block_size, blocks_in, bytes_in, hashes_of
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, TenantName
@@ -70,27 +70,41 @@ def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:
         rest += view[end:]
 
 
-def _behind(views: list[memoryview], skipped_bytes: int) -> memoryview:
-    """Text behind its first bytes, copied only if it lies in several parts."""
+def _behind(views: list[memoryview], skipped_bytes: int) -> list[memoryview]:
+    """Parts of a text behind its first bytes."""
     rest: list[memoryview] = []
     for view in views:
         if skipped_bytes < len(view):
             rest.append(view[skipped_bytes:])
         skipped_bytes = max(0, skipped_bytes - len(view))
-    return rest[0] if len(rest) == 1 else memoryview(b"".join(rest))
+    return rest
 
 
-def _grown_links(rest: memoryview, link: int, first: int, block_bytes: int, blocks_max: int) -> list[int]:
+def _grown_links(rest: list[memoryview], link: int, first: int, block_bytes: int, blocks_max: int) -> list[int]:
     """Hashes of the growing blocks in the rest of a text, which begins with block `first`; `link` is the hash before
-    it. The last block ends with the text."""
+    it. The last block ends with the text. No text is copied, however many parts it lies in."""
     links: list[int] = []
-    start = 0
-    for block in range(first, blocks_max):
-        if start >= len(rest):
-            break
-        end = start + block_size(block, block_bytes)
-        links.append(link := xxh3_64_intdigest(rest[start:end], link))
-        start = end
+    block = first
+    left_bytes = 0
+    digest = xxh3_64()
+    for view in rest:
+        start = 0
+        while start < len(view):
+            if not left_bytes:
+                if block == blocks_max:
+                    return links
+                left_bytes = block_size(block, block_bytes)
+                digest = xxh3_64(seed=link)
+                links.append(0)
+                block += 1
+            taken = view[start : start + left_bytes]
+            digest.update(taken)
+            start += len(taken)
+            left_bytes -= len(taken)
+            if not left_bytes:
+                link = links[-1] = digest.intdigest()
+    if left_bytes:
+        links[-1] = digest.intdigest()
     return links
 
 

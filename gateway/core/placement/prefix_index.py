@@ -13,14 +13,15 @@ from heapq import heappop, heappush, heapreplace
 from gateway.core.placement.index_nodes import IndexNode
 from gateway.core.placement.index_sizes import (
     EMPTY_BOOKS_BYTES,
+    EMPTY_SPARED_BYTES,
     END_BYTES,
     NODE_BYTES,
     SHORT_INT_BITS,
     SUPPORT_BYTES,
     books_bytes,
     common_bytes,
+    even_blocks_in,
     mask_bytes,
-    spared_bytes,
 )
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
@@ -36,6 +37,8 @@ class Match:
 
 
 _NO_MATCH = Match(0, 0)
+_SPARED_PART = 8
+"""Part of a slot's chains that may be spared at once: one in so many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +51,8 @@ class _Books:
     """Nodes at which chains sent to the slot ended, with the time of the last sending; the earliest first."""
     spare_supports: dict[IndexNode, int]
     """Number of supports of a node's record beyond the one that every record has."""
-    blocks: int = 0
-    """Blocks recorded for the slot."""
+    even_blocks: int = 0
+    """Text recorded for the slot, in blocks of equal size: a growing block counts as several."""
 
     @property
     def earliest_ns(self) -> int:
@@ -74,12 +77,13 @@ class PrefixIndex:
     def __init__(self, bytes_max: int, ttl_ns: int) -> None:
         self._bytes_max = bytes_max
         self._ttl_ns = ttl_ns
-        self._root = IndexNode(b"", None, 0)
+        self._root = IndexNode(b"", None, 0, 0)
         self._nodes: dict[bytes, IndexNode] = {}
         """Nodes by the first hash of their labels."""
         self._books: dict[int, _Books] = {}
-        self._spared: dict[IndexNode, int] = {}
-        """Slots whose records at a node are kept once when they would be evicted, as a mask."""
+        self._spared: dict[int, OrderedDict[IndexNode, None]] = {}
+        """Nodes whose records are kept once when they would be evicted, by the bit of their slot; the earliest spared
+        first."""
         self._queue: list[tuple[int, int]] = []
         """Heap with one (time, slot) per book, the time never later than the slot's earliest end."""
         self._bytes = 0
@@ -139,20 +143,38 @@ class PrefixIndex:
 
     def spare(self, chain: bytes, slot: int) -> None:
         """Keep the slot's records along a chain once when they would be evicted for want of room, as though it were
-        sent again then. The chain must have been inserted."""
-        books, end = self._books.get(slot), self._end_of(chain)
-        if books is not None and end is not None and end in books.ends:
-            spared = self._spared.get(end, 0)
-            self._set_spared(end, spared | books.bit if spared else books.bit)
-            self._evict()
-
-    def release(self, chain: bytes, slot: int) -> None:
-        """Let a chain of the slot be evicted before all others of the slot. Records that others support stay."""
+        sent again then. The chain must have been inserted. At most an eighth of the slot's chains are spared at once,
+        the latest ones, so that what is spared takes little room from the others."""
         books, end = self._books.get(slot), self._end_of(chain)
         if books is None or end is None or end not in books.ends:
             return
+        spared = self._spared.get(books.bit)
+        if spared is None:
+            spared = self._spared[books.bit] = OrderedDict()
+            self._bytes += EMPTY_SPARED_BYTES
+        if end not in spared:
+            spared[end] = None
+            self._bytes += END_BYTES
+        spared.move_to_end(end)
+        while len(spared) > max(1, len(books.ends) // _SPARED_PART):
+            self._end_sparing(books, next(iter(spared)))
+        self._evict()
+
+    def release(self, chain: bytes, slot: int, keep_blocks: int) -> None:
+        """Let the slot's records along a chain be evicted before all others of the slot, except those that another
+        chain supports and the first blocks. `keep_blocks`: the blocks of the chain that were recorded before it was
+        inserted, which others may have sent."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return
+        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
+        if top is None:
+            return
+        if top.parent is not self._root:
+            self._mark_end(books, top.parent, books.latest_ns)
         books.ends[end] = books.earliest_ns
         books.ends.move_to_end(end, last=False)
+        self._evict()
 
     def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
         """Remove a slot's records from the chain's path and from all below it, beyond the first `keep_blocks`.
@@ -206,16 +228,17 @@ class PrefixIndex:
         while (books := self._stalest()) is not None and now_ns - books.earliest_ns > self._ttl_ns:
             self._drop_earliest(books)
 
-    def bound(self, slot: int, blocks_max: int) -> None:
-        """Forget a slot's earliest chains until at most this many blocks are recorded for it, but never its last
-        chain."""
+    def bound(self, slot: int, even_blocks_max: int) -> None:
+        """Forget a slot's earliest chains until at most this much text is recorded for it, in blocks of equal size, but
+        never its last chain."""
         books = self._books.get(slot)
-        while books is not None and books.blocks > blocks_max and len(books.ends) > 1:
+        while books is not None and books.even_blocks > even_blocks_max and len(books.ends) > 1:
             self._drop_earliest(books)
 
-    def blocks_of(self, slot: int) -> int:
+    def even_blocks_of(self, slot: int) -> int:
+        """Text recorded for a slot, in blocks of equal size."""
         books = self._books.get(slot)
-        return 0 if books is None else books.blocks
+        return 0 if books is None else books.even_blocks
 
     def earliest_ns(self, slot: int) -> int | None:
         """Time at which the least recently sent of a slot's chains was sent last."""
@@ -250,7 +273,7 @@ class PrefixIndex:
         while position < len(chain):
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
             if child is None:
-                return self._add_leaf(node, chain[position:])
+                return self._add_leaf(node, chain[position:], position)
             if child.parent is not node:
                 return node
             if chain.startswith(child.label, position):
@@ -273,8 +296,8 @@ class PrefixIndex:
             node, position = child, position + len(child.label)
         return node
 
-    def _add_leaf(self, parent: IndexNode, label: bytes) -> IndexNode:
-        leaf = IndexNode(label, parent, 0)
+    def _add_leaf(self, parent: IndexNode, label: bytes, position: int) -> IndexNode:
+        leaf = IndexNode(label, parent, 0, position)
         parent.adopt(leaf)
         self._nodes[label[:PREFIX_HASH_BYTES]] = leaf
         self._bytes += NODE_BYTES + len(label)
@@ -292,11 +315,12 @@ class PrefixIndex:
         if key in self._nodes:
             return None
         parent = lower.parent
-        upper = IndexNode(label[:at], parent, lower.mask)
+        upper = IndexNode(label[:at], parent, lower.mask, lower.position)
         parent.release(lower)
         parent.adopt(upper)
         upper.adopt(lower)
         lower.label = label[at:]
+        lower.position += at
         self._nodes[label[:PREFIX_HASH_BYTES]] = upper
         self._nodes[key] = lower
         self._bytes += NODE_BYTES + mask_bytes(upper.mask)
@@ -368,8 +392,7 @@ class PrefixIndex:
                 return None
             if self._bytes <= enough_bytes:
                 return node
-            if enough_bytes >= 0 and node in self._spared and self._spared[node] & books.bit:
-                self._set_spared(node, self._spared[node] ^ books.bit)
+            if enough_bytes >= 0 and self._spared and self._end_sparing(books, node):
                 books.ends[node] = max(self._now_ns, books.latest_ns) if books.ends else self._now_ns
                 self._bytes += END_BYTES
                 return None
@@ -392,17 +415,17 @@ class PrefixIndex:
             self._remove_record(books, node)
 
     def _add_record(self, books: _Books, node: IndexNode) -> None:
-        books.blocks += len(node.label) // PREFIX_HASH_BYTES
+        books.even_blocks += even_blocks_in(node.position, len(node.label))
         mask = node.mask
         node.mask = mask | books.bit if mask else books.bit
         self._bytes += mask_bytes(node.mask) - mask_bytes(mask)
         self._records += 1
 
     def _remove_record(self, books: _Books, node: IndexNode) -> None:
-        books.blocks -= len(node.label) // PREFIX_HASH_BYTES
+        books.even_blocks -= even_blocks_in(node.position, len(node.label))
         self._records -= 1
-        if node in self._spared:
-            self._set_spared(node, self._spared[node] & ~books.bit)
+        if self._spared:
+            self._end_sparing(books, node)
         mask = node.mask ^ books.bit
         if not mask:
             self._remove_leaf(node)
@@ -422,11 +445,17 @@ class PrefixIndex:
             del books.spare_supports[node]
             self._bytes -= SUPPORT_BYTES
 
-    def _set_spared(self, node: IndexNode, mask: int) -> None:
-        """Set the slots whose records at a node are spared."""
-        self._bytes += spared_bytes(mask) - spared_bytes(self._spared.pop(node, 0))
-        if mask:
-            self._spared[node] = mask
+    def _end_sparing(self, books: _Books, node: IndexNode) -> bool:
+        """Spare the slot's record at a node no longer; false if it was not spared."""
+        spared = self._spared.get(books.bit)
+        if spared is None or node not in spared:
+            return False
+        del spared[node]
+        self._bytes -= END_BYTES
+        if not spared:
+            del self._spared[books.bit]
+            self._bytes -= EMPTY_SPARED_BYTES
+        return True
 
     # Eviction order
 
@@ -510,7 +539,9 @@ class PrefixIndex:
                 yield f"the ends of slot {slot} are out of order"
             if times and queued[slot] > times[0]:
                 yield f"slot {slot} is queued after its earliest end"
-            spared = (node for node, mask in self._spared.items() if mask & books.bit)
+            spared = self._spared.get(books.bit, OrderedDict())
+            if spared and len(spared) > max(1, len(books.ends)):
+                yield f"slot {slot} has more spared chains than chains"
             for node in (*books.ends, *books.spare_supports, *spared):
                 if self._nodes.get(node.label[:PREFIX_HASH_BYTES]) is not node or not node.mask & books.bit:
                     yield f"the books of slot {slot} hold a node without its record"
@@ -520,7 +551,7 @@ class PrefixIndex:
         size = sum(NODE_BYTES + len(node.label) + mask_bytes(node.mask) for node in nodes)
         for slot, books in self._books.items():
             size += books_bytes(slot) + END_BYTES * len(books.ends) + SUPPORT_BYTES * len(books.spare_supports)
-        size += sum(map(spared_bytes, self._spared.values()))
+        size += sum(EMPTY_SPARED_BYTES + END_BYTES * len(spared) for spared in self._spared.values())
         found = (size, sum(len(node.label) for node in nodes), sum(node.mask.bit_count() for node in nodes))
         counted = (self._bytes, self._blocks * PREFIX_HASH_BYTES, self._records)
         if counted != found:

@@ -218,8 +218,6 @@ class TokenBudget:
         return min(start, _CJK_START_MAX) if category is Category.CJK else start
 
     def _output_tokens(self, profile: RequestProfile) -> int:
-        if profile.hints.output_tokens:
-            return profile.hints.output_tokens
         known = self._lengths.get((profile.model, profile.category))
         tokens = None if known is None else known.quantile(self._config.output_share)
         return self._config.output_start_tokens if tokens is None else tokens

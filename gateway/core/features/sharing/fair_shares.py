@@ -232,7 +232,7 @@ class FairShares:
         if charge.is_counted or profile.is_control:
             return
         charge.is_counted = True
-        output_tokens = profile.hints.output_tokens or int(charge.account.output_mean)
+        output_tokens = int(charge.account.output_mean)
         if profile.output_tokens_max is not None:
             output_tokens = min(output_tokens, profile.output_tokens_max)
         input_tokens = prompt_tokens or profile.prompt_bytes // _BYTES_A_TOKEN

@@ -10,7 +10,16 @@ from gateway.core.features.classes.config import BestEffortConfig, ClassesConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.tenant_config import TenantConfig
-from gateway.core.vocabulary import GatewayId, Hints, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
+from gateway.core.vocabulary import (
+    NO_HINTS,
+    GatewayId,
+    Hints,
+    ModelName,
+    RequestId,
+    RequestProfile,
+    ServiceClass,
+    TenantName,
+)
 from gateway.door import errors
 from gateway.door.errors import ClientFault
 from gateway.door.parse import (
@@ -339,7 +348,14 @@ class TestHints:
         assert read(body).hints == Hints(9, 4, comes_again=True)
         told = read(body, x_nightside_output_tokens=" 7 ", x_nightside_session_end="True")
         assert told.hints == Hints(7, 4, ends_session=True, comes_again=True)
-        assert read(chat(), x_nightside_priority="0", x_nightside_prefix_again="false").hints == Hints()
+        none = read(body, x_nightside_output_tokens="1", x_nightside_priority="0", x_nightside_prefix_again="false")
+        assert none.hints == Hints(1), "a header that says 0 or false counts, too"
+
+    @pytest.mark.parametrize(
+        "body", [chat(), chat(nvext={}), chat(nvext={"agent_hints": {"speculative_prefill": True}})]
+    )
+    def test_hints_that_say_nothing_are_none_at_all(self, body: dict[str, object]) -> None:
+        assert read(body, x_nightside_priority="0", x_nightside_prefix_again="false").hints is NO_HINTS
 
     @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH, MESSAGES_PATH])
     def test_every_generating_call_takes_them_and_no_engine_sees_the_extensions(self, path: str) -> None:

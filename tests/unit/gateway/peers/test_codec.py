@@ -388,6 +388,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.tenant", ""), "tenant"),
     (put("profile.prefix", b"1234567"), "whole number"),
     (put("profile.prefix", b"x" * 24), "longer than its prompt"),
+    (put("profile.prefix", b"x" * 8 * 8192), "longer than its prompt"),
     (put("profile.prefix_block_bytes", 0), "prefix_block_bytes"),
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
     (put("profile.sent_bytes", 2**40), "sent_bytes"),

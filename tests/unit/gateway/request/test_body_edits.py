@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.request import body_edits
-from gateway.request.body_edits import CACHE_SALT, BodyMember, BodySetting, set_members, without
+from gateway.request.body_edits import CACHE_SALT, BodyMember, BodySetting, set_members
 
 OURS = b'"0123456789abcdef"'
 NAME = "cache_salt"
@@ -236,32 +236,3 @@ def test_what_is_spliced_in_is_what_an_engine_reads() -> None:
     body = b'{"cache_salt":"theirs","model":"m","cache_salt":"theirs too"}'
     for read in (json.loads, msgspec.json.decode):
         assert read(spliced(body, is_named=True))[NAME] == json.loads(OURS)
-
-
-# Removal
-
-
-@given(bodies(), st.integers(0, 6), st.sampled_from(["cache_salt", "cache_sa\\u006ct"]), values)
-def test_a_removed_member_is_gone_and_every_other_is_as_it_was(
-    drawn: tuple[bytes, list[tuple[str, Any]]], at: int, spelling: str, value: Any
-) -> None:
-    """The member stands among others, at its place as spelt, once or several times."""
-    _, members = drawn
-    text = [f"{json.dumps(name)}: {written_plainly(each)}" for name, each in [("model", "m"), *members]]
-    text.insert(at % (len(text) + 1), f'"{spelling}" :{written_plainly(value)}')
-    body = ("{" + " ,".join(text) + "}").encode("utf-8", "surrogatepass")
-    assert pairs(without(body, CACHE_SALT)) == [each for each in pairs(body) if each[0] != NAME]
-
-
-def written_plainly(value: Any) -> str:
-    if isinstance(value, Members):
-        return "{" + ",".join(f"{json.dumps(name)}:{written_plainly(each)}" for name, each in value) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(written_plainly, value)) + "]"
-    return json.dumps(value)
-
-
-def test_a_member_that_cannot_be_located_is_null_for_every_reader() -> None:
-    body = b'{"cache_salt":{"a":1},"model":"m","x":"%b"}' % (b"y" * (1 << 20))
-    told = pairs(without(body, CACHE_SALT))
-    assert [tuple(told[0]), tuple(told[-1])] == [(NAME, None), (NAME, None)]

@@ -83,6 +83,19 @@ def test_the_prompt_of_an_ended_session_is_the_first_to_be_forgotten(hints: Hint
     assert (known[0] == 80) is not kept
 
 
+def test_a_session_that_ends_with_the_prompt_of_others_takes_nothing_from_them() -> None:
+    one = desk(replicas=1, config=CoreConfig(placement=PlacementConfig(prefix_index_bytes_max=2500)))
+    shared, other, new = (profile(letter, prompt=letter * 16 * 80) for letter in "abc")
+    last = replace(shared, request_id=RequestId("last"), hints=Hints(ends_session=True))
+    for asked in (other, shared, last, new):
+        one.tell(RequestArrived(asked, one.now_ns + 600 * SECOND))
+        one.finish(asked.request_id)
+        one.wait(10 * MS)
+        one.probe()
+    index = one.core.placer.replica_index
+    assert [index.match(asked.prefix, 1).blocks for asked in (shared, new)] == [80, 80]
+
+
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:
     config = CoreConfig(placement=PlacementConfig(prefix_ttl_ns=2_000 * MS))
     one = desk(replicas=2, config=config)

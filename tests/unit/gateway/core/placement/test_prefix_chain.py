@@ -166,3 +166,21 @@ def test_salts_keep_their_fields_apart(one: tuple[str, str, str | None], other: 
 
 def test_a_lone_surrogate_does_no_harm() -> None:
     assert prefix_salt(ModelName("m"), TenantName("t"), "\ud800") != prefix_salt(ModelName("m"), TenantName("t"), "?")
+
+
+@given(long_sizes, st.lists(long_sizes, max_size=5), st.integers(4000, 4400))
+def test_borders_between_parts_do_not_matter_among_growing_blocks(size: int, cuts: list[int], blocks_max: int) -> None:
+    text = LONG[:size]
+    borders = sorted([0, *(min(cut, size) for cut in cuts), size])
+    parts = [memoryview(text)[start:end] for start, end in pairwise(borders)]
+    chain, _ = prefix_chain(SALT, parts, block_bytes=1, blocks_max=blocks_max)
+    assert chain == chain_of(text, 1, blocks_max)
+    assert len(chain) == PREFIX_HASH_BYTES * min(hashes_of(size, 1), blocks_max)
+
+
+def test_a_growing_block_is_hashed_as_one_seeded_with_the_one_before() -> None:
+    text = LONG[: EVEN_BLOCKS + 70]
+    seed = int.from_bytes(chain_of(text, 1, EVEN_BLOCKS)[-8:], "big")
+    first = xxh3_64_intdigest(text[EVEN_BLOCKS : EVEN_BLOCKS + 64], seed)
+    last = xxh3_64_intdigest(text[EVEN_BLOCKS + 64 :], first)
+    assert chain_of(text, 1, 10_000)[-16:] == struct.pack(">2Q", first, last)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.placement.prefix_chain import prefix_chain
-from gateway.core.vocabulary import Hints, RequestProfile
+from gateway.core.vocabulary import NO_HINTS, Hints, RequestProfile
 from gateway.features.resume.resuming import REFUSED, ResumeRequest, rest_of
 from gateway.request.answer_events import Said
 from gateway.request.bodies import read_body
@@ -251,3 +251,10 @@ def test_the_rest_is_expected_to_have_what_is_left_of_the_hinted_length(expected
     outbound = OutboundRequest(asked, CHAT_PATH, (), json.dumps(CHAT).encode())
     told = rest_of(outbound, Said(text="answer", tokens=20), prefix_blocks_max=100).outbound.profile
     assert told.hints == Hints(output_tokens=left, ends_session=True)
+
+
+@pytest.mark.parametrize("hints", [NO_HINTS, Hints(output_tokens=20)])
+def test_the_rest_has_no_hints_where_none_is_left(hints: Hints) -> None:
+    outbound = OutboundRequest(replace(profile("r1"), hints=hints), CHAT_PATH, (), json.dumps(CHAT).encode())
+    told = rest_of(outbound, Said(text="answer", tokens=20), prefix_blocks_max=100).outbound.profile
+    assert told.hints is NO_HINTS

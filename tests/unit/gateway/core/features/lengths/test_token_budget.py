@@ -57,12 +57,12 @@ def test_what_comes_of_no_text_and_the_clients_maximum_are_added() -> None:
     assert not estimate.is_soft
 
 
-def test_a_hinted_length_replaces_the_estimate_and_never_the_client_s_maximum() -> None:
+@pytest.mark.parametrize("hinted", [1, 2**31])
+def test_a_hinted_length_chooses_no_pool_that_others_learn_from(hinted: int) -> None:
     budget = TokenBudget(CONFIG)
-    hinted = budget.estimate(replace(request(400, most=None), hints=Hints(output_tokens=77)))
-    assert (hinted.output_tokens, hinted.is_soft) == (77, True)
-    bounded = budget.estimate(replace(request(400), hints=Hints(output_tokens=77)))
-    assert (bounded.output_tokens, bounded.is_soft) == (100, False)
+    plain = budget.estimate(request(400, most=None))
+    told = budget.estimate(replace(request(400, most=None), hints=Hints(output_tokens=hinted)))
+    assert (told.output_tokens, told.is_soft) == (plain.output_tokens, plain.is_soft)
 
 
 def test_nobody_counted_text_then_all_bytes_of_the_prompt_stand_in() -> None:

@@ -52,19 +52,23 @@ def test_the_length_of_answers_before_is_reckoned_with_from_the_start() -> None:
     assert short.output_tokens == 3, "it cannot be longer than its client lets it"
 
 
-def test_a_hinted_length_is_charged_from_the_start_and_what_was_written_in_the_end() -> None:
-    shares = FairShares()
-    charge = shares.opened(ACME)
-    shares.started(charge, asked(ACME, hints=Hints(output_tokens=30)), 0)
-    assert charge.account.counter == 100 + 2 * 30
-    shares.progressed(charge, 40)
-    assert charge.account.counter == 100 + 2 * 40, "a hint that is too short spares nothing"
-    shares.ended(charge, 100, 10)
-    shares.closed(charge)
-    assert charge.account.counter == 100 + 2 * 10
-    bounded = shares.opened(ACME)
-    shares.started(bounded, asked(ACME, output_tokens_max=3, hints=Hints(output_tokens=30)), 0)
-    assert bounded.output_tokens == 3
+@pytest.mark.parametrize("hinted", [1, 2**31])
+def test_a_hinted_length_changes_no_tenant_s_charge(hinted: int) -> None:
+    """A tenant that hints, starts and cancels leaves another that comes meanwhile where it would be without hints."""
+
+    def counters(hints: Hints) -> list[float]:
+        shares = FairShares()
+        mean = run(shares, ACME, written=50).account
+        cancelled = shares.opened(ACME)
+        shares.joined(cancelled.account)
+        shares.left(cancelled.account)
+        shares.started(cancelled, asked(ACME, hints=hints), 0)
+        at_start = mean.counter
+        later = shares.opened(ZETA)
+        shares.closed(cancelled)
+        return [at_start, later.account.counter, mean.counter]
+
+    assert counters(Hints(output_tokens=hinted)) == counters(Hints())
 
 
 def test_progress_beyond_what_was_reckoned_with_counts_at_once() -> None:
