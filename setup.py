@@ -19,6 +19,12 @@ from setuptools.command.build_py import build_py
 COMPILED = (
     "controller/driver.py",
     "gateway/core/features/adoption.py",
+    "gateway/core/features/cache_digests/changes.py",
+    "gateway/core/features/cache_digests/feature.py",
+    "gateway/core/features/cache_digests/fingerprints.py",
+    "gateway/core/features/cache_digests/holdings.py",
+    "gateway/core/features/cache_digests/telling.py",
+    "gateway/core/features/cache_digests/told.py",
     "gateway/core/features/catalogue.py",
     "gateway/core/features/classes/feature.py",
     "gateway/core/features/disaggregated/balance_route.py",

@@ -20,7 +20,7 @@ from gateway.door.settings import cache_salts_of
 from gateway.peers.caller_refusal import CallerRefusal
 from gateway.peers.exchange.stream_callbacks import StreamCallbacks
 from gateway.peers.heartbeat_receiver import HeartbeatReceiver
-from gateway.peers.heartbeats import Heartbeats
+from gateway.peers.heartbeats import Heartbeats, WriteHeartbeat
 from gateway.peers.link import PeerLink
 from gateway.peers.ownership import OwnershipAsker
 from gateway.peers.peer_links import PeerRoster
@@ -195,7 +195,7 @@ def make_peer_server(
         watch=_watch(observed, "called"),
         budgets=lambda place, seen: budgets.told_to(place, observed.core.policy, seen),
         on_subscribed=control.heartbeat_receiver.called_by,
-        complete=[each.complete_heartbeat for each in observed.features],
+        writers=partial(_heartbeat_writers, observed),
     )
     return PeerServer(
         service,
@@ -206,6 +206,11 @@ def make_peer_server(
         log=observed.log,
         shares_port=config.state.folder is not None,
     )
+
+
+def _heartbeat_writers(observed: ObservedCore) -> list[WriteHeartbeat]:
+    writers = [each.heartbeat_writer() for each in observed.features]
+    return [write for write in writers if write is not None]
 
 
 async def stop_peer_server(server: PeerServer, driver: Driver) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from msgspec import field
 
+from gateway.core.features.cache_digests.config import CacheDigestsConfig
 from gateway.core.features.classes.config import ClassesConfig
 from gateway.core.features.lengths.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.features.limits.config import SharesConfig
@@ -27,6 +28,7 @@ class CoreConfig(KernelConfig, frozen=True):
     sharing: SharingConfig = field(default_factory=SharingConfig)
     classes: ClassesConfig = field(default_factory=ClassesConfig)
     shares: SharesConfig = field(default_factory=SharesConfig)
+    cache_digests: CacheDigestsConfig = field(default_factory=CacheDigestsConfig)
 
 
 def all_of(config: KernelConfig) -> CoreConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.core.config import CoreConfig
+from gateway.core.features.cache_digests.events import DigestHeard
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
@@ -37,6 +38,7 @@ __all__ = [
     "AssignmentApplied",
     "ConfigApplied",
     "DecodeHistoryRestored",
+    "DigestHeard",
     "DrainLifted",
     "DrainRequested",
     "Event",
@@ -95,4 +97,5 @@ Event = (
     | TokenBudgetRestored
     | PricesChanged
     | TokensSettled
+    | DigestHeard
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.config.sections import GatewayConfig
+from gateway.features.cache_digests.extension import CacheDigestsExtension
 from gateway.features.classes.extension import ClassesExtension
 from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.expert_locality.extension import ExpertLocalityExtension
@@ -22,6 +23,7 @@ from gateway.features.sharing.extension import SharingExtension
 from gateway.features.stored_responses.extension import StoredResponsesExtension
 
 KINDS: Sequence[type[Extension]] = [
+    CacheDigestsExtension,
     ClassesExtension,
     DisaggregatedExtension,
     ExpertLocalityExtension,

@@ -21,7 +21,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import PeerSpec, RequestProfile, TenantName
-from gateway.peers.heartbeats import ReadHeartbeat
+from gateway.peers.heartbeats import ReadHeartbeat, WriteHeartbeat
 from gateway.peers.trust import Trust
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import GatewayMetrics
@@ -34,7 +34,6 @@ from mesh.control.vocabulary import WantedReplicas
 from mesh.reloader import Reloader
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
-from protos.mesh.v1 import peer_pb2 as pb
 
 LimitAllowances = Callable[[TenantName, int], list[LimitAllowance]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
@@ -141,8 +140,10 @@ class Extension:
     def add_routes(self, admin: web.Application, /) -> None:
         """Add routes to the application for operators."""
 
-    def complete_heartbeat(self, message: pb.SubscribeResponse, /) -> None:
-        """Add to a heartbeat that is about to be sent to a peer."""
+    def heartbeat_writer(self) -> WriteHeartbeat | None:
+        """Writer of one new subscription of a peer, which adds to each heartbeat that is about to be sent on it; None
+        if the feature adds nothing."""
+        return None
 
     def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:  # noqa: ARG002
         """Reader of a peer's heartbeats, or None if the feature takes nothing from them."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from gateway.features.cache_digests.words import CacheDigestWords
 from gateway.features.disaggregated.words import DecodeWords
 from gateway.features.lengths.words import PoolWords
 from gateway.features.prices.audit_cli import price
@@ -18,6 +19,7 @@ from gateway.features.stored_responses.words import StoredResponseWords
 from gateway.features.words import Words
 
 WORDS: Sequence[Words] = [
+    CacheDigestWords(),
     DecodeWords(),
     PoolWords(),
     PriceWords(),

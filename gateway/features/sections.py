@@ -15,6 +15,7 @@ from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PoolSpec
+from gateway.features.cache_digests.checks import cache_digest_faults
 from gateway.features.classes.checks import class_faults
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults, prediction_faults
 from gateway.features.expert_locality.config import ExpertLocalityConfig, locality_faults
@@ -31,6 +32,7 @@ POLICIES: dict[str, type[Policy]] = {
 }
 """Placement policies that come with a feature, by the name that the region file has for them."""
 CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[FileFault]]] = [
+    cache_digest_faults,
     class_faults,
     length_faults,
     limits_faults,

@@ -49,9 +49,14 @@ NO_ANSWER = "no answer"
 _Call = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
 
 
-ReadHeartbeat = Callable[[pb.SubscribeResponse], Callable[[], None]]
+TakeIn = Callable[[], bool]
+"""Takes in what a feature has read of a heartbeat. True: something told before it is missing, and a new subscription is
+to be opened, on which the peer tells everything anew."""
+ReadHeartbeat = Callable[[pb.SubscribeResponse], TakeIn]
 """Reads what a feature adds to a peer's heartbeat, raising WireError, and returns the step that takes it in. The
 step is called once the sender is known to be that peer."""
+WriteHeartbeat = Callable[[pb.SubscribeResponse, PeerSpec], None]
+"""Adds to a heartbeat that is about to be sent to a peer on one subscription."""
 
 
 class PeerLost(Exception):
@@ -166,6 +171,8 @@ class Heartbeats:
         self._on_budgets = on_budgets
         self._on_lost = on_lost
         self._readers = tuple(readers)
+        self._misses_something = False
+        """A part of what the open subscription has told is missing."""
         self._measured = asyncio.Event()
         self._listen_pause, self._measure_pause = RetryPause(), RetryPause()
         self._called_ns: int | None = None
@@ -282,6 +289,7 @@ class Heartbeats:
             subscription.call.cancel()
 
     def _open(self) -> _Subscription:
+        self._misses_something = False
         self.silence.begin(self._clock.now_ns())
         return _Subscription(self._link.stub.Subscribe(self._request), self._link.version, self._clock.now_ns())
 
@@ -293,8 +301,10 @@ class Heartbeats:
         return message
 
     def _is_old(self, subscription: _Subscription) -> bool:
-        """True if the subscription is older than its credentials or than a connection may be: it would keep a
-        connection open that all other calls have left."""
+        """True if the subscription is older than its credentials or than a connection may be, so that it would keep a
+        connection open that all other calls have left, or if something that was told on it is missing."""
+        if self._misses_something:
+            return True
         age_ns = self._clock.now_ns() - subscription.opened_ns
         return subscription.version != self._link.version or age_ns > self._link.peering.connection_age_ns
 
@@ -346,7 +356,7 @@ class Heartbeats:
         if budgets:
             self._on_budgets(budgets)
         for take_in in steps:
-            take_in()
+            self._misses_something |= take_in()
         return self._allowance.spend(self._clock.now_ns(), taken_ns + self._clock.thread_ns() - began_ns)
 
     def _take_in_sign_of_life(self) -> int:

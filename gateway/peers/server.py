@@ -26,6 +26,7 @@ from gateway.peers.exchange.serving_stream import ServingStream, StreamFault
 from gateway.peers.exchange.stream_callbacks import UNWATCHED, StreamCallbacks
 from gateway.peers.forward_memory import ForwardMemory
 from gateway.peers.forward_receiver import Reception
+from gateway.peers.heartbeats import WriteHeartbeat
 from gateway.peers.load_publisher import LoadPublisher
 from gateway.records.decisions import ExplainedRequest
 from gateway.records.peer_usage import BudgetUse
@@ -93,12 +94,12 @@ class PeerService:
         watch: StreamCallbacks = UNWATCHED,
         budgets: BudgetsTold = lambda _place, seen: ((), seen),
         on_subscribed: Callable[[GatewayId], None] = lambda _: None,
-        complete: Sequence[Callable[[pb.SubscribeResponse], None]] = (),
+        writers: Callable[[], Sequence[WriteHeartbeat]] = tuple,
     ) -> None:
         """`turn_over` hands the core what requests have posted. `why_closed` gives the reason for refusing every
         forward without asking the core; empty if the core may be asked. `budgets` takes a peer's place and the point up
         to which it was told, and returns the budget uses that changed since and may be known there, with the new point.
-        `complete` add to each heartbeat.
+        `writers` makes what adds to each heartbeat of one subscription.
 
         `on_refused` is called for every caller that is refused for its identity, `on_malformed` for every gateway that
         forwards a malformed request, and `on_subscribed` for every peer that opens a subscription.
@@ -120,7 +121,7 @@ class PeerService:
         self._explain = explain
         self._ownership = ownership
         self._budgets = budgets
-        self._complete = tuple(complete)
+        self._writers = writers
         self._clock = clock
         self._board = board
         self._peers = peers
@@ -211,6 +212,7 @@ class PeerService:
         """Send reports, and signs of life beside them, until the board is closed. The last report is sent even then: it
         may announce this gateway's end."""
         sent, sent_ns, seen = None, 0, 0
+        writers = self._writers()
         now_ns = self._clock.now_ns()
         beat_ns = now_ns + BEAT_NS if takes_signs_of_life else None
         while True:
@@ -233,8 +235,9 @@ class PeerService:
                 uses, seen = self._budgets(place, seen)
                 if uses:
                     codec.write_budget_uses(message, uses)
-                for complete in self._complete:
-                    complete(message)
+                if told is not None:
+                    for write in writers:
+                        write(message, told)
                 await context.write(message)
 
     def _leave(self, caller: GatewayId) -> None:

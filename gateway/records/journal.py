@@ -16,7 +16,7 @@ from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
@@ -82,6 +82,8 @@ class GatewayJournal(JournalFiles):
         if is_broken or isinstance(event, RequestArrived | ForwardArrived):
             self._has_hidden_sessions |= not self._keeps_sessions
             return self._pseudonyms.step(step, keeps_session=self._keeps_sessions)
+        if isinstance(event, FeatureEvent):
+            return Step(step.now_ns, event.with_hashes(self._pseudonyms.chain), step.effects)
         return step
 
     def _follow_policy(self, placement: PlacementConfig) -> None:

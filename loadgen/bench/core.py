@@ -15,6 +15,7 @@ from statistics import median
 from gateway.core import events, vocabulary
 from gateway.core.config import CoreConfig
 from gateway.core.events import Event
+from gateway.core.features.cache_digests.config import CacheDigestsConfig
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PushingConfig, PushingMode, QueueConfig
 from gateway.core.kernel.effects import Effect, StartLeg
@@ -38,10 +39,12 @@ def run() -> Mapping[str, object]:
     rates = {replicas: _requests_per_s(replicas, queued=0) for replicas in (8, 128, 1024)}
     queued = _requests_per_s(128, queued=10_000)
     lives = {replicas: _life_us(replicas) for replicas in (2, 128)}
+    telling_us = _life_us(128, CoreConfig(cache_digests=CacheDigestsConfig(enabled=True)))
     return {
         "prompt_bytes": PROMPT_BYTES,
         **{f"requests_per_s_at_{replicas}_replicas": round(rate) for replicas, rate in rates.items()},
         **{f"life_us_at_{replicas}_replicas": round(life_us, 1) for replicas, life_us in lives.items()},
+        "life_us_at_128_replicas_with_cache_digests": round(telling_us, 1),
         "requests_per_s_at_128_replicas_with_10000_queued": round(queued),
         "ratio_1024_to_8_replicas": round(rates[1024] / rates[8], 2),
         "ratio_10000_queued_to_none": round(queued / rates[128], 2),
@@ -54,10 +57,10 @@ def _requests_per_s(replicas: int, *, queued: int) -> float:
     return median(bench.round() for _ in range(_ROUNDS))
 
 
-def _life_us(replicas: int) -> float:
+def _life_us(replicas: int, config: CoreConfig = CoreConfig()) -> float:  # noqa: B008 - a constant
     """Microseconds of the core for the life of one request by the defaults: selective pushing by pending requests, and
     five candidates recorded; two requests are in flight at each replica."""
-    bench = _Bench(replicas, 0, CoreConfig(), in_flight=2 * replicas)
+    bench = _Bench(replicas, 0, config, in_flight=2 * replicas)
     bench.round()
     return 1e6 / median(bench.round() for _ in range(_ROUNDS))
 

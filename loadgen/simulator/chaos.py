@@ -97,6 +97,11 @@ def run_silent_chaos(seed: int, on_line: Callable[[str], object] | None = None) 
     return _endure(seed, chaos_scenario(seed, is_silent=True), on_line)
 
 
+def run_cache_digests_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+    """Play a world whose gateways tell each other what their replicas hold."""
+    return _endure(seed, chaos_scenario(seed, tells_caches=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -133,8 +138,11 @@ def chaos_document(
     breaks: bool = False,
     has_mixed_models: bool = False,
     is_silent: bool = False,
+    tells_caches: bool = False,
 ) -> dict[str, Any]:
     """Scenario document of the seed."""
+    if tells_caches:
+        return _cache_digests_document(seed)
     if is_silent:
         return _silent_document(seed)
     if has_mixed_models:
@@ -337,6 +345,28 @@ def _silent_document(seed: int) -> dict[str, Any]:
     for region in document["regions"].values():
         region |= {"process": {"jurisdictions": ["EU", "JP", "US"]}, "accept": {"jurisdictions": ["EU", "JP", "US"]}}
     return document | {"resumes": True, "faults": faults}
+
+
+def _cache_digests_document(seed: int) -> dict[str, Any]:
+    """Document in which gateways tell each other of caches, within limits that are reached, while heartbeats are lost
+    or late, and policies often keep tenants at home."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/cache digests")
+    for run in document["runs"]:
+        run["cache_digests"] = {
+            "enabled": True,
+            "send_rate_max": rng.choice(("1KiB", "2KiB", "64KiB")),
+            "fingerprints_max": rng.choice((4, 64, 1_000, 100_000)),
+            "age_max": rng.choice(("3s", "10s")),
+        }
+    gateways = _places_in(document | {"faults": []}).gateways
+    faults = [
+        {"kind": kind, "target": rng.choice(gateways), "amount": amount}
+        | {"at": f"{rng.randrange(300, 4000)}ms", "lasts": f"{rng.randrange(500, 3000)}ms"}
+        for kind, amount in (("heartbeat_loss", 0.5), ("heartbeat_delay", 0.7))
+        if rng.random() < 0.7
+    ]
+    return document | {"faults": [*document["faults"], *faults]}
 
 
 def _mixed_models_document(seed: int) -> dict[str, Any]:

@@ -98,6 +98,11 @@ def _named_with_pool(event: events.DecodeHistoryRestored | events.PredictorFitte
     return f"{type(event).__name__} {event.pool}"
 
 
+def _digest_in_words(event: events.DigestHeard) -> str:
+    part = event.part
+    return f"digest {event.gateway_id} {part.to_version} +{len(part.added) // 8} -{len(part.removed) // 8}"
+
+
 _WORDS: dict[type, Callable[[Any], str]] = {
     events.ReplicasObserved: _replicas_in_words,
     events.PeersObserved: _peers_in_words,
@@ -118,6 +123,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     events.TokensSettled: lambda event: f"settled {event.request_id} {event.tokens}",
     events.TokenBudgetRestored: lambda event: f"{type(event).__name__} {len(event.snapshot.ratios)}",
     events.PricesChanged: _prices_in_words,
+    events.DigestHeard: _digest_in_words,
 }
 """Wording by type of event, where the line says more than the type's name."""
 

@@ -17,6 +17,9 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events
 from gateway.core.block_sizes import blocks_in, bytes_in
 from gateway.core.events import Event
+from gateway.core.features.cache_digests.events import DigestHeard, DigestPart
+from gateway.core.features.cache_digests.feature import digests_of
+from gateway.core.features.cache_digests.telling import Telling
 from gateway.core.features.prices.price_table import Prices
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
@@ -35,6 +38,7 @@ from gateway.core.vocabulary import (
     LegRole,
     LoadReport,
     PeerObservation,
+    PeerSpec,
     PoolName,
     PoolSpec,
     RegionName,
@@ -239,6 +243,10 @@ class SimGateway:
         self._is_pumping = False
         self._wake_ns: int | None = None
         self.heartbeats = HeartbeatQueue(around.agenda, around.heartbeat_batch_ns, self._hear)
+        self._tellings: dict[GatewayId, Telling] = {}
+        """Cache digest as each peer was told it."""
+        self._digest_due_ns: dict[GatewayId, int] = {}
+        """Time by which the last part of each peer's digest arrives here: parts arrive in order."""
         self._round_trips_ns: dict[GatewayId, int] = {}
         self.control: ControlSide | None = None
         self._revision = 0
@@ -392,6 +400,7 @@ class SimGateway:
         self._port = _SimPort(self)
         self._context = self._make_context()
         self._ended.clear()
+        self._tellings.clear()
         self.open = {}
         sinks, self._sinks = list(self._sinks.values()), {}
         return [sink for sink in sinks if sink.request is not None and not sink.request.has_left]
@@ -751,18 +760,44 @@ class SimGateway:
 
     def _publish(self, report: LoadReport) -> None:
         for peer in self.spec.peers:
+            part = self._digest_for(peer)
             if self.heartbeat_loss_share and self._around.rng.random() < self.heartbeat_loss_share:
                 continue
             other = self._around.gateways[peer.gateway_id]
             if self.heartbeat_delay_ns:
-                self._agenda.after(self.heartbeat_delay_ns, self._send_heartbeat, other, report)
+                self._agenda.after(self.heartbeat_delay_ns, self._send_heartbeat, other, report, part)
             else:
-                self._send_heartbeat(other, report)
+                self._send_heartbeat(other, report, part)
 
-    def _send_heartbeat(self, other: SimGateway, report: LoadReport) -> None:
+    def _send_heartbeat(self, other: SimGateway, report: LoadReport, part: DigestPart | None) -> None:
         delay_ns = self._around.network.datagram_delay_ns(self.region, other.region)
         if delay_ns is not None:
             other.heartbeats.expect(report.told_to(other.spec.place), self._agenda.now_ns + delay_ns)
+            if part is not None:
+                other.expect_digest(DigestHeard(self.gateway_id, part), self._agenda.now_ns + delay_ns)
+
+    def _digest_for(self, peer: PeerSpec) -> DigestPart | None:
+        """Part of the cache digest that goes with a heartbeat; it is lost with it."""
+        if self.core is None or not self.spec.config.cache_digests.enabled:
+            return None
+        telling = self._tellings.setdefault(peer.gateway_id, Telling())
+        return digests_of(self.core).next_part(telling, peer, self._agenda.now_ns)
+
+    def expect_digest(self, heard: DigestHeard, at_ns: int) -> None:
+        due_ns = self._digest_due_ns[heard.gateway_id] = max(at_ns, self._digest_due_ns.get(heard.gateway_id, 0))
+        self._agenda.at(due_ns, self._digest_came, heard)
+
+    def _digest_came(self, heard: DigestHeard) -> None:
+        """Hand a part of a digest to the core, and ask the peer to tell everything anew where one is missing."""
+        if self.core is None:
+            return
+        self.tell(heard)
+        if digests_of(self.core).is_to_be_asked(heard.gateway_id, self._agenda.now_ns):
+            other = self._around.gateways[heard.gateway_id]
+            self._around.network.datagram(self.region, other.region, other.digest_wanted, self.gateway_id)
+
+    def digest_wanted(self, gateway_id: GatewayId) -> None:
+        self._tellings.pop(gateway_id, None)
 
     def _probes_of(self, replicas: Sequence[ReplicaSpec]) -> dict[RegionName, Probes]:
         engines: dict[RegionName, list[SimReplica]] = {}

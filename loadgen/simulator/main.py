@@ -31,6 +31,7 @@ from loadgen.simulator.chaos import (
     chaos_document,
     pools_document,
     run_breaking_chaos,
+    run_cache_digests_chaos,
     run_chaos,
     run_controlled_chaos,
     run_disaggregated_chaos,
@@ -58,12 +59,13 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--pools", "--breaking", "--mixed-models", "--silent"),
-    "--pair": ("--disaggregated",),
-    "--disaggregated": ("--pools", "--breaking", "--mixed-models", "--silent"),
-    "--pools": ("--breaking", "--mixed-models", "--silent"),
-    "--breaking": ("--mixed-models", "--silent"),
-    "--mixed-models": ("--silent",),
+    "--controller": ("--pools", "--breaking", "--mixed-models", "--silent", "--cache-digests"),
+    "--pair": ("--disaggregated", "--cache-digests"),
+    "--disaggregated": ("--pools", "--breaking", "--mixed-models", "--silent", "--cache-digests"),
+    "--pools": ("--breaking", "--mixed-models", "--silent", "--cache-digests"),
+    "--breaking": ("--mixed-models", "--silent", "--cache-digests"),
+    "--mixed-models": ("--silent", "--cache-digests"),
+    "--silent": ("--cache-digests",),
     "SCENARIO": (
         "--runs",
         "--first",
@@ -74,6 +76,7 @@ _APART = {
         "--breaking",
         "--mixed-models",
         "--silent",
+        "--cache-digests",
     ),
 }
 """Options without effect beside another one: chaos draws and checks its own worlds; a trace is the record of one run,
@@ -126,6 +129,9 @@ in this process; a cluster determines the number of jobs itself."""
     "--silent", "is_silent", is_flag=True, help="Add peers that fall silent while they answer to the worlds of --chaos."
 )
 @click.option(
+    "--cache-digests", "tells_caches", is_flag=True, help="Let gateways tell of caches in the worlds of --chaos."
+)
+@click.option(
     "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
 )
 @click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
@@ -153,6 +159,7 @@ def sim(
     breaking: bool,
     mixed_models: bool,
     is_silent: bool,
+    tells_caches: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -190,6 +197,7 @@ def sim(
                     breaks=breaking,
                     has_mixed_models=mixed_models,
                     is_silent=is_silent,
+                    tells_caches=tells_caches,
                 )
                 context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
@@ -401,9 +409,12 @@ class _ChaosSeeds:
     breaks: bool
     has_mixed_models: bool
     is_silent: bool
+    tells_caches: bool
 
     @property
     def player(self) -> Callable[..., ChaosRun | Finding]:
+        if self.tells_caches:
+            return run_cache_digests_chaos
         if self.is_silent:
             return run_silent_chaos
         if self.has_mixed_models:
@@ -429,6 +440,7 @@ class _ChaosSeeds:
             breaks=self.breaks,
             has_mixed_models=self.has_mixed_models,
             is_silent=self.is_silent,
+            tells_caches=self.tells_caches,
         )
 
     def in_words(self, finding: Finding) -> str:
@@ -436,6 +448,7 @@ class _ChaosSeeds:
         kind += " --disaggregated" if self.is_disaggregated else ""
         kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
         kind += " --mixed-models" if self.has_mixed_models else " --silent" if self.is_silent else ""
+        kind += " --cache-digests" if self.tells_caches else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

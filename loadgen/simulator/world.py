@@ -37,6 +37,7 @@ from loadgen.simulator.clients import ClientGroup, ClientWorld, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
+from loadgen.simulator.digest_watch import DigestWatch
 from loadgen.simulator.engines import SimEngine, SimReplica
 from loadgen.simulator.faults import FaultKey, FaultKind, SimFault
 from loadgen.simulator.gateways import NOTICED_AFTER_NS, SimEnvironment, SimGateway
@@ -134,6 +135,7 @@ class World:
         self.watch = InvariantWatch(every_invariant=every_invariant)
         self.chronicle = Chronicle(on_line)
         self.tenants = TenantWatch(_sides(scenario))
+        self.digests = DigestWatch()
         self._scenario = scenario
         self._run = run
         self._agenda = Agenda()
@@ -150,6 +152,7 @@ class World:
                 self.chronicle,
                 self.watch,
                 self.tenants,
+                *([self.digests] if run.as_config().cache_digests.enabled else []),
                 *([] if self._autoscaler is None else [self._autoscaler]),
                 *([] if decisions is None else [decisions]),
             ),

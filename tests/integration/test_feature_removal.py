@@ -120,6 +120,7 @@ def run_in(copy: Path, *arguments: str) -> None:
 def test_there_are_features() -> None:
     assert len(ALL) >= 12
     assert {name for name in ALL if sum(path.stem == name for path in HALVES) == 2} >= {
+        "cache_digests",
         "classes",
         "disaggregated",
         "expert_locality",

@@ -9,6 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from gateway.core.features.cache_digests.changes import Batch, Changes
+from gateway.core.features.cache_digests.events import DigestPart
+from gateway.core.features.cache_digests.feature import CacheDigests
+from gateway.core.features.cache_digests.holdings import Group, Holdings
+from gateway.core.features.cache_digests.telling import ByteBudget
+from gateway.core.features.cache_digests.told import ToldDigest
 from gateway.core.features.resume.feature import Resume
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
@@ -34,6 +40,7 @@ from gateway.core.kernel.state import GatewayState
 from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.eligibility import Eligibility
+from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
@@ -657,3 +664,87 @@ def charges_again(
 )
 def yields_to_nobody(original: Original, spare: SpareCapacity, mask: int, request_class: RequestClass) -> int:
     return mask
+
+
+# Cache digests
+
+_DIGESTS = f"{_CORE_TESTS}/features/cache_digests"
+_TELLING = f"{_DIGESTS}/test_feature.py::TestTelling"
+
+
+@mutant("a digest goes to every region", "features.cache_digests.telling:may_be_told", hunter=_TELLING)
+def told_everywhere(original: Original, group: Group, policy: ResidencyPolicy, place: Place) -> bool:
+    return True
+
+
+@mutant(
+    "a digest forgets the stamp under which a prompt came",
+    "features.cache_digests.telling:may_be_told",
+    hunter=_TELLING,
+)
+def told_without_stamp(original: Original, group: Group, policy: ResidencyPolicy, place: Place) -> bool:
+    tenant, _ = group
+    return bool(original((tenant, PlaceRule(regions=frozenset({place.region}))), policy, place))
+
+
+@mutant(
+    "peers are not told what a replica no longer holds",
+    "features.cache_digests.changes:Changes.after",
+    hunter=_TELLING,
+)
+def removes_nothing(original: Original, changes: Changes, *details: Any) -> Batch:
+    batch: Batch = original(changes, *details)
+    batch.removed = []
+    return batch
+
+
+@mutant(
+    "a digest with a gap is believed", "features.cache_digests.told:ToldDigest.hear", hunter=f"{_DIGESTS}/test_told.py"
+)
+def believes_gaps(original: Original, told: ToldDigest, part: DigestPart, *details: Any) -> None:
+    original(told, DigestPart(part.is_first, told.version, part.to_version, part.added, part.removed), *details)
+
+
+@mutant(
+    "a peer may tell without bound",
+    "features.cache_digests.told:ToldDigest.hear",
+    hunter=f"{_DIGESTS}/test_told.py",
+)
+def told_without_bound(original: Original, told: ToldDigest, part: DigestPart, now_ns: int, _: int) -> None:
+    original(told, part, now_ns, 1 << 60)
+
+
+@mutant(
+    "digests are sent however much was sent before",
+    "features.cache_digests.telling:ByteBudget.spend",
+    hunter=_TELLING,
+)
+def spends_nothing(original: Original, budget: ByteBudget, count: int) -> None:
+    return
+
+
+@mutant(
+    "a cache holds all it was ever sent",
+    "features.cache_digests.holdings:Holdings.record",
+    hunter=_TELLING,
+)
+def caches_without_end(original: Original, holdings: Holdings, *details: Any, blocks_max: int) -> None:
+    original(holdings, *details, blocks_max=0)
+
+
+@mutant(
+    "what failed replicas held is told on",
+    "features.cache_digests.feature:CacheDigests._forget",
+    hunter=_TELLING,
+)
+def remembers_the_dead(original: Original, digests: CacheDigests, replica_id: str) -> None:
+    return
+
+
+@mutant(
+    "a peer's word counts for what every region knows",
+    "placement.fleet:Fleet._told",
+    hunter=f"{_DIGESTS}/test_feature.py::TestPlacing",
+)
+def believes_peers_first(original: Original, fleet: Fleet, profile: RequestProfile, slot: int) -> int:
+    return 0 if fleet.told_match is None else fleet.told_match(profile, slot)

@@ -75,6 +75,18 @@ def test_pushing_blindly_costs_what_the_paper_says_it_costs() -> None:
     assert found["pending"]["tokens_per_s"] > 1.2 * found["blind"]["tokens_per_s"]
 
 
+def test_a_prompt_that_only_another_region_knows_begins_sooner_there() -> None:
+    scenario = load_scenario(FOLDER / "documents.yaml", {"duration": "120s"})
+    ttft_s: dict[str, float] = {}
+    for run in scenario.runs:
+        world = World(scenario, run, every_invariant=True)
+        figures = figures_of(scenario, world.play())
+        world.check_the_end()
+        ttft_s[run.name] = figures["regions"]["us-east-1"]["ttft_ms"]["mean"]
+        assert figures["total"]["failed"] == 0
+    assert ttft_s["digests"] < 0.7 * ttft_s["nightside"]
+
+
 @pytest.mark.nightly
 def test_a_bad_day_ends_well() -> None:
     found = totals("bad_day", "nightside", every_invariant=True)["nightside"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.features.adoption import Adoption
+from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
@@ -33,4 +34,5 @@ def features_of(core: Kernel) -> list[Feature]:
         PricesInForce(core),
         Classes(core),  # later than Resume, whose word on how long the rest of an answer waits counts
         Adoption(core),
+        CacheDigests(core),
     ]

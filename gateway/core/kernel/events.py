@@ -3,6 +3,9 @@ effects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 from msgspec import Struct
 
 from gateway.core.kernel.residency import ResidencyPolicy
@@ -30,6 +33,11 @@ from gateway.core.vocabulary import (
 
 class FeatureEvent(Struct, frozen=True):
     """Event that is one feature's own, and that the kernel passes to it."""
+
+    def with_hashes(self, permuted: Callable[[bytes], bytes], /) -> Self:  # noqa: ARG002
+        """Same event with the block hashes of prompts in it permuted, for records that must not hold them. `permuted`
+        takes packed hashes."""
+        return self
 
 
 class PolicyApplied(Struct, frozen=True):

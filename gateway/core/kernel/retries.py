@@ -45,7 +45,7 @@ class Retries:
             self._bind(request, attempt)
             self._tell_failed(request, worst)
             if request.phase is not Phase.ENDED:
-                self.try_again_after_failure(request, now_ns)
+                self.try_again_after_failure(request, now_ns, target_is_gone=not worst.leg.state.healthy)
         elif worst.result is LegResult.TAKEN_BACK:
             self._bind(request, attempt)
             request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)
@@ -105,13 +105,19 @@ class Retries:
         request.is_too_long |= end.result is LegResult.TOO_LONG or end.event.refusal is RefusalReason.TOO_LONG
 
     def try_again_after_failure(
-        self, request: RequestState, now_ns: int, outcome: Outcome = Outcome.FAILED_BEFORE_FIRST_BYTE
+        self,
+        request: RequestState,
+        now_ns: int,
+        outcome: Outcome = Outcome.FAILED_BEFORE_FIRST_BYTE,
+        *,
+        target_is_gone: bool = False,
     ) -> None:
-        """Queue the request again if its attempts and the retry budget allow it. `outcome`: how it ends otherwise."""
+        """Queue the request again if its attempts and the retry budget allow it. `outcome`: how it ends otherwise.
+        `target_is_gone`: its target no longer answers, so that the load moves and the budget is not asked."""
         request.failures += 1
         if request.failures >= self._core.config.attempt.attempts_max:
             self._core.end(request, outcome, request.last_failure)
-        elif not self._core.retry_budget.take():
+        elif not (target_is_gone or self._core.retry_budget.take()):
             self._core.end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
             request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)

@@ -17,9 +17,13 @@ from gateway.core.placement.prefix_index import Match, PrefixIndex
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
 _NOWHERE = RegionName("")
+_EVERY_SLOT = -1
+"""Mask of all slots."""
 ExactMatch = Callable[[RequestProfile, int], Match]
 """Finds the replicas of a mask that have most of a request's prompt in their caches at this moment, and how much that
 is."""
+ToldMatch = Callable[[RequestProfile, int], int]
+"""Finds how many of a prompt's first blocks the peer in a slot says its replicas hold."""
 
 
 class Fleet:
@@ -48,6 +52,8 @@ class Fleet:
         self.exact_match: ExactMatch | None = None
         """Set by a simulation that looks into the replicas' caches, in place of the index, to measure the value of
         exact matches."""
+        self.told_match: ToldMatch | None = None
+        """Set by a feature that hears from peers what their replicas hold."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
@@ -182,9 +188,34 @@ class Fleet:
         return min(slots_of(mask), key=lambda slot: (self.peer_load(slot, model), self.peer_rtt_ns(slot)))
 
     def match_peers(self, profile: RequestProfile, mask: int) -> Match:
-        """Peers to which the longest prefix of the prompt was forwarded. The match is empty unless the policy wants
-        prefixes remembered."""
-        return self.peer_index.match(profile.prefix, mask)
+        """Peers that are expected to hold the longest prefix of the prompt: it was forwarded there, or they say so. The
+        match is empty unless the policy wants prefixes remembered, or peers tell theirs."""
+        match = self.peer_index.match(profile.prefix, mask)
+        return match if self.told_match is None else self._longer_told(profile, mask, match)
+
+    def told_blocks(self, profile: RequestProfile, slot: int) -> int:
+        """Blocks of the prompt that only the peer's own word says it holds, counted from the first; 0 if forwards from
+        here explain as many."""
+        told = self._told(profile, slot)
+        return told if told and told > self.peer_index.match(profile.prefix, 1 << slot).blocks else 0
+
+    def _told(self, profile: RequestProfile, slot: int) -> int:
+        """Blocks of the prompt that a peer says it holds; 0 if an own replica was sent as many. A peer's word counts
+        only for what its region alone knows: beginnings that every region knows would let sessions leave theirs for
+        nothing."""
+        told = 0 if self.told_match is None else self.told_match(profile, slot)
+        return told if told and told > self.replica_index.match(profile.prefix, _EVERY_SLOT).blocks else 0
+
+    def _longer_told(self, profile: RequestProfile, mask: int, match: Match) -> Match:
+        """The longer of a match and what the peers of the mask tell."""
+        blocks, holders = match.blocks, match.mask
+        for slot in slots_of(mask):
+            told = self._told(profile, slot)
+            if told > blocks:
+                blocks, holders = told, 1 << slot
+            elif told and told == blocks:
+                holders |= 1 << slot
+        return Match(blocks, holders)
 
     # Chance
 

@@ -21,7 +21,7 @@ from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.spare_capacity import Homes
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
-from gateway.core.placement.fleet import ExactMatch, Fleet
+from gateway.core.placement.fleet import ExactMatch, Fleet, ToldMatch
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import (
     Choice,
@@ -36,6 +36,7 @@ from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import (
     NO_HINTS,
     Candidate,
+    Figure,
     GatewayId,
     LegResult,
     LegRole,
@@ -53,6 +54,8 @@ _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """Target, the reason for it, and the number of the prompt's blocks that it has."""
 
 
+TOLD_BLOCKS: Final = "told_blocks"
+"""Figure of a peer that tells of more of the prompt than was forwarded there."""
 _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 
@@ -224,6 +227,10 @@ class Placer:
     def match_exactly(self, exact_match: ExactMatch) -> None:
         """Match by a simulation's exact view of the replicas' caches instead of the index."""
         self._fleet.exact_match = exact_match
+
+    def match_told(self, told_match: ToldMatch | None) -> None:
+        """Match peers by what they tell of their replicas' caches, too; None: by forwards alone."""
+        self._fleet.told_match = told_match
 
     # Questions
 
@@ -486,9 +493,15 @@ class Placer:
         standing = Standing.FAILED_BEFORE if failed else standing
         weighed = None if choice is None else _weighed_at(choice.peers, slot)
         if weighed is not None:
-            return Candidate(state.target, standing, weighed.blocks, load, state.rtt_ns, weighed.costs())
-        matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
-        costs = self._policy.costs_at_peer(request.profile, slot, matched) if self._compares_costs(request) else None
+            matched, costs = weighed.blocks, weighed.costs()
+        else:
+            matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
+            costs = None
+            if self._compares_costs(request):
+                costs = self._policy.costs_at_peer(request.profile, slot, matched)
+        told = 0 if self._fleet.told_match is None else self._fleet.told_blocks(request.profile, slot)
+        if told and costs is not None:
+            costs = replace(costs, further=(*costs.further, Figure(TOLD_BLOCKS, told, "blocks")))
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
 
     def _compares_costs(self, request: RequestState) -> bool:

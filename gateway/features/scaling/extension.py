@@ -5,7 +5,7 @@ reports them to the metrics page, operators and a webhook. The decisions are in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar, Never
 
@@ -25,7 +25,7 @@ from gateway.features.extension import Extension, Host
 from gateway.features.scaling.codec import add_scaling, read_scaling
 from gateway.features.scaling.metrics import ScalingMetrics
 from gateway.features.scaling.webhook import Result, Webhook
-from gateway.peers.heartbeats import ReadHeartbeat
+from gateway.peers.heartbeats import ReadHeartbeat, TakeIn, WriteHeartbeat
 from gateway.request.legs import RequestSummary
 from mesh.admin_server import as_json, needs
 from mesh.control.vocabulary import WantedReplicas
@@ -81,8 +81,8 @@ class ScalingExtension(Extension):
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
         ScalingMetrics(registry, tuple)
 
-    def complete_heartbeat(self, message: pb.SubscribeResponse, /) -> None:
-        add_scaling(message, self._report)
+    def heartbeat_writer(self) -> WriteHeartbeat | None:
+        return self._write if self.is_on else None
 
     def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:
         return partial(self._read, peer) if self.is_on and self._config.mesh else None
@@ -140,11 +140,15 @@ class ScalingExtension(Extension):
             await asyncio.sleep(self._config.interval_ns / _SECOND_NS)
             self.look()
 
-    def _read(self, peer: PeerSpec, message: pb.SubscribeResponse) -> Callable[[], None]:
+    def _write(self, message: pb.SubscribeResponse, _: PeerSpec) -> None:
+        add_scaling(message, self._report)
+
+    def _read(self, peer: PeerSpec, message: pb.SubscribeResponse) -> TakeIn:
         return partial(self._hear, peer, read_scaling(message))
 
-    def _hear(self, peer: PeerSpec, report: ScalingReport) -> None:
+    def _hear(self, peer: PeerSpec, report: ScalingReport) -> bool:
         self._scaler.hear(Heard(peer.gateway_id, peer.place.region, report, self._host.clock.now_ns()))
+        return False
 
     def _changed(self, want: Want, before: int | None) -> None:
         """Report a change. The first figure is reported too, so that its receiver need not ask for it."""

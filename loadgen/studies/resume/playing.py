@@ -360,8 +360,16 @@ def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[
         try:
             outcomes.append(asyncio.run(play()))
         except* (DemoFailure, TimeoutError, OSError) as failures:
-            raise DemoFailure(f"it could not be played: {failures.exceptions[0]}") from failures
+            raise DemoFailure(f"it could not be played: {_first_of(failures)}") from failures
         last = outcomes[-1]
         broken = sum(each.is_broken for each in last.seen)
         tell(f"{last.case}, {'resumed' if last.is_resumed else 'as before'}: {len(last.seen)} streams, {broken} broken")
     return outcomes
+
+
+def _first_of(failures: BaseExceptionGroup) -> BaseException:
+    """First failure that is no group itself."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

@@ -88,6 +88,7 @@ class SubscribeResponse(_message.Message):
     WAYS_FIELD_NUMBER: _builtins.int
     ACCEPTS_FIELD_NUMBER: _builtins.int
     IS_SIGN_OF_LIFE_FIELD_NUMBER: _builtins.int
+    CACHE_DIGEST_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -130,6 +131,12 @@ class SubscribeResponse(_message.Message):
     def accepts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Regions whose requests its own policy takes in."""
 
+    @_builtins.property
+    def cache_digest(self) -> Global___CacheDigest:
+        """Changes since this subscription's last one of what its replicas' caches hold; never of a tenant that the hearer's
+        region must not process. Left out: it tells nothing of its caches.
+        """
+
     def __init__(
         self,
         *,
@@ -150,14 +157,52 @@ class SubscribeResponse(_message.Message):
         ways: _abc.Iterable[Global___Way] | None = ...,
         accepts: _abc.Iterable[_builtins.str] | None = ...,
         is_sign_of_life: _builtins.bool = ...,
+        cache_digest: Global___CacheDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache_digest", b"cache_digest", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "accepts", b"accepts", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "is_sign_of_life", b"is_sign_of_life", "place", b"place", "policy_digest", b"policy_digest", "pool_loads", b"pool_loads", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses", "ways", b"ways"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "accepts", b"accepts", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "cache_digest", b"cache_digest", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "is_sign_of_life", b"is_sign_of_life", "place", b"place", "policy_digest", b"policy_digest", "pool_loads", b"pool_loads", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class CacheDigest(_message.Message):
+    """Fingerprints of prefix blocks: hashes of those blocks of a chain that are named, eight bytes each. Those are the first
+    eight, then eight in each doubling.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_FIRST_FIELD_NUMBER: _builtins.int
+    FROM_VERSION_FIELD_NUMBER: _builtins.int
+    TO_VERSION_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    is_first: _builtins.bool
+    """The hearer forgets what it was told before. Always set in the first one of a subscription."""
+    from_version: _builtins.int
+    """Of the digest that this adds to; one that the hearer does not have shows that something is missing."""
+    to_version: _builtins.int
+    added: _builtins.bytes
+    removed: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        is_first: _builtins.bool = ...,
+        from_version: _builtins.int = ...,
+        to_version: _builtins.int = ...,
+        added: _builtins.bytes = ...,
+        removed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "from_version", b"from_version", "is_first", b"is_first", "removed", b"removed", "to_version", b"to_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheDigest: _TypeAlias = CacheDigest  # noqa: Y015
 
 @_typing.final
 class TenantUse(_message.Message):

@@ -179,7 +179,8 @@ class Resume(Feature):
 
     def _queue_rest(self, request: RequestState, broken: LegEnd, now_ns: int) -> None:
         """Queue the rest that a leg left, if the retry budget allows it. The first rest takes nothing of it, nor does
-        one that was taken back from a silent target: the load moves with it."""
+        one that comes from a silent target or one that is gone: the load moves with it. When regions die one after the
+        other, all of their answers' rests move twice."""
         rest = broken.event.remainder
         assert rest is not None, "its leg left one"
         part = _part_to_change(request)
@@ -191,7 +192,7 @@ class Resume(Feature):
         request.profile = bound(self._core, request, rest, broken)
         request.has_begun = True
         request.failures = request.busy_answers = 0
-        moves_load = is_first or broken.result is LegResult.TAKEN_BACK
+        moves_load = is_first or broken.result is LegResult.TAKEN_BACK or not broken.leg.state.healthy
         if not (moves_load or self._core.retry_budget.take()):
             self._core.end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return

@@ -24,6 +24,7 @@ LISTS = [
 ]
 """Lists of the features' events and sections; a line goes with its feature."""
 WORDS = {
+    "cache_digests": r"cache_digest|CacheDigest|DigestPart|DigestHeard",
     "classes": r"ClassesConfig|BatchConfig|BestEffortConfig",
     "disaggregated": r"decode_pool|decode_figure|DecodeLevels|DecodeFigures|[Pp]redictor|PredictionConfig",
     "expert_locality": r"locality|nearness|expert|eldr",
@@ -42,6 +43,7 @@ _VOCABULARY = "a word of decisions, outcomes or replicas that all programs share
 _PATH = "stands on a request's path"
 _FIGURES = "a figure of the core that several readers show"
 STILL_NAMED: dict[str, dict[str, str]] = {
+    "cache_digests": {},
     "classes": {},
     "resume": {
         "gateway/config/pools.py": "a key of a pool's description",

@@ -25,7 +25,9 @@ from gateway.peers.heartbeats import (
     Heartbeats,
     HeartbeatTimeBudget,
     IdentityMismatch,
+    ReadHeartbeat,
     RoundTrips,
+    TakeIn,
     failure_of_ping,
     identity_fault,
     observe,
@@ -73,7 +75,7 @@ async def heard(
     await link.close()
 
 
-def make_heartbeats(link: PeerLink, submit: Callable[[Event], None]) -> Heartbeats:
+def make_heartbeats(link: PeerLink, submit: Callable[[Event], None], *readers: ReadHeartbeat) -> Heartbeats:
     return Heartbeats(
         link,
         GatewayId("us-1"),
@@ -83,6 +85,7 @@ def make_heartbeats(link: PeerLink, submit: Callable[[Event], None]) -> Heartbea
         rng=random.Random(1),
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("us-1")),
+        readers=readers,
     )
 
 
@@ -409,6 +412,42 @@ async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer:
     assert open_at_once[1:4] == [2, 2, 2], "the old one was still there when the new one came"
 
 
+async def test_a_feature_that_misses_something_is_told_everything_anew(peer: FakePeer) -> None:
+    told: list[tuple[int, int]] = []
+    calls = 0
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        nonlocal calls
+        calls += 1
+        for sequence in (1, 2, 3):
+            message = codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0)
+            message.cache_digest.to_version = calls
+            await context.write(message)
+        await asyncio.Event().wait()
+
+    def read(message: pb.SubscribeResponse) -> TakeIn:
+        heard = message.cache_digest.to_version, message.sequence
+
+        def take_in() -> bool:
+            told.append(heard)
+            return heard == (1, 2)
+
+        return take_in
+
+    peer.subscribed = subscribed
+    link = peer_link(peer.config(SPEC), QUICK)
+    seen: list[Event] = []
+    heartbeats = make_heartbeats(link, seen.append, read)
+    async with asyncio.TaskGroup() as tasks:
+        loops = [tasks.create_task(loop()) for loop in (heartbeats.measure, heartbeats.listen)]
+        await until(lambda: (2, 3) in told)
+        for loop in loops:
+            loop.cancel()
+    await link.close()
+    assert told == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    assert all(isinstance(event, PeersObserved) for event in seen), "the peer was never lost"
+
+
 async def test_a_new_subscription_that_fails_is_a_loss(peer: FakePeer) -> None:
     again = count()
 
@@ -526,14 +565,18 @@ class Features:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def first(self, _: pb.SubscribeResponse) -> Callable[[], None]:
+    def first(self, _: pb.SubscribeResponse) -> TakeIn:
         self.did.append("read")
-        return partial(self.did.append, "took in")
+        return partial(self._note, "took in")
 
-    def second(self, message: pb.SubscribeResponse) -> Callable[[], None]:
+    def second(self, message: pb.SubscribeResponse) -> TakeIn:
         if not message.pool_loads:
             raise WireError("no pool")
-        return partial(self.did.append, "took in, too")
+        return partial(self._note, "took in, too")
+
+    def _note(self, what: str) -> bool:
+        self.did.append(what)
+        return False
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,21 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.events import Event
+from gateway.core.features.cache_digests.config import CacheDigestsConfig
+from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.kernel.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import (
+    DEFAULT_POOL,
     GatewayId,
     LegResult,
+    LoadReport,
+    ModelCapacity,
     ModelName,
+    PeerObservation,
     PlaceRule,
     RegionName,
     ReplicaId,
@@ -264,6 +270,38 @@ class TestWhatIsNotSaid:
         report = replay(sorted(tmp_path.iterdir()))
         assert report.divergence is None
         assert report.steps == len(steps) > 200
+
+    def test_what_a_peer_tells_of_its_caches_is_replayed_and_not_written_down(self, tmp_path: Path) -> None:
+        core, now_ns = GatewayCore(GATEWAY, US, seed=7), 1_000_000
+        asked = profile("a", prompt="salary of bob " * 4_000)
+        config = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True))
+        eu = peer_spec("eu-1", EU)
+        capacity = ModelCapacity(asked.model, DEFAULT_POOL, EU, replicas=1, available=1, room=1)
+        heard = LoadReport(
+            eu.gateway_id, EU, 1, accepting=True, assignment_version=1, policy_digest="", capacities=(capacity,)
+        )
+        happened: list[Event] = [
+            events.ConfigApplied(config),
+            events.PolicyApplied(policy(US)),
+            events.AssignmentApplied(1, (replica_spec("a"),), (eu,)),
+            events.ReplicasObserved((ReplicaObservation(ReplicaId("a"), now_ns, healthy=True),)),
+            events.PeersObserved((PeerObservation(heard, now_ns, now_ns, 1_000_000, 1_000_000),)),
+            events.DigestHeard(eu.gateway_id, DigestPart(True, 0, 1, asked.prefix, asked.prefix[:8])),
+            events.RequestArrived(asked, 60 * SECOND),
+        ]
+        steps: list[GatewayStep] = [Step(now_ns, event, list(core.handle(event, now_ns))) for event in happened]
+        (leg,) = of_kind(StartLeg, steps[-1].effects or [])
+        assert leg.target.id == "eu-1"
+        journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)
+        keep(journal, steps)
+        journal.close()
+        (path,) = tmp_path.iterdir()
+        assert replay([path]).divergence is None
+        (told,) = [each.event for each in read_journal(path)[1] if isinstance(each.event, events.DigestHeard)]
+        assert len(told.part.added) == len(asked.prefix)
+        written = told.part.added + told.part.removed
+        clear = hashes_of(asked)
+        assert not set(clear) & {written[at : at + 8] for at in range(0, len(written), 8)}
 
     def test_no_block_hash_of_the_prompt_is_in_it(self, tmp_path: Path) -> None:
         journal = GatewayJournal(settings(tmp_path), HEADER, pytest.fail)

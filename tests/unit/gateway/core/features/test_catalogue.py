@@ -11,6 +11,8 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.features.adoption import Adoption
+from gateway.core.features.cache_digests.events import DigestPart
+from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
@@ -50,6 +52,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
     Classes: [],
     Adoption: [],
+    CacheDigests: [events.DigestHeard(GatewayId("gw-eu"), DigestPart(True, 0, 0))],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]
@@ -120,6 +123,7 @@ def test_a_stored_response_is_nobody_s_concern_without_the_feature_that_follows_
 
 WORDS_OF_FEATURES = {
     "adoption": r"adopt|away",
+    "cache_digests": r"cache_?digest|fingerprint",
     "classes": r"service_?class|ClassesConfig|^classes$|promot",
     "disaggregated": r"decod|disaggregated|retain|prefill_worker|is_sequential|tick_interval",
     "expert_locality": r"nearness|locality|seat|signature|artifact|eldr|expert",

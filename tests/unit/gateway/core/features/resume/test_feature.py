@@ -12,7 +12,17 @@ from gateway.core.features.resume.feature import broken_outcome
 from gateway.core.kernel import events
 from gateway.core.kernel.config import AttemptConfig
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
-from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Notes, Outcome, PoolSpec, RequestId
+from gateway.core.vocabulary import (
+    DEFAULT_POOL,
+    Extra,
+    GatewayId,
+    LegResult,
+    Notes,
+    Outcome,
+    PoolSpec,
+    RequestId,
+    peer_target,
+)
 from tests.support.core import (
     EU,
     SECOND,
@@ -150,6 +160,30 @@ def test_all_that_a_target_held_go_on_once_whatever_that_budget_is() -> None:
     one.hear("gw-ap", EU, available=50)
     for name in names:
         one.finish(name, LegResult.FAILED, remainder=replace(REST, request_id=RequestId(name)))
+    assert not of_kind(EndRequest, one.effects)
+
+
+@pytest.mark.parametrize("has_begun_again", [False, True])
+def test_nor_do_they_take_of_it_where_the_next_region_dies_as_well(has_begun_again: bool) -> None:
+    others = [peer_spec(name, EU) for name in ("gw-ap", "gw-us", "gw-sa")]
+    one = desk(replicas=0, peers=[peer_spec("gw-eu", EU), *others], config=ONE_RETRY)
+    one.hear("gw-eu", EU, available=50)
+    names = [f"r{number}" for number in range(20)]
+    for name in names:
+        one.ask(name)
+        one.first_token(name)
+    rests = {name: replace(REST, request_id=RequestId(name)) for name in names}
+    one.hear("gw-ap", EU, available=50)
+    one.tell(events.TargetLost(peer_target(GatewayId("gw-eu")), "its connection broke"))
+    for name in names:
+        assert legs_of(one.finish(name, LegResult.FAILED, remainder=rests[name])) == ["gw-ap"]
+        if has_begun_again:
+            one.first_token(name, 2)
+    one.hear("gw-us", EU, available=50)
+    one.tell(events.TargetLost(peer_target(GatewayId("gw-ap")), "its connection broke"))
+    for name in names:
+        rest = rests[name] if has_begun_again else None
+        assert legs_of(one.finish(name, LegResult.FAILED, 2, remainder=rest)) == ["gw-us"]
     assert not of_kind(EndRequest, one.effects)
 
 

@@ -1,0 +1,1 @@
+"""Cache digests: gateways tell each other which prompt prefixes their replicas hold."""

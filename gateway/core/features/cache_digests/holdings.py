@@ -1,0 +1,156 @@
+"""Mirror of the own replicas' caches, as far as a digest names their blocks: the prompts that each replica has
+prefilled, within the room that its engine reports, the least recently used blocks dropped first.
+
+An entry is a block's fingerprint and its rung within a group. A group is a tenant with a rule of places that may
+process its requests: entries of one group may be told to the same gateways.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from gateway.core.features.cache_digests.changes import Changes
+from gateway.core.features.cache_digests.fingerprints import RUNGS, fingerprint, rungs_within
+from gateway.core.vocabulary import PlaceRule, TenantName
+
+Group = tuple[TenantName, PlaceRule]
+_FINGERPRINT_BITS: Final = 64
+_FINGERPRINT_MASK: Final = (1 << _FINGERPRINT_BITS) - 1
+_RUNG_BITS: Final = 8
+_RUNG_MASK: Final = (1 << _RUNG_BITS) - 1
+_GROUP_SHIFT: Final = _FINGERPRINT_BITS + _RUNG_BITS
+_STANDS_FOR: Final = tuple([rung - (RUNGS[at - 1] if at else 0) for at, rung in enumerate(RUNGS)])
+"""Blocks that an entry stands for, by rung: those since the rung before."""
+GROUPS_MAX: Final = 4096
+
+
+def group_of(entry: int) -> int:
+    return entry >> _GROUP_SHIFT
+
+
+def fingerprint_of(entry: int) -> int:
+    return entry & _FINGERPRINT_MASK
+
+
+def _blocks_of(entry: int) -> int:
+    return _STANDS_FOR[entry >> _FINGERPRINT_BITS & _RUNG_MASK]
+
+
+class _Cache:
+    """Entries that one replica holds, the least recently used first."""
+
+    __slots__ = ("blocks", "entries")
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[int, int] = OrderedDict()
+        """Time of each entry's last use."""
+        self.blocks = 0
+
+
+class Holdings:
+    """Entries of all replicas, by slot."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._caches: dict[int, _Cache] = {}
+        self._holders: dict[int, int] = {}
+        """Number of replicas that hold each entry."""
+        self._numbers: dict[Group, int] = {}
+        self._numbers_of: dict[TenantName, list[int]] = {}
+        """Numbers of a tenant's groups: the same block may be in several of them."""
+        self.groups: list[Group] = []
+        """Groups by number."""
+        self.changes = Changes(entries_max)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def has_room_for(self, group: Group) -> bool:
+        return group in self._numbers or len(self.groups) < GROUPS_MAX
+
+    def alike(self, entry: int) -> list[int]:
+        """Entries that are held of the same block in other groups of the tenant."""
+        tenant, _ = self.groups[group_of(entry)]
+        block = entry & ((1 << _GROUP_SHIFT) - 1)
+        same = [number << _GROUP_SHIFT | block for number in self._numbers_of[tenant]]
+        return [each for each in same if each != entry and each in self._holders]
+
+    def record(self, group: Group, chain: bytes, blocks: int, slot: int, now_ns: int, *, blocks_max: int) -> None:
+        """Note that a replica has prefilled a chain of so many blocks. `blocks_max`: room of its cache; 0: not
+        known."""
+        number = self._number_of(group) << _RUNG_BITS
+        cache = self._caches.get(slot)
+        if cache is None:
+            cache = self._caches[slot] = _Cache()
+        entries = cache.entries
+        for rung in range(rungs_within(blocks) - 1, -1, -1):  # the last block is the first to be dropped
+            entry = (number | rung) << _FINGERPRINT_BITS | fingerprint(chain, RUNGS[rung])
+            if entry in entries:
+                entries.move_to_end(entry)
+            else:
+                cache.blocks += _STANDS_FOR[rung]
+                self._hold(entry)
+            entries[entry] = now_ns
+        while blocks_max and cache.blocks > blocks_max and len(entries) > 1:
+            self._drop_oldest(cache)
+        while len(self._holders) > self._entries_max:
+            self._drop_oldest(min(self._caches.values(), key=_last_used))
+
+    def forget(self, slot: int) -> None:
+        """Forget all that a replica holds."""
+        cache = self._caches.pop(slot, None)
+        while cache is not None and cache.entries:
+            self._drop_oldest(cache)
+
+    def expire(self, before_ns: int) -> None:
+        """Forget entries last used before this time."""
+        for cache in self._caches.values():
+            while cache.entries and _last_used(cache) < before_ns:
+                self._drop_oldest(cache)
+
+    def violations(self) -> list[str]:
+        """Return the broken invariants, for tests."""
+        holders: dict[int, int] = {}
+        for slot, cache in self._caches.items():
+            for entry in cache.entries:
+                holders[entry] = holders.get(entry, 0) + 1
+            if cache.blocks != sum(map(_blocks_of, cache.entries)):
+                return [f"the blocks of slot {slot} are miscounted"]
+        broken = self.changes.violations()
+        if holders != self._holders or any(entry not in self.changes for entry in holders):
+            broken.append("entries and replicas that hold them differ")
+        if len(self.changes) != len(holders) or len(holders) > self._entries_max:
+            broken.append(f"{len(holders)} entries are held, {len(self.changes)} are told")
+        return broken
+
+    def _number_of(self, group: Group) -> int:
+        number = self._numbers.get(group)
+        if number is None:
+            number = self._numbers[group] = len(self.groups)
+            self.groups.append(group)
+            self._numbers_of.setdefault(group[0], []).append(number)
+        return number
+
+    def _hold(self, entry: int) -> None:
+        holders = self._holders.get(entry, 0)
+        self._holders[entry] = holders + 1
+        if not holders:
+            self.changes.add(entry)
+
+    def _drop_oldest(self, cache: _Cache) -> None:
+        entry, _ = cache.entries.popitem(last=False)
+        cache.blocks -= _blocks_of(entry)
+        holders = self._holders[entry] - 1
+        if holders:
+            self._holders[entry] = holders
+        else:
+            del self._holders[entry]
+            self.changes.remove(entry)
+
+
+def _last_used(cache: _Cache) -> int:
+    """Time of the last use of the entry used least recently; later than any time for a cache without one."""
+    for used_ns in cache.entries.values():
+        return used_ns
+    return 1 << 62

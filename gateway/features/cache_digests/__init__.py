@@ -1,0 +1,1 @@
+"""Cache digests, outside the core."""
