@@ -86,7 +86,7 @@ spellings = st.sampled_from(["nvext", "\\u006evext", "nve\\u0078t"])
 def test_removed_extensions_are_gone_and_every_other_member_is_as_it_was(
     kept: list[str], named: list[tuple[int, str, str]], data: st.DataObject
 ) -> None:
-    """They stand among others, as spelt, up to four times."""
+    """Members stand among others, as spelt, up to four times."""
     parts = ['"model" :"m"', *kept]
     for at, spelling, value in named:
         parts.insert(at % (len(parts) + 1), f'"{spelling}"{data.draw(space)}:{data.draw(space)}{value}')
