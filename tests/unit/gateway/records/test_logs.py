@@ -105,6 +105,15 @@ def test_a_line_has_every_registered_field_and_no_other() -> None:
     assert logged.line()["hints"] == "output_tokens 9, ends_session"
 
 
+def test_hints_that_say_nothing_are_left_out() -> None:
+    logged = Logged()
+    logged.ask("r-1", hints=Hints())
+    logged.first_token("r-1")
+    logged.end("r-1")
+    logged.finish("r-1", RanAt(ReplicaId("r1"), US))
+    assert "hints" not in logged.line()
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_the_policy_says_whether_a_tenant_is_named(named: bool) -> None:
     logged = Logged(rule=LoggingRule(tenant=named))
