@@ -124,6 +124,8 @@ COMPILED = (
     "gateway/core/placement/fleet.py",
     "gateway/core/placement/hash_ring.py",
     "gateway/core/placement/holds.py",
+    "gateway/core/placement/index_nodes.py",
+    "gateway/core/placement/index_sizes.py",
     "gateway/core/placement/layered.py",
     "gateway/core/placement/least_load.py",
     "gateway/core/placement/lmetric.py",

@@ -498,6 +498,7 @@ GATEWAY = (
             "replica",
             "attempts",
             "duration_ms",
+            "hints",
             "prompt_bytes",
             "prompt_tokens",
             "cached_tokens",

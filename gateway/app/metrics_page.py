@@ -14,6 +14,7 @@ from msgspec import Struct
 from gateway.core.kernel.description import ReplicaCondition
 from gateway.core.vocabulary import (
     Category,
+    HintKind,
     LegResult,
     LegRole,
     Outcome,
@@ -58,6 +59,7 @@ LABELS: dict[str, Label] = {
     "task": Label("Name of the background task."),
     "seen_by": Label("Side of the connection that saw the event.", ("caller", "called")),
     "part": Label("Part of the configuration that was read: `region`, `policy`, `keys`, a certificate, and others."),
+    "hint": Label("Kind of the hint.", tuple(HintKind)),
     "role": Label("Audience of the certificate.", ("clients", "peers")),
     "tenant": Label(_TENANT),
     "kind": Label("Kind of the tokens.", ("prompt", "output")),

@@ -91,6 +91,8 @@ def sentence(request: ExplainedRequest) -> str:
     words += filter(None, (each.sentence(last) for each in WORDS))
     if request.identity_mismatch:
         words.append(f"After a failure it was kept from other models of the same name: {request.identity_mismatch}.")
+    if request.hints:
+        words.append(f"Its client hinted: {request.hints}.")
     if request.shadow is not None:
         words.append(f"Had overflow been on, it would have gone to {_region(request.shadow)}.")
     return " ".join(words)

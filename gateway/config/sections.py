@@ -19,6 +19,7 @@ from gateway.config.content import ContentConfig
 from gateway.config.oidc import OidcConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
+from gateway.core.block_sizes import BLOCKS_MAX
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.features.sections import FeatureSections
@@ -96,8 +97,9 @@ class LimitsConfig(Struct, frozen=True):
     """Time from the start of a body after which `body_rate_min` is enforced."""
     request_deadline_ns: int = 600 * SECOND_NS
     """Time from a request's arrival to the last byte of its response."""
-    prompt_blocks_max: int = 4096
-    """Blocks of one prompt that are compared; prompts that differ only beyond them count as equal."""
+    prompt_blocks_max: int = BLOCKS_MAX
+    """Blocks of one prompt that are compared; prompts that differ only beyond them count as equal. The first 4,096 have
+    the size `prefix_block`; later ones grow with the text before them."""
     output_tokens_reserved: int = 1024
     """Output tokens reserved from a key's tokens per minute until the request ends, where the request sets no limit
     itself."""

@@ -12,6 +12,8 @@ from typing import Final, NewType
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.core.block_sizes import EVEN_BLOCKS, bytes_in
+
 RegionName = NewType("RegionName", str)
 Jurisdiction = NewType("Jurisdiction", str)
 GatewayId = NewType("GatewayId", str)
@@ -187,6 +189,53 @@ class NeededIdentity(Struct, frozen=True):
         return identity == self.name if identity else self.takes_unknown
 
 
+HINTED_TOKENS_MAX = 2**31
+HINTED_PRIORITY_MAX = 2**21
+
+
+class HintKind(Word):
+    """Kind of a hint: the name of its field in `Hints`."""
+
+    OUTPUT_TOKENS = "output_tokens"
+    PRIORITY = "priority"
+    ENDS_SESSION = "ends_session"
+    COMES_AGAIN = "comes_again"
+
+
+class Hints(Struct, frozen=True, omit_defaults=True):
+    """Hints of the client about a request and its session. They may spare work; none overrides a policy or a limit."""
+
+    output_tokens: int = 0
+    """Expected length of the answer; 0: not stated."""
+    priority: int = 0
+    """Order among the waiting requests of the same tenant, the highest first."""
+    ends_session: bool = False
+    """No further request of the session is expected."""
+    comes_again: bool = False
+    """Requests with the same beginning are expected."""
+
+    def with_changes(self, changes: Mapping[str, int]) -> Hints:
+        """Replace some fields by name; `NO_HINTS` itself where none is left that says anything."""
+        changed = replace(self, **changes)
+        return NO_HINTS if changed == NO_HINTS else changed
+
+    def given(self) -> list[HintKind]:
+        """Kinds of the hints that are given."""
+        return [kind for kind in HintKind if getattr(self, kind)]
+
+    def words(self) -> str:
+        """The hints that are given, in words for operators; empty: there are none."""
+        told = {kind: getattr(self, kind) for kind in self.given()}
+        return ", ".join(kind if value is True else f"{kind} {value}" for kind, value in told.items())
+
+    def output_within(self, output_tokens_max: int | None) -> int:
+        """Expected length of the answer, at most its limit; 0: not stated."""
+        return self.output_tokens if output_tokens_max is None else min(self.output_tokens, output_tokens_max)
+
+
+NO_HINTS: Final = Hints()
+
+
 class RequestProfile(Struct, frozen=True):
     """Properties of a request that decisions may use. It holds no text, so neither does the journal."""
 
@@ -198,7 +247,7 @@ class RequestProfile(Struct, frozen=True):
     prefix: bytes
     """Chained 64-bit block hashes, 8 bytes each, salted with model and tenant: equal hash i means equal blocks 0..i."""
     prefix_block_bytes: int
-    """Bytes of prompt behind each hash; the last, partial block has none."""
+    """Bytes of prompt behind each hash, but for those of a long prompt's growing blocks (`block_sizes`)."""
     session_key: str
     """Key that keeps one user's or session's requests together under consistent hashing; never empty."""
     stream: bool
@@ -231,6 +280,7 @@ class RequestProfile(Struct, frozen=True):
     """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
     identity: NeededIdentity | None = None
     """Identity that the request is bound to since an attempt of it failed or broke; None: to none."""
+    hints: Hints = NO_HINTS
 
     @property
     def bytes_to_send(self) -> int:
@@ -242,7 +292,15 @@ class RequestProfile(Struct, frozen=True):
 
     def uncached_bytes(self, matched_blocks: int) -> int:
         """Bytes of the prompt that a target must still prefill if it has cached its first `matched_blocks` blocks."""
+        if matched_blocks > EVEN_BLOCKS:
+            return max(0, self.prompt_bytes - bytes_in(matched_blocks, self.prefix_block_bytes))
         return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
+
+    def cached_bytes(self, matched_blocks: int) -> int:
+        """Bytes of the prompt in its first `matched_blocks` blocks."""
+        if matched_blocks > EVEN_BLOCKS:
+            return min(self.prompt_bytes, bytes_in(matched_blocks, self.prefix_block_bytes))
+        return matched_blocks * self.prefix_block_bytes
 
 
 class Hops(Struct, frozen=True):

@@ -17,8 +17,10 @@ from gateway.config.content import ContentConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
+    NO_HINTS,
     PREFIX_HASH_BYTES,
     Category,
+    Hints,
     ModelName,
     PlaceRule,
     RequestId,
@@ -40,6 +42,7 @@ from gateway.door.errors import (
     ClientFault,
     ErrorKind,
 )
+from gateway.door.hints import HINT_HEADERS, NO_HINTS_GIVEN, hints_in
 from gateway.door.settings import HttpSettings
 from gateway.http1.server import Headers as HttpHeaders
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
@@ -109,7 +112,7 @@ class ParsedRequest:
 class Caller:
     """Identity and wishes of the client, by key and headers."""
 
-    __slots__ = ("category", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
+    __slots__ = ("category", "hints", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
 
     def __init__(
         self,
@@ -121,6 +124,7 @@ class Caller:
         category: Category | None = None,
         service_class: ServiceClass | None = None,
         patience_ns: int | None = None,
+        hints: Mapping[str, int] = NO_HINTS_GIVEN,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -134,6 +138,8 @@ class Caller:
         """Service class that the client asks for; None if it names none."""
         self.patience_ns = patience_ns
         """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
+        self.hints = hints
+        """Hints that the headers give, by field."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -166,6 +172,7 @@ def read_caller(
         category=_category_named(headers[CONTENT_HEADER]) if CONTENT_HEADER in headers else None,
         service_class=_class_named(headers[CLASS_HEADER]) if CLASS_HEADER in headers else None,
         patience_ns=_patience_named(headers[DEADLINE_HEADER]) if DEADLINE_HEADER in headers else None,
+        hints=NO_HINTS_GIVEN if HINT_HEADERS.isdisjoint(headers) else hints_in(headers),
     )
 
 
@@ -245,11 +252,14 @@ def read_request(
     salt = prefix_salt(model, domain, own_salt)
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
     block_bytes = settings.prefix_block_bytes
-    media = media_in(body, raw, model, media_tokens, hashed_bytes_max=max(1, blocks_max) * block_bytes)
+    media = media_in(body, raw, model, media_tokens)
     parts: Sequence[bytes | memoryview] = body.prompt_parts() if media is None else media.pieces
     prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=block_bytes, blocks_max=blocks_max)
     content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)
     content = content or NOTHING_READ
+    hints, sent = NO_HINTS, raw
+    if caller.hints or body.nvext:
+        hints, sent = _hints_of(caller, body, raw)
     profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
@@ -268,11 +278,12 @@ def read_request(
         extra_prompt_tokens=content.extra_tokens,
         service_class=_served_as(caller, model, promises),
         sent_bytes=0 if media is None else media.sent_bytes,
+        hints=hints,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
     return ParsedRequest(
         profile,
-        raw if model == asked else body_for(raw, model),
+        sent if model == asked else body_for(sent, model),
         asked_model="" if model == asked else asked,
         stores_response=body.stores_response,
         cache_salt=salted,
@@ -314,6 +325,14 @@ def engine_headers(headers: HttpHeaders, request_id: RequestId) -> Headers:
 def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
     try:
         return read_body(path, raw, passes_priority=settings.pass_priority)
+    except BodyFault as fault:
+        raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
+
+
+def _hints_of(caller: Caller, body: Body, raw: bytes) -> tuple[Hints, bytes]:
+    """Hints of a request, of which headers count first, and the body without them."""
+    try:
+        return body.hints().with_changes(caller.hints), body.without_extensions(raw)
     except BodyFault as fault:
         raise ClientFault(_FAULT_KINDS[fault.kind], fault.detail, fault.param) from fault
 

@@ -7,6 +7,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from gateway.config.sections import CorsConfig, GatewayConfig
+from gateway.core.block_sizes import BLOCKS_MAX
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.request.cache_salts import CacheSalts
 
@@ -41,7 +42,7 @@ class HttpSettings(Struct, frozen=True):
     trust_tenant_header: bool = False
     pass_priority: bool = False
     prefix_block_bytes: int = 256
-    prefix_blocks_max: int = 4096
+    prefix_blocks_max: int = BLOCKS_MAX
     """Blocks of one prompt that are hashed; prompts that differ only behind them look alike."""
     output_tokens_reserved: int = 1024
     """Tokens reserved of a key's limit for a request without a limit of its own, until it has ended."""

@@ -16,17 +16,22 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gateway.config.names import PROMPT_BLOCKS_MAX, is_model_identity
+from gateway.core.block_sizes import EVEN_BLOCKS, bytes_in
 from gateway.core.kernel.effects import EndRequest, StartLeg
 from gateway.core.kernel.events import ForwardArrived
 from gateway.core.kernel.forwarding import UNKNOWN_REFUSAL
 from gateway.core.response_key import response_key
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
+    HINTED_PRIORITY_MAX,
+    HINTED_TOKENS_MAX,
     MODEL_NAME_LENGTH_MAX,
+    NO_HINTS,
     PREFIX_HASH_BYTES,
     Connector,
     ControlVersion,
     GatewayId,
+    Hints,
     Hops,
     Jurisdiction,
     LegRole,
@@ -402,7 +407,24 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         service_class=profile.service_class if yields else "",
         sent_bytes=profile.sent_bytes,
         identity=None if order.identity is None else _needed_to_pb(order.identity),
+        hints=None if profile.hints == NO_HINTS else _hints_to_pb(profile.hints),
     )
+
+
+def _hints_to_pb(hints: Hints) -> pb.Hints:
+    return pb.Hints(
+        output_tokens=hints.output_tokens,
+        priority=hints.priority,
+        ends_session=hints.ends_session,
+        comes_again=hints.comes_again,
+    )
+
+
+def _hints(message: pb.Hints) -> Hints:
+    require(message.output_tokens <= HINTED_TOKENS_MAX, "hints.output_tokens is out of bounds")
+    require(message.priority <= HINTED_PRIORITY_MAX, "hints.priority is out of bounds")
+    hints = Hints(message.output_tokens, message.priority, message.ends_session, message.comes_again)
+    return NO_HINTS if hints == NO_HINTS else hints
 
 
 def _profile(message: pb.ForwardRequest) -> RequestProfile:
@@ -411,7 +433,8 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     require(rest == 0, f"prefix is not a whole number of {PREFIX_HASH_BYTES}-byte hashes")
     require(blocks <= PROMPT_BLOCKS_MAX, "prefix has too many blocks")
     require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
-    require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
+    prefix_bytes = bytes_in(blocks - (blocks > EVEN_BLOCKS), profile.prefix_block_bytes)  # the last may be cut short
+    require(prefix_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
     require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
     require(profile.sent_bytes <= PROMPT_BYTES_MAX, "sent_bytes is out of bounds")
     require(bool(profile.session_key), "session_key is empty")
@@ -434,6 +457,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         service_class=_service_class(profile.service_class),
         sent_bytes=profile.sent_bytes,
         identity=_needed(profile.identity) if profile.HasField("identity") else None,
+        hints=_hints(profile.hints) if profile.HasField("hints") else NO_HINTS,
     )
 
 
@@ -589,6 +613,7 @@ def _bounded(explained: ExplainedRequest) -> ExplainedRequest:
         refusals=tuple(replace(each, detail=each.detail[:TEXT_LENGTH_MAX]) for each in explained.refusals),
         detail=explained.detail[:TEXT_LENGTH_MAX],
         identity_mismatch=(explained.identity_mismatch or "")[:TEXT_LENGTH_MAX] or UNSET,
+        hints=(explained.hints or "")[:TEXT_LENGTH_MAX] or UNSET,
     )
 
 
@@ -611,6 +636,7 @@ def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
         _label(getattr(explained, what), what)
     read_text(explained.detail, "detail")
     read_text(explained.identity_mismatch or "", "identity_mismatch")
+    read_text(explained.hints or "", "hints")
     for refusal in explained.refusals:
         _label(refusal.reason, "reason")
         read_text(refusal.detail, "detail")

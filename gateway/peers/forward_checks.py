@@ -50,6 +50,7 @@ def _check_profile(request: OutboundRequest, body: Body) -> None:
     _require(profile.model == body.model, "profile and body name different models")
     _require(profile.follows == key, "follows is not the response that the body names")
     _require(profile.stream == body.streams, "profile and body disagree about streaming")
+    _require(not body.nvext, "the body has nvext, which no engine is sent")
     _require(request.stores_response == body.stores_response, "forward and body disagree about storing the response")
 
 

@@ -203,6 +203,8 @@ class ExplainedRequest(Struct, frozen=True):
     ran_in: str = ""
     identity_mismatch: str | UnsetType = UNSET
     """Targets of another model identity that it was kept from after a failure; present only where there were any."""
+    hints: str | UnsetType = UNSET
+    """Hints of its client; present only where there were any."""
 
 
 class OtherSide(Struct, frozen=True):
@@ -386,6 +388,7 @@ class DecisionLog:
             replica="" if ran_at is None else ran_at.replica_id,
             ran_in="" if ran_at is None else ran_at.place.region,
             identity_mismatch=record.identity_mismatch or UNSET,
+            hints=record.hints.words() or UNSET,
         )
 
     def _placement(self, record: RequestRecord, leg: LegState) -> ExplainedPlacement:

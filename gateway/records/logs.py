@@ -8,7 +8,7 @@ from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.kernel.residency import LoggingRule
 from gateway.core.kernel.state import GatewayState
-from gateway.core.vocabulary import GatewayId, ModelName, Outcome, RequestProfile
+from gateway.core.vocabulary import NO_HINTS, GatewayId, ModelName, Outcome, RequestProfile
 from gateway.records.decisions import decision_id
 from gateway.records.finished import ServesModel, names_served_model
 from gateway.request.legs import RequestSummary
@@ -72,6 +72,7 @@ def request_line(
         "replica": summary.ran_at.replica_id if summary.ran_at else None,
         "attempts": summary.attempts,
         "duration_ms": summary.duration_ns // _MILLISECOND_NS,
+        "hints": (profile.hints.words() or None) if profile.hints is not NO_HINTS else None,
         "prompt_bytes": profile.prompt_bytes,
         "prompt_tokens": summary.prompt_tokens,
         "cached_tokens": summary.cached_tokens,

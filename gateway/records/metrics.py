@@ -22,6 +22,7 @@ from gateway.core.kernel.description import CoreGauges, ReplicaCondition, Sharin
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import (
+    NO_HINTS,
     Decision,
     GatewayId,
     LegRole,
@@ -235,6 +236,7 @@ class GatewayMetrics:
             "Requests that a failure kept from targets which serve another model under the same name, by model.",
             "model",
         )
+        self._hinted = self._counter("hints", "Client requests that ended and had a hint, by hint.", "hint")
         self._lines_lost = self._counter(
             "log_lines_lost", "Log lines dropped because standard error was blocked for too long."
         )
@@ -384,7 +386,7 @@ class GatewayMetrics:
 
     def on_finished(
         self,
-        _profile: RequestProfile,
+        profile: RequestProfile,
         _end: ordered.EndRequest,
         _summary: RequestSummary,
         record: RequestRecord | None,
@@ -395,6 +397,9 @@ class GatewayMetrics:
         if record.identity_mismatch:
             self._mismatches.add(self._models.of(record.model))
         is_own, outcome = record.origin is None, record.end.outcome
+        if is_own and profile.hints is not NO_HINTS:
+            for kind in profile.hints.given():
+                self._hinted.add(kind)
         if record.is_control:
             self._stored.add("client" if is_own else "peer", outcome)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.core.block_sizes import BLOCKS_MAX
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken, ResponseStored
 from gateway.core.response_key import response_key
@@ -29,7 +30,7 @@ class AnswerSettings:
     """Time after `[DONE]` in which the engine may end its response, so that the connection can be used again."""
     engine_stall_s: float | None = 120.0
     """Time without data after which a stream that has begun is taken to have failed; None: it may take any time."""
-    prefix_blocks_max: int = 4096
+    prefix_blocks_max: int = BLOCKS_MAX
     """Largest number of prefix hashes over prompt and answer, for the target that appends to a broken answer."""
 
 

@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import msgspec
 
-from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX
+from gateway.core.vocabulary import MODEL_NAME_LENGTH_MAX, NO_HINTS, Hints
 from gateway.request import engine_api
+from gateway.request.nvext import hints_in, without_nvext
 
 _NOTHING = msgspec.Raw()
 _UNSET = (b"", b"null", b"false")
@@ -95,6 +96,8 @@ class Body(_Reserved, kw_only=True):
     extra_key: str | None = None
     priority: msgspec.Raw = _NOTHING
     vllm_xargs: msgspec.Raw = _NOTHING
+    nvext: msgspec.Raw = _NOTHING
+    """Extensions of NVIDIA Dynamo's, which no engine is sent."""
 
     def prompt_parts(self) -> list[memoryview]:
         """Parts of the body that engines run inference on, in the order in which they are combined."""
@@ -132,6 +135,24 @@ class Body(_Reserved, kw_only=True):
     @property
     def stores_response(self) -> bool:
         return False
+
+    def hints(self) -> Hints:
+        """Hints that the body gives. Raises BodyFault."""
+        if not self.nvext:
+            return NO_HINTS
+        try:
+            return hints_in(self.nvext)
+        except msgspec.ValidationError as error:
+            raise BodyFault(INVALID_FIELD, f"nvext: {error}", "nvext") from error
+
+    def without_extensions(self, body: bytes) -> bytes:
+        """Return the body that this was read from without its extensions. Raises BodyFault."""
+        if not self.nvext:
+            return body
+        rest = without_nvext(body, self.nvext)
+        if rest is None:
+            raise BodyFault(INVALID_FIELD, "nvext: the body has more than four members of this name", "nvext")
+        return rest
 
     def check(self) -> None:
         """Check the call's own rules. Raises BodyFault for options that the gateway cannot support."""

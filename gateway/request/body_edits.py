@@ -12,9 +12,11 @@ from itertools import islice
 from operator import itemgetter
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 _SPACE = rb"[ \t\n\r]*"
+_COMMA = re.compile(_SPACE + b"," + _SPACE)
 _EMPTY = re.compile(_SPACE + rb"\}")
 _SCALAR = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[-+.0-9eE]+|true|false|null', re.DOTALL)
 _BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
@@ -66,6 +68,10 @@ class BodyMember:
     def may_be_escaped_in(self, body: bytes) -> bool:
         return any(escape in body for escape in self._escapes)
 
+    def may_be_in(self, body: bytes) -> bool:
+        """Return false if the body certainly has no member of this name, at any depth."""
+        return self._quoted in body or self.may_be_escaped_in(body)
+
     def named_in(self, body: bytes, *, may_be_escaped: bool) -> list[tuple[int, int]]:
         """Positions of names like this and of their values, in the outermost object or another. Stops at one more than
         the limit."""
@@ -105,6 +111,26 @@ def set_members(body: bytes, settings: Iterable[BodySetting]) -> tuple[bytes, by
     if not spans and not back:
         return lead, rest
     return lead, _replaced(rest, sorted(spans), len(body) - len(rest), back)
+
+
+def without(body: bytes, value: msgspec.Raw) -> bytes:
+    """Return the body without the member of this value, which the outermost object has beside others. The value must
+    have been decoded from this very body: its address tells where it stands, however long the body is."""
+    view = memoryview(value)
+    start = address_of(view) - address_of(memoryview(body))
+    stop = start + len(view)
+    assert 0 < start < stop < len(body), "the value was decoded from this body"
+    name = body.rindex(b'"', 0, body.rindex(b'"', 0, start))  # a name of plain letters, escaped or not, has no quote
+    comma = _COMMA.match(body, stop)
+    if comma is not None:
+        return b"".join((memoryview(body)[:name], memoryview(body)[comma.end() :]))
+    return b"".join((memoryview(body)[: body.rindex(b",", 0, name)], memoryview(body)[stop:]))
+
+
+def address_of(view: memoryview) -> int:
+    """Address of a view. Raw JSON that msgspec decodes lies inside the buffer that it was decoded from."""
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _in_front(body: bytes, members: bytes) -> tuple[bytes, bytes | memoryview]:

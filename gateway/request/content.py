@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.core.vocabulary import Category, Classifier, ModelName, TenantName
 from gateway.request.bodies import Body, is_set
 from gateway.request.classifying import SAMPLE_BYTES, classify
-from gateway.request.media import MediaKind, MediaTokens, kind_of, kind_of_data
+from gateway.request.media import MediaKind, MediaMembers, MediaTokens, kind_of, kind_of_data
 
 _TEXTS: Final = ("instructions", "system", "messages", "input", "prompt", "query", "documents")
 """Members of bodies that prompts are made of, besides tools."""
@@ -91,10 +91,9 @@ class ContentReader:
         )
 
 
-class _Item(msgspec.Struct):
+class _Item(MediaMembers):
     """Message, part of one, or item of a responses call."""
 
-    type: msgspec.Raw = _ABSENT
     role: msgspec.Raw = _ABSENT
     content: msgspec.Raw = _ABSENT
     text: msgspec.Raw = _ABSENT
@@ -107,7 +106,15 @@ class _Item(msgspec.Struct):
     tool_calls: msgspec.Raw = _ABSENT
 
 
+class _TextSource(msgspec.Struct):
+    """Source of a document that is text, or parts of its own."""
+
+    data: msgspec.Raw = _ABSENT
+    content: msgspec.Raw = _ABSENT
+
+
 _ITEM = msgspec.json.Decoder(_Item)
+_TEXT_SOURCE = msgspec.json.Decoder(_TextSource)
 _ITEMS = msgspec.json.Decoder(list[_Item])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
@@ -205,16 +212,24 @@ class _Found:
             self.texts.append(view)
             return
         self.messages += item.role is not _ABSENT
-        kind = kind_of(bytes(item.type))
+        kind = kind_of(item)
         if kind is not None:
             self.media += self._media_tokens(kind)
             return
         for part in (item.content, item.text, item.output, item.arguments, item.thinking, item.reasoning_content):
             if part is not _ABSENT:
                 self.take(part, depth - 1)
+        if item.source is not _ABSENT:
+            self._take_source(item.source, depth)
         for written in (item.tool_calls, item.input, item.name):  # templates write these as JSON
             if is_set(written):
                 self.texts.append(memoryview(written))
+
+    def _take_source(self, raw: msgspec.Raw, depth: int) -> None:
+        source = _decoded(_TEXT_SOURCE, raw)
+        for part in () if source is None else (source.data, source.content):
+            if part is not _ABSENT:
+                self.take(part, depth - 1)
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Read], raw: msgspec.Raw) -> _Read | None:

@@ -21,6 +21,7 @@ from xxhash import xxh3_64_digest
 
 from gateway.core.vocabulary import ModelName, Word
 from gateway.request.bodies import Body
+from gateway.request.body_edits import address_of
 
 TOKEN_BYTES: Final = 4
 """Bytes of a prompt that stand for one token."""
@@ -53,9 +54,16 @@ class MediaKind(Word):
 _KINDS: Final = {
     b"image_url": MediaKind.IMAGE,
     b"image": MediaKind.IMAGE,
+    b"image_embeds": MediaKind.IMAGE,
+    b"image_generation_call": MediaKind.IMAGE,
     b"input_image": MediaKind.IMAGE,
+    b"computer_screenshot": MediaKind.IMAGE,
     b"input_audio": MediaKind.AUDIO,
+    b"audio": MediaKind.AUDIO,
     b"audio_url": MediaKind.AUDIO,
+    b"audio_embeds": MediaKind.AUDIO,
+    b"input_video": MediaKind.VIDEO,
+    b"video": MediaKind.VIDEO,
     b"video_url": MediaKind.VIDEO,
     b"file": MediaKind.FILE,
     b"input_file": MediaKind.FILE,
@@ -65,8 +73,8 @@ _KINDS: Final = {
 _KINDS_IN_JSON: Final = {b'"%b"' % name: kind for name, kind in _KINDS.items()}
 _KINDS_OF_DATA: Final = {b"image": MediaKind.IMAGE, b"audio": MediaKind.AUDIO, b"video": MediaKind.VIDEO}
 _NAMED: Final = re.compile(
-    rb'"(?:i(?:mage(?:_url)?|nput_(?:image|audio|file))"|audio_url"|video_url"|file"'
-    rb'|d(?:ocument"|ata:(?:image|audio|video)/))'
+    rb'"(?:i(?:mage(?:_(?:url|embeds|generation_call))?|nput_(?:image|audio|video|file))"|audio(?:_url|_embeds)?"'
+    rb'|video(?:_url)?"|file"|computer_screenshot"|d(?:ocument"|ata:(?:image|audio|video)/))'
 )
 """Matches one of those types or the beginning of a data URL. The pattern begins with a quote, so the search jumps over
 base64 data. Quotes inside JSON strings are escaped, so a match is nearly always a part or a field of that name."""
@@ -75,20 +83,29 @@ _SEARCHED_MAX: Final = 64 * 1024
 _DATA: Final = re.compile(rb'"data:(image|audio|video)/[^,"]{0,64};base64,')
 _OBJECT: Final = 0x7B
 _OPENINGS: Final = b"{["
+_STAND_INS_BYTES_MAX: Final = 8 * 2**20
+"""Bytes of all stand-ins of one prompt, two million tokens; the parts beyond them count in full, but stand in the text
+with their hash alone."""
+_DIGEST_BYTES: Final = 8
 _TEXT_SOURCES: Final = (b'"text"', b'"content"')
 _Read = TypeVar("_Read")
 
 
-class _Part(msgspec.Struct, gc=False):
-    """Message, part of a message, or document of a reranking call."""
+class MediaMembers(msgspec.Struct, gc=False):
+    """Members by which a part of a message is known as a media part."""
 
     type: msgspec.Raw = _ABSENT
-    content: msgspec.Raw = _ABSENT
-    output: msgspec.Raw = _ABSENT
     source: msgspec.Raw = _ABSENT
     image_url: msgspec.Raw = _ABSENT
     audio_url: msgspec.Raw = _ABSENT
     video_url: msgspec.Raw = _ABSENT
+
+
+class _Part(MediaMembers, gc=False):
+    """Message, part of a message, or document of a reranking call."""
+
+    content: msgspec.Raw = _ABSENT
+    output: msgspec.Raw = _ABSENT
 
 
 _PART: Final = msgspec.json.Decoder(_Part)
@@ -100,7 +117,7 @@ class Media(Struct, frozen=True):
     """The media parts of one prompt, and the prompt without them."""
 
     pieces: tuple[bytes | memoryview, ...]
-    """Text that is hashed, with a stand-in for each part; stand-ins are cut to the length that can be hashed."""
+    """Text that is hashed, with a stand-in for each part; stand-ins are cut where all of them would be too long."""
     prompt_bytes: int
     """Bytes of text, and four for each token of the parts."""
     sent_bytes: int
@@ -196,9 +213,10 @@ class _Learnt:
             self.used = round(2 ** (round(log2(self._mean) * _STEPS_AN_OCTAVE) / _STEPS_AN_OCTAVE))
 
 
-def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, hashed_bytes_max: int) -> Media | None:
-    """Media parts of a body; None: none were found. `hashed_bytes_max` is the longest prefix of a prompt that is
-    hashed; stand-ins need not be longer."""
+def media_in(
+    body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, stand_ins_bytes_max: int = _STAND_INS_BYTES_MAX
+) -> Media | None:
+    """Media parts of a body; None: none were found. `stand_ins_bytes_max` bounds the bytes of all stand-ins."""
     if not _may_name_one(raw):
         return None
     views = body.prompt_parts()
@@ -207,6 +225,7 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
     if not each:
         return None
     left = iter(tokens.bounded(model, each))
+    room = stand_ins_bytes_max
     pieces: list[bytes | memoryview] = []
     counts: dict[MediaKind, int] = {}
     text_bytes = prompt_bytes = 0
@@ -214,7 +233,9 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
         begins = 0
         for start, end, kind in spans:
             size = TOKEN_BYTES * next(left)
-            pieces += view[begins:start], _stand_in(view[start:end], min(size, hashed_bytes_max))
+            stand_in = _stand_in(view[start:end], min(size, max(room, _DIGEST_BYTES)))
+            pieces += view[begins:start], stand_in
+            room -= len(stand_in)
             text_bytes += start - begins
             prompt_bytes += size
             counts[kind] = counts.get(kind, 0) + 1
@@ -223,11 +244,6 @@ def media_in(body: Body, raw: bytes, model: ModelName, tokens: MediaTokens, *, h
         text_bytes += len(view) - begins
     sent_bytes = sum(map(len, views))
     return Media(tuple(pieces), prompt_bytes + text_bytes, sent_bytes, tuple(counts.items()), text_bytes)
-
-
-def kind_of(part: bytes) -> MediaKind | None:
-    """Kind by a part's type in JSON, with its quotes."""
-    return _KINDS_IN_JSON.get(part)
 
 
 def kind_of_data(text: memoryview) -> MediaKind | None:
@@ -252,7 +268,7 @@ def _spans_in(view: memoryview) -> list[_Span]:
     """Begin, end and kind of each media part, in order."""
     spans: list[_Span] = []
     if view[0] in _OPENINGS and _count(view, b"{") <= _BRACES_MAX:
-        _look(view, _address(view), _DEPTH_MAX, spans)
+        _look(view, address_of(view), _DEPTH_MAX, spans)
     return sorted(spans)
 
 
@@ -262,14 +278,17 @@ def _look(view: memoryview, base: int, depth: int, spans: list[_Span]) -> None:
         return
     if view[0] == _OBJECT:
         part = _decoded(_PART, view)
-        if part is not None:
+        kind = None if part is None else kind_of(part)
+        if kind is not None:
+            spans.append(_span(view, base, kind))
+        elif part is not None:
             _look_within(part, base, depth, spans)
         return
     parts = _decoded(_PARTS, view)
     if parts is None:
         _look_at_each(view, base, depth, spans)
         return
-    kinds = list(map(_kind_of_part, parts))
+    kinds = list(map(kind_of, parts))
     raws = _decoded(_RAWS, view) if any(kinds) else None
     for index, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
         if kind is None:
@@ -293,7 +312,7 @@ def _look_at_each(view: memoryview, base: int, depth: int, spans: list[_Span]) -
         kind = kind_of_data(item)
         if kind is None and item[0] == _OBJECT:
             part = _decoded(_PART, item)
-            kind = None if part is None else _kind_of_part(part)
+            kind = None if part is None else kind_of(part)
             if kind is None and part is not None:
                 _look_within(part, base, depth - 1, spans)
         if kind is not None:
@@ -301,13 +320,13 @@ def _look_at_each(view: memoryview, base: int, depth: int, spans: list[_Span]) -
 
 
 def _span(part: memoryview, base: int, kind: MediaKind) -> _Span:
-    start = _address(part) - base
+    start = address_of(part) - base
     return start, start + len(part), kind
 
 
-def _kind_of_part(part: _Part) -> MediaKind | None:
+def kind_of(part: MediaMembers) -> MediaKind | None:
     """Kind of a media part; None for text and messages."""
-    kind = kind_of(bytes(part.type))
+    kind = _KINDS_IN_JSON.get(bytes(part.type))
     if kind is None:
         if part.type is not _ABSENT:
             return None
@@ -330,9 +349,3 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], view: memoryview) -> _Read | 
 
 def _count(view: memoryview, sign: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(view, np.uint8) == sign[0]))
-
-
-def _address(view: memoryview) -> int:
-    """Address of a view. Raw JSON that msgspec decodes lies inside the buffer that it was decoded from."""
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address

@@ -162,6 +162,7 @@ def _whole(request: FinishedRequest) -> Span:
         "nightside.kept": str(request.kept),
         "nightside.tenant": request.profile.tenant if request.logging.tenant else None,
         "nightside.service_class": str(request.profile.service_class),
+        "nightside.hints": request.profile.hints.words() or None,
         "nightside.prompt.bytes": request.profile.prompt_bytes,
         "nightside.ran.region": summary.ran_at.place.region if summary.ran_at else None,
         "nightside.ran.jurisdiction": summary.ran_at.place.jurisdiction if summary.ran_at else None,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from gateway.core.block_sizes import blocks_in
 from gateway.core.vocabulary import (
     GatewayId,
     Notes,
@@ -89,7 +90,7 @@ class ClientRequest:
         """Profile of what is left to do when `said` tokens of the answer exist."""
         profile, whole = self.profile, self.whole
         prompt_bytes = profile.prompt_bytes + said * TOKEN_BYTES
-        blocks = prompt_bytes // profile.prefix_block_bytes
+        blocks = blocks_in(prompt_bytes, profile.prefix_block_bytes)
         prefix = whole.chain(profile.prefix_block_bytes // whole.block_bytes, max(blocks, profile.prefix_blocks))
         return replace(profile, prompt_bytes=prompt_bytes, prefix=prefix, appends=True)
 

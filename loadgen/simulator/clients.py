@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from gateway.core.block_sizes import BLOCKS_MAX
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -44,7 +45,6 @@ _NONE: frozenset[Connector] = frozenset()
 """Connectors of requests with stored responses: none, as the engine that stores a response must have computed its
 prompt."""
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
-_BLOCKS_COMPARED_MAX = 4096
 _NO_GATEWAY = "no gateway is up"
 LEFT = "the client left"
 
@@ -398,7 +398,7 @@ class ClientGroup:
             town.model,
             tenant,
             prompt.size_bytes,
-            prompt.chain(town.blocks_per_hash, _BLOCKS_COMPARED_MAX),
+            prompt.chain(town.blocks_per_hash, BLOCKS_MAX),
             town.block_bytes * town.blocks_per_hash,
             session_key,
             stream=True,

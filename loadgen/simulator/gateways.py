@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.config.placement_plug_ins import find_policy
 from gateway.core import events
+from gateway.core.block_sizes import blocks_in, bytes_in
 from gateway.core.events import Event
 from gateway.core.features.cache_digests.events import DigestHeard, DigestPart
 from gateway.core.features.cache_digests.feature import digests_of
@@ -427,11 +428,11 @@ class SimGateway:
         assert self.core is not None, "only a core that lives asks"
         whole = self._sinks[profile.request_id].client_request.whole
         engine_blocks = profile.prefix_block_bytes // whole.block_bytes
-        chain = whole.names[: profile.prefix_blocks * engine_blocks * NAME_BYTES]
+        chain = whole.names[: bytes_in(profile.prefix_blocks, engine_blocks) * NAME_BYTES]
         best, best_mask = 0, 0
         for slot in slots_of(mask):
             engine = self._around.engines[self.core.replicas.at(slot).spec.replica_id]
-            blocks = engine.known_blocks(chain) // engine_blocks
+            blocks = blocks_in(engine.known_blocks(chain), engine_blocks)
             if blocks > best:
                 best, best_mask = blocks, 0
             if blocks and blocks == best:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
 
+from gateway.core.block_sizes import EVEN_BLOCKS, blocks_in, bytes_in
 from loadgen.engine.blocks import NAME_BYTES, packed
 from loadgen.engine.tokens import TOKEN_BYTES
 from loadgen.passages import BlockText
@@ -46,10 +47,13 @@ class Prompt:
         return Prompt(size, self.names + packed(names), rest[full:], self.seed)
 
     def chain(self, blocks_per_hash: int, hashes_max: int) -> bytes:
-        """Packed hashes as gateways compare prompts: one hash for each `blocks_per_hash` blocks, at most
-        `hashes_max`."""
+        """Packed hashes as gateways compare prompts: one hash for each `blocks_per_hash` blocks, for more of them where
+        blocks grow, and at most `hashes_max`. A growing block that the text does not fill has none."""
         names = memoryview(self.names).cast("Q")
-        return names[blocks_per_hash - 1 :: blocks_per_hash][:hashes_max].tobytes()
+        even = names[blocks_per_hash - 1 :: blocks_per_hash][: min(hashes_max, EVEN_BLOCKS)].tobytes()
+        hashes = min(hashes_max, blocks_in(len(names), blocks_per_hash))
+        ends = (NAME_BYTES * bytes_in(count, blocks_per_hash) for count in range(EVEN_BLOCKS + 1, hashes + 1))
+        return even + b"".join(self.names[end - NAME_BYTES : end] for end in ends)
 
 
 def empty_prompt(model: str, tenant: str, block_bytes: int) -> Prompt:

@@ -71,6 +71,24 @@ async def test_a_forward_is_explained_from_both_sides(mesh: Mesh) -> None:
     assert (eu_side.here.origin, eu_side.there) == ("us-1", ())
 
 
+async def test_hints_reach_the_gateway_that_serves_and_are_told_on_both_sides(mesh: Mesh) -> None:
+    us, eu = await busy_us_and_free_eu(mesh)
+    extensions = {"agent_hints": {"osl": 40, "speculative_prefill": True}, "annotations": ["x"]}
+    async with ask(mesh.session, us.gateway.http_url, nvext=extensions) as response:
+        assert await response.read() == b"".join(GOOD_STREAM)
+        decision = response.headers["x-nightside-decision"]
+    assert b"nvext" not in eu.engine.received[-1].body
+    explanation = await explained(mesh, us, decision)
+    (there,) = explanation.there
+    assert there.request is not None
+    assert explanation.here.hints == there.request.hints == "output_tokens 40, comes_again"
+    assert counted(us.gateway, "hints_total", hint="output_tokens") == 1
+    assert counted(eu.gateway, "hints_total", hint="output_tokens") == 0
+    status, out, _ = await nightside("explain", decision, "--admin", us.gateway.admin_url)
+    assert status == 0
+    assert "Its client hinted: output_tokens 40, comes_again." in out
+
+
 async def test_a_peer_that_is_gone_leaves_our_side_and_a_word_about_it(mesh: Mesh) -> None:
     us, eu = await busy_us_and_free_eu(mesh)
     decision = await decision_of(mesh, us)

@@ -27,6 +27,7 @@ from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
+    Hints,
     Hops,
     Jurisdiction,
     LegResult,
@@ -58,6 +59,7 @@ rules = st.builds(
     regions=st.frozensets(st.sampled_from([place.region for place in PLACES])),
     denied_regions=st.frozensets(st.sampled_from([place.region for place in PLACES]), max_size=1),
 )
+all_hints = st.builds(Hints, st.integers(0, 9), st.integers(0, 3), st.booleans(), st.booleans())
 configs = st.builds(
     CoreConfig,
     placement=st.builds(
@@ -152,7 +154,7 @@ class MeshMachine(RuleBasedStateMachine):
         self.asked += 1
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         patience_ns = data.draw(st.sampled_from([100 * MS, 10 * SECOND]))
-        self.mesh.ask(name, f"q{self.asked}", tenant, prompt, patience_ns)
+        self.mesh.ask(name, f"q{self.asked}", tenant, prompt, patience_ns, hints=data.draw(all_hints))
 
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
     def a_model_of_one_gateway_alone_is_asked_for(self, data: st.DataObject, tenant: TenantName) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gateway.core import events
+from gateway.core.block_sizes import BLOCKS_MAX
 from gateway.core.config import CoreConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -107,7 +108,7 @@ def profile(
     session: str = "",
 ) -> RequestProfile:
     chain, prompt_bytes = prefix_chain(
-        prefix_salt(model, tenant, ""), [prompt.encode()], block_bytes=16, blocks_max=4096
+        prefix_salt(model, tenant, ""), [prompt.encode()], block_bytes=16, blocks_max=BLOCKS_MAX
     )
     return RequestProfile(
         RequestId(request_id), model, tenant, prompt_bytes, chain, 16, session_key=session or request_id, stream=True

@@ -22,7 +22,9 @@ from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
+    NO_HINTS,
     GatewayId,
+    Hints,
     LegResult,
     LoadReport,
     ModelName,
@@ -164,10 +166,11 @@ class Mesh:
         follows: str = "",
         is_control: bool = False,
         model: ModelName = MODEL,
+        hints: Hints = NO_HINTS,
     ) -> None:
         self.asks[RequestId(request_id)] = Ask(name, tenant, follows, model)
         plain = profile(request_id, prompt=prompt, tenant=tenant, model=model)
-        asked = replace(plain, follows=follows, is_control=is_control)
+        asked = replace(plain, follows=follows, is_control=is_control, hints=hints)
         self.tell(name, events.RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:

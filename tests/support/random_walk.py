@@ -12,12 +12,13 @@ import sys
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.residency import TenantPolicy
-from gateway.core.vocabulary import LegResult, ReplicaSpec, TenantName
+from gateway.core.vocabulary import NO_HINTS, Hints, LegResult, ReplicaSpec, TenantName
 from tests.support.core import AP, EU, MS, SECOND, US, policy, replica_spec, rule
 from tests.support.mesh import Mesh
 
 _REGIONS = {"gw-us": US, "gw-eu": EU, "gw-ap": AP}
 _TENANTS = [TenantName("default"), TenantName("home"), TenantName("acme")]
+_HINTS = [NO_HINTS, NO_HINTS, Hints(9, 3), Hints(ends_session=True), Hints(priority=1, comes_again=True)]
 _RESULTS = [
     *[LegResult.COMPLETED] * 6,
     LegResult.FAILED,
@@ -73,7 +74,8 @@ class RandomWalk:
         name = self._rng.choices(list(_REGIONS), [6, 1, 1])[0]
         prompt = f"system prompt of application {self._rng.randrange(3)} " * 4 + f"user {self._rng.randrange(9)} " * 20
         prompt *= self._rng.choice((1, 1, 20))  # long prompts are held for a replica while others are read
-        self.mesh.ask(name, f"q{self._asked}", self._rng.choice(_TENANTS), prompt, 30 * SECOND)
+        hints = _HINTS[self._asked % len(_HINTS)]
+        self.mesh.ask(name, f"q{self._asked}", self._rng.choice(_TENANTS), prompt, 30 * SECOND, hints=hints)
 
     def _probe(self) -> None:
         name = self._rng.choice(list(_REGIONS))

@@ -40,13 +40,19 @@ class Queue:
         raise NotImplementedError
 
 
+_Entry = tuple[int, int, RequestState]
+"""Negated priority hint, arrival number, and the request."""
+
+
 class ArrivalQueue(Queue):
     """Queue by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
 
-    __slots__ = ("_heap", "_members")
+    __slots__ = ("_by_priority", "_heap", "_members")
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, RequestState]] = []
+    def __init__(self, *, by_priority: bool = False) -> None:
+        """`by_priority`: requests with a higher priority hint go first, which suits requests of one tenant alone."""
+        self._by_priority = by_priority
+        self._heap: list[_Entry] = []
         self._members: dict[RequestId, RequestState] = {}
         """Waiting requests by id. The heap may hold an earlier request of the same id, as when a forward comes
         again."""
@@ -55,10 +61,11 @@ class ArrivalQueue(Queue):
         return len(self._members)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return (request for _, request in sorted(self._entries(), key=_arrival_number))
+        return (request for *_, request in sorted(self._entries(), key=_turn_of))
 
     def join(self, request: RequestState) -> None:
-        heapq.heappush(self._heap, (request.arrival_number, request))
+        priority = request.profile.hints.priority if self._by_priority else 0
+        heapq.heappush(self._heap, (-priority, request.arrival_number, request))
         self._members[request.request_id] = request
 
     def leave(self, request: RequestState) -> None:
@@ -67,10 +74,10 @@ class ArrivalQueue(Queue):
             self._compact()
 
     def head(self) -> RequestState:
-        """Earliest arrival. The queue must not be empty."""
-        while not self._is_member(self._heap[0][1]):
+        """Next request: the earliest arrival among those of the highest priority. The queue must not be empty."""
+        while not self._is_member(self._heap[0][-1]):
             heapq.heappop(self._heap)
-        return self._heap[0][1]
+        return self._heap[0][-1]
 
     def _is_member(self, request: RequestState) -> bool:
         return self._members.get(request.request_id) is request
@@ -79,9 +86,9 @@ class ArrivalQueue(Queue):
         self._heap = self._entries()
         heapq.heapify(self._heap)
 
-    def _entries(self) -> list[tuple[int, RequestState]]:
+    def _entries(self) -> list[_Entry]:
         """Heap entries of the members, each once; a request that left and came back may stand in the heap twice."""
-        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
+        return list({entry[-1].request_id: entry for entry in self._heap if self._is_member(entry[-1])}.values())
 
 
 @value
@@ -136,5 +143,5 @@ def _order_of(request_class: RequestClass) -> tuple[int, bool]:
     return request_class.service_rank, not request_class.appends
 
 
-def _arrival_number(entry: tuple[int, RequestState]) -> int:
-    return entry[0]
+def _turn_of(entry: _Entry) -> tuple[int, int]:
+    return entry[:2]

@@ -323,6 +323,7 @@ class RequestRecord:
         "end",
         "first_leg",
         "first_token_ns",
+        "hints",
         "identity_mismatch",
         "is_control",
         "legs",
@@ -340,6 +341,7 @@ class RequestRecord:
         self.model: ModelName = profile.model
         self.is_control: bool = profile.is_control
         """A call about a stored response, which has no model."""
+        self.hints = profile.hints
         self.arrived_ns = now_ns
         self.policy = policy
         """Policy of this gateway when the request arrived."""

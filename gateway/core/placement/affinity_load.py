@@ -30,8 +30,8 @@ class AffinityLoad(LeastLoad):
     def _sticky_or_all(self, profile: RequestProfile, known: dict[int, int]) -> list[int]:
         """Filter: replicas that have enough of the prompt, while the wait there is not too much longer than
         elsewhere."""
-        blocks_min = self.config.affinity_match_share * profile.prefix_blocks
-        sticky = [slot for slot in known if profile.prefix_blocks and known[slot] >= blocks_min]
+        bytes_min = self.config.affinity_match_share * profile.cached_bytes(profile.prefix_blocks)
+        sticky = [slot for slot in known if profile.prefix_blocks and profile.cached_bytes(known[slot]) >= bytes_min]
         others = [slot for slot in known if slot not in sticky]
         if not sticky or (others and self._wait_ns(sticky) - self._wait_ns(others) > self.config.affinity_wait_max_ns):
             return list(known)

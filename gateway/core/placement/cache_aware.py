@@ -16,8 +16,8 @@ class CacheAware(LeastLoad):
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
-        self._sent_blocks: dict[int, int] = {}
-        """New blocks sent to each replica: the size of its tree, before any eviction."""
+        self._sent_bytes: dict[int, int] = {}
+        """New bytes sent to each replica: the size of its tree, before any eviction."""
 
     def wants_prefixes(self) -> bool:
         return True
@@ -32,14 +32,14 @@ class CacheAware(LeastLoad):
         elif share_of(profile, match.blocks) > config.cache_aware_match_share:
             slot = self.fleet.any_of(match.mask)
         else:
-            slot = min(loads, key=lambda slot: self._sent_blocks.get(slot, 0))
+            slot = min(loads, key=lambda slot: self._sent_bytes.get(slot, 0))
         return Choice(slot, self.fleet.match_replicas(profile, 1 << slot).blocks)
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
         if target.kind is TargetKind.REPLICA:
-            new_blocks = profile.prefix_blocks - matched_blocks
-            self._sent_blocks[slot] = self._sent_blocks.get(slot, 0) + new_blocks
+            new_bytes = profile.cached_bytes(profile.prefix_blocks) - profile.cached_bytes(matched_blocks)
+            self._sent_bytes[slot] = self._sent_bytes.get(slot, 0) + new_bytes
 
     def left(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:
-            self._sent_blocks.pop(slot, None)
+            self._sent_bytes.pop(slot, None)

@@ -102,7 +102,7 @@ class Caches:
         """Nanoseconds for which the replica keeps a prefix that is not used again: the age of the prefix it will evict
         next. Infinite where there is room, or the capacity is not known."""
         room = self._room_blocks(slot)
-        if not room or self._kept.blocks_of(slot) < _FULL_SHARE * room:
+        if not room or self._kept.even_blocks_of(slot) < _FULL_SHARE * room:
             return inf
         earliest_ns = self._kept.earliest_ns(slot)
         return inf if earliest_ns is None else float(now_ns - earliest_ns)
@@ -120,6 +120,6 @@ class Caches:
         return uncached_bytes / self._bytes_per_token + load * self.output_tokens / 2 <= free_tokens
 
     def _room_blocks(self, slot: int) -> int:
-        """Capacity of the replica's cache for prompts, in blocks; 0: not known."""
+        """Capacity of the replica's cache for prompts, in blocks of equal size; 0: not known."""
         tokens = self._fleet.replica_kv_tokens(slot)
         return int(tokens * self._bytes_per_token * self._prompt_share) // self._block_bytes

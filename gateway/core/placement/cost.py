@@ -408,16 +408,18 @@ class CostPolicy(Policy):
             reading_ns=reading_ns,
             crowding_ns=crowding_ns,
             waiting_ns=waiting_ns,
-            distance_ns=self._distance_ns(slot, load),
+            distance_ns=self._distance_ns(profile, slot, load),
         )
 
-    def _distance_ns(self, slot: int, load: float) -> float:
+    def _distance_ns(self, profile: RequestProfile, slot: int, load: float) -> float:
         """Cost of the round trip for this request and for those expected to follow it in its session; for this one
-        alone where requests rarely continue from others, and for a part of it where the own replicas are crowded
-        against the peer's `load` and their caches have room: a session that leaves full caches is prefilled again,
-        at the expense of others'."""
+        alone where requests rarely continue from others, or the client says that the session ends, and for a part of it
+        where the own replicas are crowded against the peer's `load` and their caches have room: a session that leaves
+        full caches is prefilled again, at the expense of others'."""
         if not self._full_share and self._load_here > _CROWDED * (_CROWDED_BY + load):
             ways = _CROWDED_WAYS
+        elif profile.hints.ends_session:
+            ways = 1.0
         else:
             ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
         return _DISTANCE_WEIGHT * ways * self._delay_weight * self.fleet.peer_rtt_ns(slot)

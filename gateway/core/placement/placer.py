@@ -34,6 +34,7 @@ from gateway.core.placement.policy import (
 )
 from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import (
+    NO_HINTS,
     Candidate,
     Figure,
     GatewayId,
@@ -42,6 +43,7 @@ from gateway.core.vocabulary import (
     PlacementReason,
     PoolStep,
     RegionName,
+    RequestProfile,
     ServiceClass,
     Standing,
     Target,
@@ -423,7 +425,11 @@ class Placer:
         if self._wants_prefixes:
             fleet = self._fleet
             index = fleet.replica_index if state.target.kind is TargetKind.REPLICA else fleet.peer_index
-            index.insert(request.profile.prefix, state.slot, now_ns)
+            profile = request.profile
+            if profile.hints is NO_HINTS:
+                index.insert(profile.prefix, state.slot, now_ns)
+            else:
+                _insert_hinted(index, profile, state.slot, now_ns)
         return placement
 
     def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
@@ -517,6 +523,18 @@ class Placer:
             self._policy.joined(replica.target, replica.slot)
         for peer in self._peers:
             self._policy.joined(peer.target, peer.slot)
+
+
+def _insert_hinted(index: PrefixIndex, profile: RequestProfile, slot: int, now_ns: int) -> None:
+    """Record a prompt for the slot with its client's expectations. A beginning that comes again is kept even if the
+    session ends, as others begin with it, too. The end of a session takes nothing from what was recorded before."""
+    hints, chain = profile.hints, profile.prefix
+    known_blocks = index.match(chain, 1 << slot).blocks if hints.ends_session else 0
+    index.insert(chain, slot, now_ns)
+    if hints.comes_again:
+        index.spare(chain, slot)
+    elif hints.ends_session:
+        index.release(chain, slot, known_blocks)
 
 
 def _weighed_at(weighed: list[Weighed], slot: int) -> Weighed | None:

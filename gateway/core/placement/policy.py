@@ -225,10 +225,10 @@ def no_plug_ins(name: str) -> PolicyFactory:
 
 def share_of(profile: RequestProfile, blocks: int) -> float:
     """Share of the prompt's bytes in that many blocks."""
-    return blocks * profile.prefix_block_bytes / max(1, profile.prompt_bytes)
+    return profile.cached_bytes(blocks) / max(1, profile.prompt_bytes)
 
 
 def is_worth_following(profile: RequestProfile, matched_blocks: int, share_min: float) -> bool:
     if not matched_blocks:
         return False
-    return matched_blocks * profile.prefix_block_bytes >= share_min * profile.prompt_bytes
+    return profile.cached_bytes(matched_blocks) >= share_min * profile.prompt_bytes

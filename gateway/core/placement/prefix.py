@@ -61,7 +61,7 @@ class Prefix(Layered):
             return Choice(idlest, match.blocks, reason)
         knower = fleet.least_loaded_replica(match.mask)
         kept = fleet.match_replicas(profile, 1 << idlest).blocks
-        more_known_bytes = (match.blocks - kept) * profile.prefix_block_bytes
+        more_known_bytes = profile.cached_bytes(match.blocks) - profile.cached_bytes(kept)
         more_load = fleet.replica_load(knower) - fleet.replica_load(idlest)
         if more_known_bytes >= more_load * self.config.explore_load_bytes:
             return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)

@@ -10,18 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
+from gateway.core.placement.index_nodes import IndexNode
+from gateway.core.placement.index_sizes import (
+    EMPTY_BOOKS_BYTES,
+    EMPTY_SPARED_BYTES,
+    END_BYTES,
+    NODE_BYTES,
+    SHORT_INT_BITS,
+    SUPPORT_BYTES,
+    books_bytes,
+    common_bytes,
+    even_blocks_in,
+    mask_bytes,
+)
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
-
-_NODE_BYTES = 200
-"""Bytes of a node with its label's header, its key and its place in the table of nodes."""
-_END_BYTES = 115
-_SUPPORT_BYTES = 45
-_BOOKS_BYTES = 545
-"""Bytes of one slot's books while they are empty, without the int of its bit."""
-_INT_BYTES = 28
-_INT_BITS_PER_BYTE = 7.5
-_SHORT_INT_BITS = 62
-"""Widest int that a compiled index holds by value."""
 
 
 class Match:
@@ -35,42 +37,8 @@ class Match:
 
 
 _NO_MATCH = Match(0, 0)
-
-
-class _Node:
-    """Run of blocks without a branch. The root's label is empty, and it is its own parent."""
-
-    __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "previous_sibling")
-
-    def __init__(self, label: bytes, parent: _Node | None, mask: int) -> None:
-        self.label = label
-        self.parent: _Node = parent or self
-        self.mask = mask
-        self.first_child: _Node | None = None
-        self.next_sibling: _Node | None = None
-        self.previous_sibling: _Node | None = None
-
-    def children(self) -> Iterator[_Node]:
-        child = self.first_child
-        while child is not None:
-            yield child
-            child = child.next_sibling
-
-    def adopt(self, child: _Node) -> None:
-        child.parent = self
-        child.previous_sibling = None
-        child.next_sibling = self.first_child
-        if self.first_child is not None:
-            self.first_child.previous_sibling = child
-        self.first_child = child
-
-    def release(self, child: _Node) -> None:
-        if child.previous_sibling is not None:
-            child.previous_sibling.next_sibling = child.next_sibling
-        else:
-            self.first_child = child.next_sibling
-        if child.next_sibling is not None:
-            child.next_sibling.previous_sibling = child.previous_sibling
+_SPARED_PART = 8
+"""Part of a slot's chains that may be spared at once: one in so many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,12 +47,12 @@ class _Books:
 
     bit: int
     """Int shared by every node with no other slot: at slot 4,000 an int takes 560 bytes."""
-    ends: OrderedDict[_Node, int]
+    ends: OrderedDict[IndexNode, int]
     """Nodes at which chains sent to the slot ended, with the time of the last sending; the earliest first."""
-    spare_supports: dict[_Node, int]
+    spare_supports: dict[IndexNode, int]
     """Number of supports of a node's record beyond the one that every record has."""
-    blocks: int = 0
-    """Blocks recorded for the slot."""
+    even_blocks: int = 0
+    """Text recorded for the slot, in blocks of equal size: a growing block counts as several."""
 
     @property
     def earliest_ns(self) -> int:
@@ -109,10 +77,13 @@ class PrefixIndex:
     def __init__(self, bytes_max: int, ttl_ns: int) -> None:
         self._bytes_max = bytes_max
         self._ttl_ns = ttl_ns
-        self._root = _Node(b"", None, 0)
-        self._nodes: dict[bytes, _Node] = {}
+        self._root = IndexNode(b"", None, 0, 0)
+        self._nodes: dict[bytes, IndexNode] = {}
         """Nodes by the first hash of their labels."""
         self._books: dict[int, _Books] = {}
+        self._spared: dict[int, OrderedDict[IndexNode, None]] = {}
+        """Nodes whose records are kept once when they would be evicted, by the bit of their slot; the earliest spared
+        first."""
         self._queue: list[tuple[int, int]] = []
         """Heap with one (time, slot) per book, the time never later than the slot's earliest end."""
         self._bytes = 0
@@ -122,7 +93,7 @@ class PrefixIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory in use, estimated: the constants above were measured on CPython 3.11."""
+        """Memory in use, estimated by `index_sizes`."""
         return self._bytes
 
     @property
@@ -151,7 +122,7 @@ class PrefixIndex:
             mask = known
             label = child.label
             if not chain.startswith(label, position):
-                position += _common_bytes(label, chain, position)
+                position += common_bytes(label, chain, position)
                 break
             position += len(label)
         return Match(position // PREFIX_HASH_BYTES, mask) if mask else _NO_MATCH
@@ -161,13 +132,49 @@ class PrefixIndex:
         assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
-        if _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) > self._bytes_max:
+        room = self._bytes_max - NODE_BYTES - END_BYTES - len(chain)
+        if room < EMPTY_BOOKS_BYTES + slot and room < books_bytes(slot):
             return
         node = self._grow(chain)
         if node is not self._root:
             self._mark_end(self._open_books(slot, now_ns), node, now_ns)
             if self._bytes > self._bytes_max:
                 self._evict()
+
+    def spare(self, chain: bytes, slot: int) -> None:
+        """Keep the slot's records along a chain once when they would be evicted for want of room, as though it were
+        sent again then. The chain must have been inserted. At most an eighth of the slot's chains are spared at once,
+        the latest ones, so that what is spared takes little room from the others."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return
+        spared = self._spared.get(books.bit)
+        if spared is None:
+            spared = self._spared[books.bit] = OrderedDict()
+            self._bytes += EMPTY_SPARED_BYTES
+        if end not in spared:
+            spared[end] = None
+            self._bytes += END_BYTES
+        spared.move_to_end(end)
+        while len(spared) > max(1, len(books.ends) // _SPARED_PART):
+            self._end_sparing(books, next(iter(spared)))
+        self._evict()
+
+    def release(self, chain: bytes, slot: int, keep_blocks: int) -> None:
+        """Let the slot's records along a chain be evicted before all others of the slot, except those that another
+        chain supports and the first blocks. `keep_blocks`: the blocks of the chain that were recorded before it was
+        inserted, which others may have sent."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return
+        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
+        if top is None:
+            return
+        if top.parent is not self._root:
+            self._mark_end(books, top.parent, books.latest_ns)
+        books.ends[end] = books.earliest_ns
+        books.ends.move_to_end(end, last=False)
+        self._evict()
 
     def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
         """Remove a slot's records from the chain's path and from all below it, beyond the first `keep_blocks`.
@@ -200,7 +207,7 @@ class PrefixIndex:
         if top.parent is not self._root:
             self._mark_end(books, top.parent, books.latest_ns)
         del books.ends[end]
-        self._bytes -= _END_BYTES
+        self._bytes -= END_BYTES
         self._withdraw_support(books, end)
         self._evict()
 
@@ -221,16 +228,17 @@ class PrefixIndex:
         while (books := self._stalest()) is not None and now_ns - books.earliest_ns > self._ttl_ns:
             self._drop_earliest(books)
 
-    def bound(self, slot: int, blocks_max: int) -> None:
-        """Forget a slot's earliest chains until at most this many blocks are recorded for it, but never its last
-        chain."""
+    def bound(self, slot: int, even_blocks_max: int) -> None:
+        """Forget a slot's earliest chains until at most this much text is recorded for it, in blocks of equal size, but
+        never its last chain."""
         books = self._books.get(slot)
-        while books is not None and books.blocks > blocks_max and len(books.ends) > 1:
+        while books is not None and books.even_blocks > even_blocks_max and len(books.ends) > 1:
             self._drop_earliest(books)
 
-    def blocks_of(self, slot: int) -> int:
+    def even_blocks_of(self, slot: int) -> int:
+        """Text recorded for a slot, in blocks of equal size."""
         books = self._books.get(slot)
-        return 0 if books is None else books.blocks
+        return 0 if books is None else books.even_blocks
 
     def earliest_ns(self, slot: int) -> int | None:
         """Time at which the least recently sent of a slot's chains was sent last."""
@@ -259,26 +267,26 @@ class PrefixIndex:
 
     # Tree
 
-    def _grow(self, chain: bytes) -> _Node:
+    def _grow(self, chain: bytes) -> IndexNode:
         """Node at which the chain ends, made by splitting and adding where there is none."""
         node, position = self._root, 0
         while position < len(chain):
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
             if child is None:
-                return self._add_leaf(node, chain[position:])
+                return self._add_leaf(node, chain[position:], position)
             if child.parent is not node:
                 return node
             if chain.startswith(child.label, position):
                 node = child
             else:
-                upper = self._split(child, _common_bytes(child.label, chain, position))
+                upper = self._split(child, common_bytes(child.label, chain, position))
                 if upper is None:
                     return node
                 node = upper
             position += len(node.label)
         return node
 
-    def _end_of(self, chain: bytes) -> _Node | None:
+    def _end_of(self, chain: bytes) -> IndexNode | None:
         """Node at which the chain ends; None where it ends inside a label or outside the tree."""
         node, position = self._root, 0
         while position < len(chain):
@@ -288,15 +296,15 @@ class PrefixIndex:
             node, position = child, position + len(child.label)
         return node
 
-    def _add_leaf(self, parent: _Node, label: bytes) -> _Node:
-        leaf = _Node(label, parent, 0)
+    def _add_leaf(self, parent: IndexNode, label: bytes, position: int) -> IndexNode:
+        leaf = IndexNode(label, parent, 0, position)
         parent.adopt(leaf)
         self._nodes[label[:PREFIX_HASH_BYTES]] = leaf
-        self._bytes += _NODE_BYTES + len(label)
+        self._bytes += NODE_BYTES + len(label)
         self._blocks += len(label) // PREFIX_HASH_BYTES
         return leaf
 
-    def _split(self, lower: _Node, at: int) -> _Node | None:
+    def _split(self, lower: IndexNode, at: int) -> IndexNode | None:
         """Move the first bytes of a label to a new node above; None if the rest begins with a hash known elsewhere.
 
         The records stay with the lower node, and each supports its new twin above. Other nodes and the books do not
@@ -307,24 +315,25 @@ class PrefixIndex:
         if key in self._nodes:
             return None
         parent = lower.parent
-        upper = _Node(label[:at], parent, lower.mask)
+        upper = IndexNode(label[:at], parent, lower.mask, lower.position)
         parent.release(lower)
         parent.adopt(upper)
         upper.adopt(lower)
         lower.label = label[at:]
+        lower.position += at
         self._nodes[label[:PREFIX_HASH_BYTES]] = upper
         self._nodes[key] = lower
-        self._bytes += _NODE_BYTES + _mask_bytes(upper.mask)
+        self._bytes += NODE_BYTES + mask_bytes(upper.mask)
         self._records += upper.mask.bit_count()
         return upper
 
-    def _remove_leaf(self, leaf: _Node) -> None:
+    def _remove_leaf(self, leaf: IndexNode) -> None:
         leaf.parent.release(leaf)
         del self._nodes[leaf.label[:PREFIX_HASH_BYTES]]
-        self._bytes -= _NODE_BYTES + len(leaf.label)
+        self._bytes -= NODE_BYTES + len(leaf.label)
         self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
 
-    def _first_beyond(self, chain: bytes, keep: int, bit: int) -> _Node | None:
+    def _first_beyond(self, chain: bytes, keep: int, bit: int) -> IndexNode | None:
         """First of the slot's nodes on the chain's path from byte `keep` on; a node across that border is split."""
         node, position = self._root, 0
         while position < len(chain):
@@ -334,7 +343,7 @@ class PrefixIndex:
             if position >= keep:
                 return child
             is_whole = chain.startswith(child.label, position)
-            position_after = position + (len(child.label) if is_whole else _common_bytes(child.label, chain, position))
+            position_after = position + (len(child.label) if is_whole else common_bytes(child.label, chain, position))
             if position_after > keep:
                 return child if self._split(child, keep - position) else None
             if not is_whole:
@@ -344,7 +353,7 @@ class PrefixIndex:
 
     # Records and their supports
 
-    def _mark_end(self, books: _Books, node: _Node, time_ns: int) -> None:
+    def _mark_end(self, books: _Books, node: IndexNode, time_ns: int) -> None:
         """Note that a chain ended at this node, at a time no earlier than any other end of the slot."""
         ends = books.ends
         if node in ends:
@@ -352,10 +361,10 @@ class PrefixIndex:
             ends.move_to_end(node)
         else:
             ends[node] = time_ns
-            self._bytes += _END_BYTES
+            self._bytes += END_BYTES
             self._support(books, node)
 
-    def _support(self, books: _Books, node: _Node) -> None:
+    def _support(self, books: _Books, node: IndexNode) -> None:
         """Support a record at a node; a record that is new supports one at the parent.
 
         An ancestor's end that meets this newer support is replaced by it: a conversation that went on keeps one end.
@@ -367,14 +376,15 @@ class PrefixIndex:
             self._add_record(books, node)
             node = node.parent
         if books.ends.pop(node, None) is not None:
-            self._bytes -= _END_BYTES
+            self._bytes -= END_BYTES
         elif node is not self._root:
             self._add_spare(books, node)
 
-    def _withdraw_support(self, books: _Books, node: _Node, enough_bytes: int = -1) -> _Node | None:
+    def _withdraw_support(self, books: _Books, node: IndexNode, enough_bytes: int = -1) -> IndexNode | None:
         """Take one support from a record; a record left without any is removed, which takes one from its parent's.
 
-        Stops early when no more than `enough_bytes` are in use, and returns the node whose record then lacks support.
+        With `enough_bytes` it stops early: at a spared record, which from now on counts as sent again, or when no more
+        than that are in use, and then returns the node whose record lacks support.
         """
         while node is not self._root:
             if node in books.spare_supports:
@@ -382,12 +392,16 @@ class PrefixIndex:
                 return None
             if self._bytes <= enough_bytes:
                 return node
+            if enough_bytes >= 0 and self._spared and self._end_sparing(books, node):
+                books.ends[node] = max(self._now_ns, books.latest_ns) if books.ends else self._now_ns
+                self._bytes += END_BYTES
+                return None
             parent = node.parent
             self._remove_record(books, node)
             node = parent
         return None
 
-    def _strip(self, books: _Books, top: _Node) -> None:
+    def _strip(self, books: _Books, top: IndexNode) -> None:
         """Remove the slot's records from a node and all below it. The caller takes away the support that they gave
         above."""
         found = [top]
@@ -395,39 +409,53 @@ class PrefixIndex:
             found.extend(child for child in node.children() if child.mask & books.bit)
         for node in reversed(found):
             if books.ends.pop(node, None) is not None:
-                self._bytes -= _END_BYTES
+                self._bytes -= END_BYTES
             if books.spare_supports.pop(node, None) is not None:
-                self._bytes -= _SUPPORT_BYTES
+                self._bytes -= SUPPORT_BYTES
             self._remove_record(books, node)
 
-    def _add_record(self, books: _Books, node: _Node) -> None:
-        books.blocks += len(node.label) // PREFIX_HASH_BYTES
+    def _add_record(self, books: _Books, node: IndexNode) -> None:
+        books.even_blocks += even_blocks_in(node.position, len(node.label))
         mask = node.mask
         node.mask = mask | books.bit if mask else books.bit
-        self._bytes += _mask_bytes(node.mask) - _mask_bytes(mask)
+        self._bytes += mask_bytes(node.mask) - mask_bytes(mask)
         self._records += 1
 
-    def _remove_record(self, books: _Books, node: _Node) -> None:
-        books.blocks -= len(node.label) // PREFIX_HASH_BYTES
+    def _remove_record(self, books: _Books, node: IndexNode) -> None:
+        books.even_blocks -= even_blocks_in(node.position, len(node.label))
         self._records -= 1
+        if self._spared:
+            self._end_sparing(books, node)
         mask = node.mask ^ books.bit
         if not mask:
             self._remove_leaf(node)
             return
-        self._bytes += _mask_bytes(mask) - _mask_bytes(node.mask)
+        self._bytes += mask_bytes(mask) - mask_bytes(node.mask)
         node.mask = mask if mask & (mask - 1) else self._books[mask.bit_length() - 1].bit
 
-    def _add_spare(self, books: _Books, node: _Node) -> None:
+    def _add_spare(self, books: _Books, node: IndexNode) -> None:
         spare = books.spare_supports.get(node, 0)
         books.spare_supports[node] = spare + 1
         if not spare:
-            self._bytes += _SUPPORT_BYTES
+            self._bytes += SUPPORT_BYTES
 
-    def _remove_spare(self, books: _Books, node: _Node) -> None:
+    def _remove_spare(self, books: _Books, node: IndexNode) -> None:
         books.spare_supports[node] -= 1
         if not books.spare_supports[node]:
             del books.spare_supports[node]
-            self._bytes -= _SUPPORT_BYTES
+            self._bytes -= SUPPORT_BYTES
+
+    def _end_sparing(self, books: _Books, node: IndexNode) -> bool:
+        """Spare the slot's record at a node no longer; false if it was not spared."""
+        spared = self._spared.get(books.bit)
+        if spared is None or node not in spared:
+            return False
+        del spared[node]
+        self._bytes -= END_BYTES
+        if not spared:
+            del self._spared[books.bit]
+            self._bytes -= EMPTY_SPARED_BYTES
+        return True
 
     # Eviction order
 
@@ -436,7 +464,7 @@ class PrefixIndex:
         if books is None:
             books = self._books[slot] = _Books(1 << slot, OrderedDict(), {})
             heappush(self._queue, (now_ns, slot))
-            self._bytes += _books_bytes(slot)
+            self._bytes += books_bytes(slot)
         return books
 
     def _stalest(self) -> _Books | None:
@@ -448,7 +476,7 @@ class PrefixIndex:
             if not books.ends:
                 heappop(queue)
                 del self._books[slot]
-                self._bytes -= _books_bytes(slot)
+                self._bytes -= books_bytes(slot)
             elif books.earliest_ns == time_ns:
                 return books
             else:
@@ -459,16 +487,16 @@ class PrefixIndex:
         """Remove the earliest refreshed records, the deepest first, until the rest fits."""
         while self._bytes > self._bytes_max and (books := self._stalest()) is not None:
             node, time_ns = books.ends.popitem(last=False)
-            self._bytes -= _END_BYTES
-            left = self._withdraw_support(books, node, self._bytes_max - _END_BYTES)
+            self._bytes -= END_BYTES
+            left = self._withdraw_support(books, node, self._bytes_max - END_BYTES)
             if left is not None:
                 books.ends[left] = time_ns
                 books.ends.move_to_end(left, last=False)
-                self._bytes += _END_BYTES
+                self._bytes += END_BYTES
 
     def _drop_earliest(self, books: _Books) -> None:
         node, _ = books.ends.popitem(last=False)
-        self._bytes -= _END_BYTES
+        self._bytes -= END_BYTES
         self._withdraw_support(books, node)
 
     # Invariants
@@ -488,17 +516,17 @@ class PrefixIndex:
                 if node.mask & books.bit:
                     yield from self._check_record(name, node, slot, books)
 
-    def _check_parent(self, name: str, parent: _Node, mask: int) -> Iterator[str]:
+    def _check_parent(self, name: str, parent: IndexNode, mask: int) -> Iterator[str]:
         if self._nodes.get(parent.label[:PREFIX_HASH_BYTES]) is not parent:
             yield f"node {name} hangs below a node that is gone"
         if mask & ~parent.mask:
             yield f"node {name} has slots that its parent lacks"
 
-    def _check_record(self, name: str, node: _Node, slot: int, books: _Books) -> Iterator[str]:
+    def _check_record(self, name: str, node: IndexNode, slot: int, books: _Books) -> Iterator[str]:
         supports = (node in books.ends) + sum(1 for child in node.children() if child.mask & books.bit)
         if supports != 1 + books.spare_supports.get(node, 0):
             yield f"slot {slot} at node {name} has {supports} supports, and its books say otherwise"
-        if slot >= _SHORT_INT_BITS and node.mask == books.bit and node.mask is not books.bit:
+        if slot >= SHORT_INT_BITS and node.mask == books.bit and node.mask is not books.bit:
             yield f"node {name} has an int of its own for slot {slot}"
 
     def _check_books(self) -> Iterator[str]:
@@ -511,45 +539,22 @@ class PrefixIndex:
                 yield f"the ends of slot {slot} are out of order"
             if times and queued[slot] > times[0]:
                 yield f"slot {slot} is queued after its earliest end"
-            for node in (*books.ends, *books.spare_supports):
+            spared = self._spared.get(books.bit, OrderedDict())
+            if spared and len(spared) > max(1, len(books.ends)):
+                yield f"slot {slot} has more spared chains than chains"
+            for node in (*books.ends, *books.spare_supports, *spared):
                 if self._nodes.get(node.label[:PREFIX_HASH_BYTES]) is not node or not node.mask & books.bit:
                     yield f"the books of slot {slot} hold a node without its record"
 
     def _check_sums(self) -> Iterator[str]:
         nodes = self._nodes.values()
-        size = sum(_NODE_BYTES + len(node.label) + _mask_bytes(node.mask) for node in nodes)
+        size = sum(NODE_BYTES + len(node.label) + mask_bytes(node.mask) for node in nodes)
         for slot, books in self._books.items():
-            size += _books_bytes(slot) + _END_BYTES * len(books.ends) + _SUPPORT_BYTES * len(books.spare_supports)
+            size += books_bytes(slot) + END_BYTES * len(books.ends) + SUPPORT_BYTES * len(books.spare_supports)
+        size += sum(EMPTY_SPARED_BYTES + END_BYTES * len(spared) for spared in self._spared.values())
         found = (size, sum(len(node.label) for node in nodes), sum(node.mask.bit_count() for node in nodes))
         counted = (self._bytes, self._blocks * PREFIX_HASH_BYTES, self._records)
         if counted != found:
             yield f"bytes, bytes of labels and records counted: {counted}, found: {found}"
         if size > self._bytes_max:
             yield f"{size} bytes in use, {self._bytes_max} allowed"
-
-
-def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
-    """Bytes of a label that the chain shares, where the chain has the label's first hash but not all of it.
-
-    A binary search: two hashes are equal only if all before them are.
-    """
-    equal, end = 1, min(len(label) - PREFIX_HASH_BYTES, len(chain) - position) // PREFIX_HASH_BYTES
-    while equal < end:
-        middle = (equal + end + 1) // 2
-        at = (middle - 1) * PREFIX_HASH_BYTES
-        if chain.startswith(label[at : at + PREFIX_HASH_BYTES], position + at):
-            equal = middle
-        else:
-            end = middle - 1
-    return equal * PREFIX_HASH_BYTES
-
-
-def _mask_bytes(mask: int) -> int:
-    """Bytes of a node's own mask; a lone slot's int is shared."""
-    if not mask & (mask - 1):
-        return 0
-    return _INT_BYTES + int(mask.bit_length() / _INT_BITS_PER_BYTE)
-
-
-def _books_bytes(slot: int) -> int:
-    return _BOOKS_BYTES + _INT_BYTES + int(slot / _INT_BITS_PER_BYTE)

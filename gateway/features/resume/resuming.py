@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.placement.prefix_chain import extended_chain
-from gateway.core.vocabulary import RequestProfile
+from gateway.core.vocabulary import HintKind, Hints, RequestProfile
 from gateway.request import engine_api
 from gateway.request.answer_events import Said
 from gateway.request.bodies import Body, BodyFault, is_set, read_body
@@ -129,6 +129,12 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
     return ResumeRequest(outbound, said, wants_usage, is_full=most is not None and said.tokens >= most)
 
 
+def _hints_of_rest(hints: Hints, said: Said) -> Hints:
+    if not hints.output_tokens:
+        return hints
+    return hints.with_changes({HintKind.OUTPUT_TOKENS: max(0, hints.output_tokens - said.tokens)})
+
+
 def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_blocks_max: int) -> RequestProfile:
     """Return the profile of the rest. Its chain of prefix hashes equals that of the conversation's next turn up to the
     end of the answer so far, if the client formats that turn as bodies are formatted here."""
@@ -146,6 +152,7 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
         prompt_bytes=profile.prompt_bytes + len(tail),
         output_tokens_max=None if most is None else _left(most, said),
         appends=True,
+        hints=_hints_of_rest(profile.hints, said),
     )
 
 

@@ -624,6 +624,7 @@ class Profile(_message.Message):
     SERVICE_CLASS_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -652,6 +653,10 @@ class Profile(_message.Message):
     def identity(self) -> Global___NeededIdentity:
         """Identity that the request is bound to, since an attempt of it failed or broke. Left out: to none."""
 
+    @_builtins.property
+    def hints(self) -> Global___Hints:
+        """What its client expects. Left out: nothing."""
+
     def __init__(
         self,
         *,
@@ -671,16 +676,51 @@ class Profile(_message.Message):
         service_class: _builtins.str = ...,
         sent_bytes: _builtins.int = ...,
         identity: Global___NeededIdentity | None = ...,
+        hints: Global___Hints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "identity", b"identity", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "hints", b"hints", "identity", b"identity", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "identity", b"identity", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "hints", b"hints", "identity", b"identity", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens_max) -> _WhichOneofReturnType__output_tokens_max | None: ...
 
 Global___Profile: _TypeAlias = Profile  # noqa: Y015
+
+@_typing.final
+class Hints(_message.Message):
+    """Hints of a client about a request and its session. None overrides a policy or a limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    ENDS_SESSION_FIELD_NUMBER: _builtins.int
+    COMES_AGAIN_FIELD_NUMBER: _builtins.int
+    output_tokens: _builtins.int
+    """Expected length of the answer. 0: not stated."""
+    priority: _builtins.int
+    """Order among the waiting requests of one tenant, the highest first."""
+    ends_session: _builtins.bool
+    """No further request of the session is expected."""
+    comes_again: _builtins.bool
+    """Requests with the same beginning are expected."""
+    def __init__(
+        self,
+        *,
+        output_tokens: _builtins.int = ...,
+        priority: _builtins.int = ...,
+        ends_session: _builtins.bool = ...,
+        comes_again: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comes_again", b"comes_again", "ends_session", b"ends_session", "output_tokens", b"output_tokens", "priority", b"priority"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hints: _TypeAlias = Hints  # noqa: Y015
 
 @_typing.final
 class NeededIdentity(_message.Message):

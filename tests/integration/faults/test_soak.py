@@ -26,7 +26,8 @@ import pytest
 from gateway.core import vocabulary
 from gateway.core.kernel import effects, events
 from gateway.core.kernel.requests import AttemptState, LegState, RequestRecord, RequestState
-from gateway.core.placement.prefix_index import _NODE_BYTES, _Node
+from gateway.core.placement.index_nodes import IndexNode
+from gateway.core.placement.index_sizes import NODE_BYTES
 from gateway.door.call import ClientCall
 from gateway.http1.server import Exchange as ClientExchange
 from gateway.peers.client import PeerLeg
@@ -114,7 +115,7 @@ among thousands. A leaked object of GONE_AT_REST shows singly.
 BOUNDED = {
     name_of(RequestRecord): RECORDS_MAX + 1,  # the core has that of the last arrival, too
     name_of(LegState): RECORDS_MAX * LEGS_MAX,
-    name_of(_Node): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // _NODE_BYTES),
+    name_of(IndexNode): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // NODE_BYTES),
 }
 """Largest number of each bounded type, which is nearly reached at all times."""
 TOLD = (f"{effects.__name__}.", f"{events.__name__}.", f"{vocabulary.__name__}.", name_of(Step))

@@ -396,4 +396,5 @@ def _legs_max(state: ReplicaState) -> int | None:
 
 def _facts_of(profile: RequestProfile, prompt_tokens: int | None, nearness: Nearness | None = None) -> Facts:
     tokens = prompt_tokens or max(1, profile.prompt_bytes // _BYTES_A_TOKEN)
-    return Facts(RequestId(profile.request_id), tokens, profile.prompt_key, nearness)
+    expected = profile.hints.output_within(profile.output_tokens_max)
+    return Facts(RequestId(profile.request_id), tokens, profile.prompt_key, nearness, expected)

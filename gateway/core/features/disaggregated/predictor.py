@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.float64]
 class Facts:
     """Known properties of one request from its prefill on."""
 
-    __slots__ = ("_cosines", "nearness", "noted", "prompt_hash", "prompt_tokens", "request_id")
+    __slots__ = ("_cosines", "nearness", "noted", "output_tokens", "prompt_hash", "prompt_tokens", "request_id")
 
     def __init__(
         self,
@@ -26,6 +26,7 @@ class Facts:
         prompt_tokens: int,
         prompt_hash: bytes = b"",
         nearness: Nearness | None = None,
+        output_tokens: int = 0,
     ) -> None:
         assert prompt_tokens >= 0, "no prompt is shorter than none"
         self.request_id = request_id
@@ -36,6 +37,8 @@ class Facts:
         """Predictor's own data on the request: the result of `Predictor.note`."""
         self.nearness = nearness
         """Similarity to the centroids of decode workers; None: no information."""
+        self.output_tokens = output_tokens
+        """Length of the answer that the client expects; 0: not stated."""
         self._cosines: tuple[int, ...] | None = None
 
     def cosines(self) -> tuple[int, ...]:

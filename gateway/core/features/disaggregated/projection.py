@@ -96,6 +96,15 @@ class Projection:
         projected: Numbers = loads[:, None] - gone_tokens + steps * (count[:, None] - gone_count)
         return projected
 
+    def _as_hinted(
+        self, ages: npt.NDArray[np.int64], facts: list[Facts], share: Numbers, mean: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """Replace the predictor's estimates by clients' own, where there are any that the answer has not exceeded."""
+        left = np.array([each.output_tokens for each in facts], np.int64) - ages
+        horizon = self._config.horizon_steps
+        share = np.where(left > 0, left <= horizon, share)
+        return share, np.where(left > 0, np.minimum(left, horizon), mean)
+
     def _columns(self, workers: list[Worker]) -> npt.NDArray[np.int64]:
         """Column of each worker number: its index among `workers`."""
         columns = np.zeros(1 + max([worker.number for worker in workers], default=0), np.int64)
@@ -125,6 +134,8 @@ class Projection:
         share, mean = self._predictor.estimate(self._ages[due], facts, horizon)
         if share.shape != due.shape or mean.shape != due.shape:
             return False
+        if any(each.output_tokens for each in facts):
+            share, mean = self._as_hinted(self._ages[due], facts, share, mean)
         # NaN compares as false; with probability 0, the mean is not used
         sound = (share >= 0.0) & (share <= 1.0) & ((share == 0.0) | np.isfinite(mean))
         share, mean = np.where(sound, share, 0.0), np.where(sound & (share > 0.0), mean, 0.0)

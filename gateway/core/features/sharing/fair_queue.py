@@ -1,5 +1,7 @@
-"""One queue shared fairly between tenants. Each tenant's requests form a queue by arrival number, and the next request
-is the head of the tenant that has been served least. With one tenant the queue is first come, first served.
+"""One queue shared fairly between tenants. Each tenant's requests form a queue by priority hint and arrival number, and
+the next request is the head of the tenant that has been served least. With one tenant the queue is that tenant's. Hints
+count among the requests of one tenant alone: they take no turn from another, and are ignored where tenants share an
+account.
 
 Heads compete in this order: first requests whose answer has begun; then those that return from a target, since their
 turn had come before, and last those that leave room for other tenants; then the higher priority, which rises while a
@@ -13,7 +15,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from gateway.core.features.sharing.fair_shares import Account, FairShares, charge_of
+from gateway.core.features.sharing.fair_shares import OTHERS, Account, FairShares, charge_of
 from gateway.core.kernel.queues import ArrivalQueue, Queue, QueueFigures, QueueOrder, Turn
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import RequestState
@@ -37,6 +39,12 @@ def leaves_room(shares: FairShares, request: RequestState) -> bool:
     return not has_one_place and not request.profile.appends and shares.leaves_room(charge_of(request).account)
 
 
+def _hinted(request: RequestState) -> int:
+    """Priority hint of a request; 0 where its account is shared by several tenants."""
+    hint = request.profile.hints.priority
+    return 0 if not hint or charge_of(request).account.name == OTHERS else hint
+
+
 class FairOrder(QueueOrder):
     """Order in which tenants share the queues."""
 
@@ -57,7 +65,7 @@ class FairOrder(QueueOrder):
         """Sort key of a head: class rank, whether its answer is still to begin, whether it returns, is new or leaves
         room, negated priority, counter, arrival number; without those of tenants where only one tenant waits."""
         if not self._shares.are_contested:
-            return super().turn(request)
+            return super().turn(request) if not _hinted(request) else self._hinted_turn(request)
         wanted = request.request_class
         account = charge_of(request).account
         priority = self._shares.priority_of(account, request.arrived_ns, self._shares.now_ns)
@@ -66,6 +74,11 @@ class FairOrder(QueueOrder):
             coming = _LEAVES_ROOM
         rank, is_new, number = wanted.service_rank, not wanted.appends, request.arrival_number
         return rank, is_new, coming, -priority, account.counter, number, request
+
+    def _hinted_turn(self, request: RequestState) -> Turn:
+        """Sort key of a head while one tenant alone waits."""
+        rank, is_new, coming, _, counter, number, _ = super().turn(request)
+        return rank, is_new, coming, -_hinted(request), counter, number, request
 
     def best(self, heads: list[RequestState]) -> RequestState:
         """Head that is next among these."""
@@ -147,7 +160,7 @@ class FairQueue(Queue):
         account = charge_of(request).account
         queue = self._queues.get(account)
         if queue is None:
-            queue = self._queues[account] = ArrivalQueue()
+            queue = self._queues[account] = ArrivalQueue(by_priority=account.name != OTHERS)
         before = len(queue)
         queue.join(request)
         self._length += len(queue) - before

@@ -10,7 +10,16 @@ from gateway.core.features.classes.config import BestEffortConfig, ClassesConfig
 from gateway.core.placement.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.response_key import response_key
 from gateway.core.tenant_config import TenantConfig
-from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
+from gateway.core.vocabulary import (
+    NO_HINTS,
+    GatewayId,
+    Hints,
+    ModelName,
+    RequestId,
+    RequestProfile,
+    ServiceClass,
+    TenantName,
+)
 from gateway.door import errors
 from gateway.door.errors import ClientFault
 from gateway.door.parse import (
@@ -331,3 +340,53 @@ class TestHeaders:
         assert one == read(chat(), x_session_id=japanese).session_key
         assert one != read(chat(), x_session_id=less).session_key
         assert read(chat(), x_session_id=invalid).session_key
+
+
+class TestHints:
+    def test_headers_and_body_are_taken_together_and_headers_count_first(self) -> None:
+        body = chat(nvext={"agent_hints": {"osl": 9, "priority": 4, "speculative_prefill": True}})
+        assert read(body).hints == Hints(9, 4, comes_again=True)
+        told = read(body, x_nightside_output_tokens=" 7 ", x_nightside_session_end="True")
+        assert told.hints == Hints(7, 4, ends_session=True, comes_again=True)
+        none = read(body, x_nightside_output_tokens="1", x_nightside_priority="0", x_nightside_prefix_again="false")
+        assert none.hints == Hints(1), "a header that says 0 or false counts, too"
+
+    @pytest.mark.parametrize(
+        "body", [chat(), chat(nvext={}), chat(nvext={"agent_hints": {"speculative_prefill": True}})]
+    )
+    def test_hints_that_say_nothing_are_none_at_all(self, body: dict[str, object]) -> None:
+        assert read(body, x_nightside_priority="0", x_nightside_prefix_again="false").hints is NO_HINTS
+
+    @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH, MESSAGES_PATH])
+    def test_every_generating_call_takes_them_and_no_engine_sees_the_extensions(self, path: str) -> None:
+        raw = json.dumps({"model": "llama", "nvext": {"agent_hints": {"osl": 9}, "backend_instance_id": 3}, "x": 1})
+        parsed = read_request(path, raw.encode(), read_caller({}, R1, SETTINGS), SETTINGS)
+        assert parsed.profile.hints == Hints(output_tokens=9)
+        assert json.loads(parsed.body) == {"model": "llama", "x": 1}
+
+    def test_a_body_without_extensions_is_sent_as_it_came(self) -> None:
+        raw = json.dumps(chat()).encode()
+        assert read_request(CHAT_PATH, raw, read_caller({}, R1, SETTINGS), SETTINGS).body is raw
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("x-nightside-output-tokens", "0"),
+            ("x-nightside-output-tokens", "many"),
+            ("x-nightside-output-tokens", "9" * 30),
+            ("x-nightside-priority", "-1"),
+            ("x-nightside-priority", "1001"),
+            ("x-nightside-priority", "\u0661"),
+            ("x-nightside-session-end", "maybe"),
+            ("x-nightside-prefix-again", ""),
+        ],
+    )
+    def test_a_malformed_header_is_refused_by_its_name(self, name: str, told: str) -> None:
+        with pytest.raises(ClientFault) as refused:
+            read_caller({name: told}, R1, SETTINGS)
+        assert (refused.value.kind, refused.value.param) == (errors.INVALID_HEADER, name)
+
+    def test_malformed_extensions_are_refused_by_their_name(self) -> None:
+        refused = fault(chat(nvext={"agent_hints": {"osl": "long"}}))
+        assert (refused.kind, refused.param) == (errors.INVALID_FIELD, "nvext")
+        assert "agent_hints.osl" in str(refused.detail)

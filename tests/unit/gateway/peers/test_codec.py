@@ -13,6 +13,7 @@ from gateway.core.vocabulary import (
     DEFAULT_POOL,
     ControlVersion,
     GatewayId,
+    Hints,
     Hops,
     LoadReport,
     ModelCapacity,
@@ -387,9 +388,12 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.tenant", ""), "tenant"),
     (put("profile.prefix", b"1234567"), "whole number"),
     (put("profile.prefix", b"x" * 24), "longer than its prompt"),
+    (put("profile.prefix", b"x" * 8 * 8192), "longer than its prompt"),
     (put("profile.prefix_block_bytes", 0), "prefix_block_bytes"),
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
     (put("profile.sent_bytes", 2**40), "sent_bytes"),
+    (put("profile.hints.output_tokens", 2**31 + 1), "hints.output_tokens"),
+    (put("profile.hints.priority", 2**21 + 1), "hints.priority"),
     (put("profile.session_key", ""), "session_key"),
     (put("profile.session_key", "s" * 1025), "session_key"),
     (put("resumes_left.count", 1001), "resumes"),
@@ -408,6 +412,20 @@ def test_a_malformed_forward_is_turned_away(change: Callable[[pb.ForwardRequest]
     message = forward()
     change(message)
     with pytest.raises(WireError, match=fault):
+        codec.read_forward(over_the_wire(message), now_ns=0)
+
+
+@pytest.mark.parametrize(("blocks", "is_right"), [(4096, True), (4097, True), (4098, True), (4099, False)])
+def test_a_long_prompt_has_as_many_blocks_as_its_bytes_allow(blocks: int, is_right: bool) -> None:
+    """One whole growing block, of 64 times the size of the first ones, and a part of the next."""
+    message = forward()
+    message.profile.prefix_block_bytes = 2
+    message.profile.prompt_bytes = 2 * (4096 + 64) + 1
+    message.profile.prefix = b"x" * 8 * blocks
+    if is_right:
+        assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.prefix_blocks == blocks
+        return
+    with pytest.raises(WireError, match="longer than its prompt"):
         codec.read_forward(over_the_wire(message), now_ns=0)
 
 
@@ -549,6 +567,14 @@ def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharme
 def test_the_identity_that_a_forward_is_bound_to_travels_with_it(needed: NeededIdentity) -> None:
     message = codec.forward_to_pb(replace(ORDER, identity=needed), REQUEST, GatewayId("us-1"), now_ns=0)
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.identity == needed
+
+
+@pytest.mark.parametrize("hints", [Hints(), Hints(7, 3, ends_session=True), Hints(2**31, 2**21, comes_again=True)])
+def test_hints_travel_with_a_forward(hints: Hints) -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, hints=hints))
+    message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+    assert message.profile.HasField("hints") is (hints != Hints())
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.hints == hints
 
 
 def test_the_identity_that_answers_travels_with_the_head() -> None:

@@ -62,6 +62,8 @@ def lies() -> Iterator[tuple[str, OutboundRequest]]:
     for name in RESERVED_FIELDS:
         yield f"{name}: only gateways", forwarded({**CHAT, name: 1})
     yield "vllm_xargs.rid: only gateways", forwarded({**CHAT, "vllm_xargs": {"rid": "x"}})
+    for extensions in (b"{}", b"null", b'{"x":1},"nvext":null'):
+        yield "nvext", forwarded(b'{"model":"llama","stream":true,"nvext":%b}' % extensions)
     for raw in (b"", b"hello", b"[1]", b'{"model": "llama"', b"\xff\xfe", b'\x1f\x8b{"model": "llama"}'):
         yield "invalid_", forwarded(raw)
     yield "different models", forwarded({**CHAT, "model": "llama-405b"})

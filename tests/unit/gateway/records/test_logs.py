@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import AssignmentApplied, DrainRequested, TimePassed
 from gateway.core.kernel.residency import LoggingRule, closed_policy
-from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
+from gateway.core.vocabulary import GatewayId, Hints, ModelName, Outcome, ReplicaId, RequestId
 from gateway.records.logs import RequestLog
 from gateway.request.legs import RanAt, RequestSummary
 from mesh.config import LogFormat, LoggingConfig
@@ -85,7 +85,8 @@ def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
 
 def test_a_line_has_every_registered_field_and_no_other() -> None:
     logged = Logged(rule=LoggingRule(session_key=True))
-    logged.two_legs("r-1")
+    logged.ask("r-1", hints=Hints(9, ends_session=True))
+    logged.second_leg("r-1")
     logged.first_token("r-1")
     logged.two_ends("r-1", FAILS[2])
     logged.finish(
@@ -101,6 +102,16 @@ def test_a_line_has_every_registered_field_and_no_other() -> None:
         trace=trace(),
     )
     assert fields_of(logged.line()) == registered_fields("request", GATEWAY)
+    assert logged.line()["hints"] == "output_tokens 9, ends_session"
+
+
+def test_hints_that_say_nothing_are_left_out() -> None:
+    logged = Logged()
+    logged.ask("r-1", hints=Hints())
+    logged.first_token("r-1")
+    logged.end("r-1")
+    logged.finish("r-1", RanAt(ReplicaId("r1"), US))
+    assert "hints" not in logged.line()
 
 
 @pytest.mark.parametrize("named", [False, True])

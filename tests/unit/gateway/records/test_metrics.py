@@ -12,6 +12,7 @@ from gateway.core.kernel.description import gauges_of
 from gateway.core.kernel.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
+    Hints,
     LegResult,
     LoadReport,
     ModelCapacity,
@@ -72,6 +73,17 @@ def test_a_completed_request_counts_where_it_ran_and_how_fast() -> None:
     assert watched.total("requests_total") == 0, "its answer is still being sent"
     watched.finish("a")
     assert watched.value("requests_total", model="llama", outcome="completed") == 1
+
+
+def test_hints_of_clients_count_once_by_kind_and_those_of_forwards_not_again() -> None:
+    watched = Watched()
+    for request_id, hints in (("a", Hints(output_tokens=5, priority=2)), ("b", Hints(priority=9)), ("c", Hints())):
+        watched.ask(request_id, hints=hints)
+        watched.end(request_id)
+        watched.finish(request_id)
+    assert watched.value("hints_total", hint="output_tokens") == 1
+    assert watched.value("hints_total", hint="priority") == 2
+    assert watched.total("hints_total") == 3
 
 
 def test_a_look_at_a_stored_response_is_no_request_of_a_model() -> None:

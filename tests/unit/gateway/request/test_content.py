@@ -90,6 +90,37 @@ def test_a_picture_is_some_tokens_and_no_text() -> None:
         assert found.extra_tokens == plain.extra_tokens + IMAGE, path
 
 
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        (CHAT_PATH, {"image_url": {"url": PICTURE}}),
+        (CHAT_PATH, {"type": "image", "image": PICTURE}),
+        (MESSAGES_PATH, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}),
+        (MESSAGES_PATH, {"type": "image", "source": {"type": "file", "file_id": "file_011"}}),
+        (RESPONSES_PATH, {"type": "input_image", "file_id": "file-1"}),
+        (RESPONSES_PATH, {"type": "computer_call_output", "output": {"type": "computer_screenshot", "file_id": "1"}}),
+        (RESPONSES_PATH, {"type": "image_generation_call", "id": "1", "result": PICTURE}),
+    ],
+)
+def test_each_shape_of_a_picture_is_some_tokens(path: str, part: dict[str, Any]) -> None:
+    if path == RESPONSES_PATH and part["type"] != "input_image":
+        found = read(path, input=[{"role": "user", "content": "What is it?"}, part])
+    else:
+        name, kind = ("input", "input_text") if path == RESPONSES_PATH else ("messages", "text")
+        asked: dict[str, Any] = {name: [{"role": "user", "content": [{"type": kind, "text": "What is it?"}, part]}]}
+        found = read(path, **asked)
+    assert found.text_bytes == len("What is it?")
+    assert found.extra_tokens == chat("What is it?").extra_tokens + IMAGE
+
+
+def test_a_document_that_is_text_counts_by_its_text() -> None:
+    plain = {"type": "text", "media_type": "text/plain", "data": "word " * 99}
+    several = {"type": "content", "content": [{"type": "text", "text": "word " * 99}]}
+    for source in (plain, several):
+        found = read(MESSAGES_PATH, messages=[{"role": "user", "content": [{"type": "document", "source": source}]}])
+        assert (found.text_bytes, found.extra_tokens) == (5 * 99, chat("What is it?").extra_tokens)
+
+
 def test_tools_and_their_calls_are_text_and_templates_add_to_each_message() -> None:
     tools = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
     plain = chat("Hello")

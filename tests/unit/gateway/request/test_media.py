@@ -19,12 +19,13 @@ MODEL = ModelName("m")
 DATA = "iVBORw0KGgo" * 2000
 PICTURE = f"data:image/png;base64,{DATA}"
 TEXT = {"type": "text", "text": "What is it?"}
+TURN = {"role": "user", "content": "What is it?"}
 ASSUMED = ContentConfig(image_tokens=100, audio_tokens=200, video_tokens=300, file_tokens=400)
 ANTHROPIC = {"type": "base64", "media_type": "image/png", "data": DATA}
 
 
-def found(path: str, tokens: MediaTokens | None = None, *, hashed_bytes_max: int = 1 << 20, **fields: Any) -> Media:
-    media = look(path, tokens, hashed_bytes_max=hashed_bytes_max, **fields)
+def found(path: str, tokens: MediaTokens | None = None, *, stand_ins_bytes_max: int = 1 << 20, **fields: Any) -> Media:
+    media = look(path, tokens, stand_ins_bytes_max=stand_ins_bytes_max, **fields)
     assert media is not None
     return media
 
@@ -33,13 +34,13 @@ def look(
     path: str,
     tokens: MediaTokens | None = None,
     *,
-    hashed_bytes_max: int = 1 << 20,
+    stand_ins_bytes_max: int = 1 << 20,
     indent: int | None = None,
     **of: Any,
 ) -> Media | None:
     raw = json.dumps({"model": "m", **of}, indent=indent).encode()
     body = read_body(path, raw, passes_priority=False)
-    return media_in(body, raw, MODEL, tokens or MediaTokens(lambda: ASSUMED), hashed_bytes_max=hashed_bytes_max)
+    return media_in(body, raw, MODEL, tokens or MediaTokens(lambda: ASSUMED), stand_ins_bytes_max=stand_ins_bytes_max)
 
 
 def said(*parts: object) -> list[dict[str, object]]:
@@ -55,10 +56,33 @@ PARTS: list[tuple[str, dict[str, Any], MediaKind]] = [
     (CHAT_PATH, {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{DATA}"}}, MediaKind.VIDEO),
     (CHAT_PATH, {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{DATA}"}}, MediaKind.FILE),
     (CHAT_PATH, {"type": "file", "file": {"file_id": "file-1"}}, MediaKind.FILE),
-    (MESSAGES_PATH, {"type": "image", "source": ANTHROPIC}, MediaKind.IMAGE),
+    (CHAT_PATH, {"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{DATA}"}}, MediaKind.AUDIO),
+    (CHAT_PATH, {"type": "video_url", "video_url": {"url": "https://example.org/a.mp4"}}, MediaKind.VIDEO),
+    (CHAT_PATH, {"type": "video", "video": f"data:video/mp4;base64,{DATA}"}, MediaKind.VIDEO),
+    (CHAT_PATH, {"type": "input_video", "input_video": {"data": DATA}}, MediaKind.VIDEO),
+    (CHAT_PATH, {"type": "audio", "audio": f"data:audio/wav;base64,{DATA}"}, MediaKind.AUDIO),
+    (CHAT_PATH, {"type": "image", "image": PICTURE}, MediaKind.IMAGE),
+    (CHAT_PATH, {"type": "image_embeds", "image_embeds": DATA}, MediaKind.IMAGE),
+    (CHAT_PATH, {"type": "audio_embeds", "audio_embeds": DATA}, MediaKind.AUDIO),
+    (CHAT_PATH, {"audio_url": "https://example.org/a.wav"}, MediaKind.AUDIO),
+    (CHAT_PATH, {"video_url": "https://example.org/a.mp4"}, MediaKind.VIDEO),
+    *[
+        (MESSAGES_PATH, {"type": name, "source": source}, kind)
+        for name, kind in (("image", MediaKind.IMAGE), ("document", MediaKind.FILE))
+        for source in (
+            ANTHROPIC,
+            {"type": "url", "url": "https://example.org/a"},
+            {"type": "file", "file_id": "file_011"},
+        )
+    ],
     (MESSAGES_PATH, {"type": "document", "source": ANTHROPIC, "title": "A"}, MediaKind.FILE),
     (RESPONSES_PATH, {"type": "input_image", "image_url": PICTURE, "detail": "low"}, MediaKind.IMAGE),
+    (RESPONSES_PATH, {"type": "input_image", "image_url": "https://example.org/a.png"}, MediaKind.IMAGE),
+    (RESPONSES_PATH, {"type": "input_image", "file_id": "file-1"}, MediaKind.IMAGE),
+    (RESPONSES_PATH, {"type": "input_audio", "input_audio": {"data": DATA, "format": "mp3"}}, MediaKind.AUDIO),
     (RESPONSES_PATH, {"type": "input_file", "filename": "a.pdf", "file_data": DATA}, MediaKind.FILE),
+    (RESPONSES_PATH, {"type": "input_file", "file_url": "https://example.org/a.pdf"}, MediaKind.FILE),
+    (RESPONSES_PATH, {"type": "input_file", "file_id": "file-1"}, MediaKind.FILE),
 ]
 
 
@@ -95,6 +119,11 @@ def test_parts_are_found_wherever_they_stand() -> None:
         {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": PICTURE}]}
     ]
     assert found(RESPONSES_PATH, input=output).counts == ((MediaKind.IMAGE, 1),)
+    screenshot = {"type": "computer_screenshot", "image_url": PICTURE}
+    taken: list[Any] = [TURN, {"type": "computer_call_output", "call_id": "1", "output": screenshot}]
+    assert found(RESPONSES_PATH, input=taken).counts == ((MediaKind.IMAGE, 1),)
+    made = [TURN, {"type": "image_generation_call", "id": "1", "status": "completed", "result": DATA}]
+    assert found(RESPONSES_PATH, input=made).counts == ((MediaKind.IMAGE, 1),)
     documents = ["a text", {"content": [PARTS[0][1]]}]
     assert found(RERANK_PATHS[0], query="q", documents=documents).counts == ((MediaKind.IMAGE, 1),)
     both = found(CHAT_PATH, messages=[*said(TEXT, PARTS[0][1]), *said(PARTS[3][1], PARTS[1][1])])
@@ -153,7 +182,7 @@ def test_everything_but_the_parts_is_hashed_as_it_stands(turns: list[tuple[str, 
     ]
     raw = json.dumps({"model": "m", "messages": messages}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     body = read_body(CHAT_PATH, raw, passes_priority=False)
-    media = media_in(body, raw, MODEL, MediaTokens(lambda: ASSUMED), hashed_bytes_max=1 << 20)
+    media = media_in(body, raw, MODEL, MediaTokens(lambda: ASSUMED))
     images = sum(images for _, images in turns)
     if media is None:
         assert images == 0
@@ -241,9 +270,18 @@ class TestTokens:
 
     def test_what_is_beyond_all_that_is_hashed_needs_no_room(self) -> None:
         large = MediaTokens(lambda: ContentConfig(image_tokens=100_000))
-        media = found(CHAT_PATH, large, hashed_bytes_max=1000, messages=said(*[PARTS[1][1]] * 50))
+        media = found(CHAT_PATH, large, stand_ins_bytes_max=1000, messages=said(*[PARTS[1][1]] * 50))
         assert media.prompt_bytes - media.text_bytes == 4 * 100_000 * 50
-        assert sum(map(len, media.pieces)) < 60_000
+        assert sum(map(len, media.pieces)) < 10_000
+
+    def test_other_parts_still_differ_where_there_is_no_room_for_all_of_them(self) -> None:
+        large = MediaTokens(lambda: ContentConfig(image_tokens=100_000))
+        links = [{"type": "image_url", "image_url": {"url": f"https://example.org/{number}"}} for number in range(51)]
+        one, other = (
+            found(CHAT_PATH, large, stand_ins_bytes_max=1000, messages=said(*links[:49], last)) for last in links[49:]
+        )
+        assert b"".join(one.pieces) != b"".join(other.pieces)
+        assert b"".join(one.pieces[:-2]) == b"".join(other.pieces[:-2])
 
     def test_no_more_is_remembered_than_there_is_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gateway.request.media._LEARNT_MAX", 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.block_sizes import EVEN_BLOCKS, blocks_in
+from loadgen.engine.blocks import NAME_BYTES
 from loadgen.simulator.prompts import Prompt, empty_prompt, reply_text
 from tests.support.names import names_in
 
@@ -42,6 +44,17 @@ def test_a_gateway_sees_every_fourth_name() -> None:
     names = names_in(long.names)
     assert long.chain(4, 100) == names[3] + names[7]
     assert long.chain(4, 1) == names[3]
+
+
+def test_a_long_prompt_has_a_name_for_each_growing_block_that_it_fills() -> None:
+    """Blocks of one gateway's size grow after 4,096 of them, by 64 at first."""
+    long = prompt(b"c" * BLOCK * 2 * (EVEN_BLOCKS + 64 + 63))
+    names = names_in(long.names)
+    whole = long.chain(2, 10_000)
+    assert whole == b"".join([*names[1 : 2 * EVEN_BLOCKS : 2], names[2 * (EVEN_BLOCKS + 64) - 1]])
+    assert long.chain(2, EVEN_BLOCKS) == whole[:-NAME_BYTES]
+    profile_blocks = blocks_in(long.size_bytes, 2 * BLOCK)
+    assert len(whole) == NAME_BYTES * profile_blocks
 
 
 def test_answers_have_their_length_and_differ() -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from gateway.core.kernel.events import RequestArrived
 from gateway.core.kernel.queues import ArrivalQueue, QueueOrder, Turn
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, RequestRecord, RequestState
 from gateway.core.kernel.waiting_requests import WaitingRequests
-from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
+from gateway.core.vocabulary import Hints, Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
 
 LLAMA = RequestClass(MODEL, ANYWHERE, True, True)
 MISTRAL = RequestClass(ModelName("mistral"), ANYWHERE, True, True)
 
 
-def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENANT) -> RequestState:
+def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENANT, priority: int = 0) -> RequestState:
     asked = profile(f"q{number}", model=request_class.model, tenant=TenantName(tenant))
+    asked = structs.replace(asked, hints=Hints(priority=priority))
     return RequestState(
         asked,
         request_class,
@@ -48,6 +50,19 @@ def test_each_class_has_a_head_and_the_earliest_of_them_comes_first() -> None:
     waiting.leave(second)
     assert waiting.head_of(LLAMA) is third
     assert list(waiting) == [first, fourth, third]
+
+
+@pytest.mark.parametrize(("by_priority", "expected"), [(True, [3, 2, 4, 0, 1]), (False, [0, 1, 2, 3, 4])])
+def test_a_priority_hint_counts_where_a_queue_goes_by_it(by_priority: bool, expected: list[int]) -> None:
+    queue, order = ArrivalQueue(by_priority=by_priority), list[int]()
+    for number, priority in enumerate((0, 0, 3, 5, 3)):
+        queue.join(request(number, priority=priority))
+    assert [each.arrival_number for each in queue] == expected
+    while len(queue):
+        head = queue.head()
+        queue.leave(head)
+        order.append(head.arrival_number)
+    assert order == expected
 
 
 def test_whoever_comes_back_has_its_old_place_and_stands_there_once() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from gateway.core.block_sizes import EVEN_BLOCKS
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from tests.support.core import SECOND, Desk, desk, started
@@ -26,6 +27,14 @@ def test_who_knows_less_than_that_competes_by_prefill_alone() -> None:
     one = affinity_load()
     (home,) = started(one.ask("first", prompt="s" * 2000))
     assert started(one.ask("half", prompt="s" * 1600 + "t" * 1600)) == [OTHER[home]]
+
+
+def test_a_part_of_a_long_prompt_counts_by_its_bytes() -> None:
+    """4,096 blocks of a prompt with 4,224 are a quarter of its bytes."""
+    one = affinity_load()
+    beginning = "s" * 16 * EVEN_BLOCKS
+    (home,) = started(one.ask("first", prompt=beginning + "u" * 2**14))
+    assert started(one.ask("long", prompt=beginning + "t" * 48 * EVEN_BLOCKS)) == [OTHER[home]]
 
 
 def test_once_it_is_read_a_prompt_weighs_nothing() -> None:

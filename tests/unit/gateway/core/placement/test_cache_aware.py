@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from gateway.core.block_sizes import EVEN_BLOCKS
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, PushingConfig, PushingMode
 from gateway.core.kernel.events import AssignmentApplied
@@ -23,6 +24,15 @@ def test_cache_aware_sends_a_miss_to_the_smallest_tree_not_to_the_idlest() -> No
     (large,) = started(one.ask("large", prompt="a" * 1600))
     one.finish("large")
     small = {started(one.ask(f"q{i}", prompt=f"{i} other words " * 3))[0] for i in range(10)}
+    assert large not in small
+
+
+def test_a_tree_is_measured_in_bytes_where_blocks_grow() -> None:
+    """Two prompts together have more blocks than one that is twice as long as both."""
+    one = desk(replicas=2, config=cache_aware())
+    (large,) = started(one.ask("large", prompt="a" * 64 * EVEN_BLOCKS))
+    one.finish("large")
+    small = {started(one.ask(letter, prompt=letter * 16 * EVEN_BLOCKS))[0] for letter in "bcd"}
     assert large not in small
 
 

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from gateway.core.block_sizes import EVEN_BLOCKS
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.caches import Caches
 from gateway.core.placement.fleet import Fleet
@@ -71,6 +72,16 @@ def test_what_does_not_fit_pushes_out_what_was_asked_for_longest_ago() -> None:
     told.send(prompt("c"), 3)
     known = [letter for letter in "abc" if told.uncached(prompt(letter)) < TEN_BLOCKS]
     assert known == ["a", "c"]
+
+
+def test_a_long_prompt_takes_the_room_of_all_its_bytes() -> None:
+    size = 64 * EVEN_BLOCKS
+    told = Told(kv_tokens=size // 4 * 3 // 2)
+    told.send(prompt("a", size), 1)
+    assert told.uncached(prompt("a", size)) == 0
+    told.send(prompt("b", size), 2)
+    assert told.uncached(prompt("b", size)) == 0
+    assert told.uncached(prompt("a", size)) == size, "there is room for one and a half"
 
 
 def test_where_an_engine_does_not_tell_its_room_nothing_is_pushed_out() -> None:

@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Costs,
     GatewayId,
+    Hints,
     LoadReport,
     ModelCapacity,
     PeerObservation,
@@ -659,6 +660,11 @@ class TestUnderMemoryPressure:
         told.hear(replicas=1, load=4, rtt_ms=100)
         assert told.policy._caches.follow_ups() > 2
         assert told.costs_there(asked).distance_ns == pytest.approx(3 * WAY_WEIGHT * 100 * MS / (1 + 4))
+
+    def test_the_way_of_the_last_request_of_a_session_counts_once(self) -> None:
+        told, asked = self.told(abroad=True), replace(prompt("n"), hints=Hints(ends_session=True))
+        told.hear(replicas=1, load=4, rtt_ms=100)
+        assert told.costs_there(asked).distance_ns == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 4))
 
     def test_the_way_counts_for_as_many_where_ours_are_crowded_but_their_caches_are_full(self) -> None:
         told, asked = self.told(abroad=True, running=100), prompt("n")

@@ -17,6 +17,7 @@ from gateway.core.vocabulary import (
     Candidate,
     Costs,
     GatewayId,
+    Hints,
     LegResult,
     PlacementReason,
     RefusalReason,
@@ -60,6 +61,39 @@ def test_the_record_looks_up_those_alone_that_the_policy_did_not_compare(policy:
     with_record, recorded = lookups(5)
     assert (nobody, recorded) == (0, 4)
     assert with_record - bare == more
+
+
+@pytest.mark.parametrize(
+    ("hints", "kept"),
+    [(Hints(), True), (Hints(ends_session=True), False), (Hints(ends_session=True, comes_again=True), True)],
+)
+def test_the_prompt_of_an_ended_session_is_the_first_to_be_forgotten(hints: Hints, kept: bool) -> None:
+    """The index has room for two prompts; the session's is the later one."""
+    one = desk(replicas=1, config=CoreConfig(placement=PlacementConfig(prefix_index_bytes_max=2500)))
+    first, second, third = (profile(letter, prompt=letter * 16 * 80) for letter in "abc")
+    for asked in (first, replace(second, hints=hints), third):
+        one.tell(RequestArrived(asked, one.now_ns + 600 * SECOND))
+        one.finish(asked.request_id)
+        one.wait(10 * MS)
+        one.probe()
+    index = one.core.placer.replica_index
+    known = [index.match(asked.prefix, 1).blocks for asked in (first, second, third)]
+    assert known[2] == 80
+    assert (known[1] == 80) is kept
+    assert (known[0] == 80) is not kept
+
+
+def test_a_session_that_ends_with_the_prompt_of_others_takes_nothing_from_them() -> None:
+    one = desk(replicas=1, config=CoreConfig(placement=PlacementConfig(prefix_index_bytes_max=2500)))
+    shared, other, new = (profile(letter, prompt=letter * 16 * 80) for letter in "abc")
+    last = replace(shared, request_id=RequestId("last"), hints=Hints(ends_session=True))
+    for asked in (other, shared, last, new):
+        one.tell(RequestArrived(asked, one.now_ns + 600 * SECOND))
+        one.finish(asked.request_id)
+        one.wait(10 * MS)
+        one.probe()
+    index = one.core.placer.replica_index
+    assert [index.match(asked.prefix, 1).blocks for asked in (shared, new)] == [80, 80]
 
 
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gateway.core.block_sizes import EVEN_BLOCKS
+from gateway.core.placement.index_sizes import EMPTY_SPARED_BYTES, END_BYTES
 from gateway.core.placement.prefix_index import Match, PrefixIndex
+from gateway.core.vocabulary import PREFIX_HASH_BYTES
 from tests.support.nightly import first_of
 
 ROOMY_BYTES = 2**30
@@ -435,10 +438,10 @@ class TestBooksOfOneSlot:
         for now_ns, text in enumerate(["first", "second", "third"]):
             insert(index, text, 1, now_ns)
         insert(index, "first", 2, now_ns=3)
-        assert index.blocks_of(1) == 5 + 6 + 5
+        assert index.even_blocks_of(1) == 5 + 6 + 5
         index.bound(1, 11)
         assert index.check() == []
-        assert index.blocks_of(1) == 11
+        assert index.even_blocks_of(1) == 11
         assert [match(index, text, 0b10)[0] for text in ("first", "second", "third")] == [0, 6, 5]
         assert match(index, "first", 0b100)[0] == 5, "others keep theirs"
 
@@ -453,25 +456,25 @@ class TestBooksOfOneSlot:
         insert(index, "short", 1, now_ns=0)
         insert(index, "far longer than allowed", 1, now_ns=1)
         index.bound(1, 3)
-        assert match(index, "far longer than allowed")[0] == index.blocks_of(1) == 23
+        assert match(index, "far longer than allowed")[0] == index.even_blocks_of(1) == 23
 
     def test_a_bound_that_is_kept_or_is_for_nobody_changes_nothing(self, index: PrefixIndex) -> None:
         insert(index, "hello", 1)
         index.bound(1, 5)
         index.bound(2, 0)
-        assert (index.blocks_of(1), index.blocks_of(2)) == (5, 0)
+        assert (index.even_blocks_of(1), index.even_blocks_of(2)) == (5, 0)
 
     def test_blocks_of_a_slot_follow_every_change(self, index: PrefixIndex) -> None:
         insert(index, "hello world", 1, now_ns=0)
         insert(index, "hello there", 1, now_ns=1)
-        assert index.blocks_of(1) == 6 + 5 + 5
+        assert index.even_blocks_of(1) == 6 + 5 + 5
         index.retract(chain_of("hello world"), 1, 6)
-        assert index.blocks_of(1) == 6 + 5
+        assert index.even_blocks_of(1) == 6 + 5
         index.expire(3 * TTL_NS)
-        assert index.blocks_of(1) == 0
+        assert index.even_blocks_of(1) == 0
         insert(index, "hello", 1, now_ns=3 * TTL_NS)
         index.remove_target(1)
-        assert index.blocks_of(1) == 0
+        assert index.even_blocks_of(1) == 0
 
     def test_its_earliest_chain_is_the_one_not_asked_for_the_longest(self, index: PrefixIndex) -> None:
         assert index.earliest_ns(1) is None
@@ -500,3 +503,125 @@ class TestBooksOfOneSlot:
         insert(index, "stem-new", 1, now_ns=2)
         assert index.last_sent_ns(chain_of("stem-other"), 1) is None
         assert index.last_sent_ns(chain_of("stem-o"), 1) is None, "in the middle of a run"
+
+
+# Hints of clients
+
+
+def full_index(texts: str = "abc", more_bytes: int = 0) -> PrefixIndex:
+    """Index with room for as many one-slot chains as letters, and some bytes more."""
+    roomy = PrefixIndex(ROOMY_BYTES, TTL_NS)
+    for now_ns, letter in enumerate(texts):
+        insert(roomy, f"{letter}-------", 0, now_ns)
+    return PrefixIndex(roomy.size_bytes + more_bytes, TTL_NS)
+
+
+SPARED_BYTES = EMPTY_SPARED_BYTES + END_BYTES
+
+
+def known_in(index: PrefixIndex, texts: str) -> str:
+    return "".join(letter for letter in texts if match(index, f"{letter}-------")[0] == 8)
+
+
+def test_a_spared_chain_outlives_those_sent_after_it_once() -> None:
+    index = full_index(more_bytes=SPARED_BYTES)
+    insert(index, "a-------", 0, 0)
+    index.spare(chain_of("a-------"), 0)
+    lasted = []
+    for now_ns, letter in enumerate("bcdefgh", 1):
+        insert(index, f"{letter}-------", 0, now_ns)
+        lasted.append(known_in(index, "a"))
+    assert lasted == ["a", "a", "a", "a", "a", "a", ""], "d would have pushed it out, and then h does"
+
+
+def test_a_spared_stem_outlives_the_conversations_that_went_on_from_it() -> None:
+    roomy = PrefixIndex(ROOMY_BYTES, TTL_NS)
+    for text in ("stem", "stem-and-leaf", "x"):
+        insert(roomy, text, 0)
+    index = PrefixIndex(roomy.size_bytes + SPARED_BYTES, TTL_NS)
+    insert(index, "stem", 0)
+    index.spare(chain_of("stem"), 0)
+    insert(index, "stem-and-leaf", 0)
+    for now_ns, text in enumerate("xyz", 1):
+        insert(index, text, 0, now_ns)
+    assert match(index, "stem-and-leaf")[0] == 4
+
+
+def test_the_chain_of_an_ended_session_goes_before_all_others_of_its_slot() -> None:
+    index = full_index()
+    for now_ns, letter in enumerate("abc"):
+        insert(index, f"{letter}-------", 0, now_ns)
+    index.release(chain_of("c-------"), 0, 0)
+    assert index.check() == []
+    insert(index, "d-------", 0, 3)
+    assert known_in(index, "abcd") == "abd"
+
+
+def test_what_others_share_with_an_ended_session_stays(index: PrefixIndex) -> None:
+    insert(index, "stem-one", 0)
+    insert(index, "stem-two", 0, 1)
+    index.release(chain_of("stem-two"), 0, 5)
+    index.bound(0, 8)
+    assert (match(index, "stem-one")[0], match(index, "stem-two")[0]) == (8, 5)
+
+
+def test_an_eighth_of_a_slot_s_chains_at_most_is_spared_the_latest_ones() -> None:
+    index = PrefixIndex(ROOMY_BYTES, TTL_NS)
+    for now_ns, letter in enumerate("abcdefghijklmnop"):
+        insert(index, f"{letter}-------", 0, now_ns)
+        index.spare(chain_of(f"{letter}-------"), 0)
+    assert index.check() == []
+    tight = PrefixIndex(index.size_bytes, TTL_NS)
+    for now_ns, letter in enumerate("abcdefghijklmnop"):
+        insert(tight, f"{letter}-------", 0, now_ns)
+        tight.spare(chain_of(f"{letter}-------"), 0)
+    for now_ns, number in enumerate(range(10, 26), 16):
+        insert(tight, f"{number}------", 0, now_ns)
+    assert tight.check() == []
+    assert known_in(tight, "abcdefghijklmnop") == "op"
+
+
+def test_the_end_of_a_session_takes_nothing_that_was_sent_before(index: PrefixIndex) -> None:
+    """A stem sent often is evicted no earlier because a last request goes on from it, or ends where it does."""
+    for now_ns, text in enumerate(("a-------", "b-------", "stem")):
+        insert(index, text, 0, now_ns)
+    insert(index, "stem", 0, 3)
+    index.release(chain_of("stem"), 0, 4)
+    insert(index, "stem-end", 0, 4)
+    index.release(chain_of("stem-end"), 0, 4)
+    assert index.check() == []
+    index.bound(0, 20)
+    assert known_in(index, "ab") == "ab"
+    assert match(index, "stem-end")[0] == 4
+    index.bound(0, 12)
+    assert known_in(index, "ab") == "b", "the stem is the freshest"
+
+
+def test_text_in_growing_blocks_counts_by_its_size() -> None:
+    index = PrefixIndex(10**7, TTL_NS)
+    chain = b"".join(number.to_bytes(PREFIX_HASH_BYTES, "big") for number in range(EVEN_BLOCKS + 128))
+    stem = chain[: (EVEN_BLOCKS + 64) * PREFIX_HASH_BYTES]
+    index.insert(chain, 0, 0)
+    assert index.even_blocks_of(0) == 4 * EVEN_BLOCKS
+    index.insert(stem, 0, 1)
+    index.insert(stem, 1, 1)
+    assert (index.even_blocks_of(0), index.even_blocks_of(1)) == (4 * EVEN_BLOCKS, 2 * EVEN_BLOCKS)
+    index.bound(0, 3 * EVEN_BLOCKS)
+    assert index.even_blocks_of(0) == 2 * EVEN_BLOCKS
+    index.remove_target(0)
+    assert index.even_blocks_of(0) == 0
+
+
+def release_all(index: PrefixIndex, chain: bytes, slot: int) -> None:
+    index.release(chain, slot, 0)
+
+
+@pytest.mark.parametrize("hint", [PrefixIndex.spare, release_all])
+def test_a_hint_about_a_chain_that_is_not_there_changes_nothing(
+    index: PrefixIndex, hint: Callable[[PrefixIndex, bytes, int], None]
+) -> None:
+    insert(index, "stem-one", 0)
+    for text, slot in (("other", 0), ("stem", 0), ("stem-one-two", 0), ("stem-one", 1)):
+        hint(index, chain_of(text), slot)
+    assert index.check() == []
+    assert match(index, "stem-one") == (8, 1)

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.placement.prefix_chain import prefix_chain
-from gateway.core.vocabulary import RequestProfile
+from gateway.core.vocabulary import NO_HINTS, Hints, RequestProfile
 from gateway.features.resume.resuming import REFUSED, ResumeRequest, rest_of
 from gateway.request.answer_events import Said
 from gateway.request.bodies import read_body
@@ -242,3 +243,18 @@ def test_its_chain_of_hashes_is_that_of_prompt_and_answer(path: str) -> None:
     assert told.prefix[: len(asked.prefix) - 8] == asked.prefix[:-8]
     assert told.appends
     assert told.prompt_bytes >= told.prefix_blocks * 16
+
+
+@pytest.mark.parametrize(("expected", "left"), [(50, 30), (20, 0), (7, 0), (0, 0)])
+def test_the_rest_is_expected_to_have_what_is_left_of_the_hinted_length(expected: int, left: int) -> None:
+    asked = replace(profile("r1"), hints=Hints(output_tokens=expected, ends_session=True))
+    outbound = OutboundRequest(asked, CHAT_PATH, (), json.dumps(CHAT).encode())
+    told = rest_of(outbound, Said(text="answer", tokens=20), prefix_blocks_max=100).outbound.profile
+    assert told.hints == Hints(output_tokens=left, ends_session=True)
+
+
+@pytest.mark.parametrize("hints", [NO_HINTS, Hints(output_tokens=20)])
+def test_the_rest_has_no_hints_where_none_is_left(hints: Hints) -> None:
+    outbound = OutboundRequest(replace(profile("r1"), hints=hints), CHAT_PATH, (), json.dumps(CHAT).encode())
+    told = rest_of(outbound, Said(text="answer", tokens=20), prefix_blocks_max=100).outbound.profile
+    assert told.hints is NO_HINTS

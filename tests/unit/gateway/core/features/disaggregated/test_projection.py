@@ -41,8 +41,9 @@ class Desk:
         self.projection = Projection(config, predictor)
         self.entries: dict[str, Entry] = {}
 
-    def send(self, key: str, tokens: int, place: int = 0) -> None:
-        entry = self.entries[key] = Entry(Facts(RequestId(key), tokens), len(self.entries), 0, 1)
+    def send(self, key: str, tokens: int, place: int = 0, output_tokens: int = 0) -> None:
+        facts = Facts(RequestId(key), tokens, output_tokens=output_tokens)
+        entry = self.entries[key] = Entry(facts, len(self.entries), 0, 1)
         dispatch(entry, self.workers[place])
         self.projection.sent(entry, self.workers[place])
 
@@ -172,3 +173,18 @@ def test_a_predictor_that_is_not_ready_is_asked_nothing() -> None:
     desk.predictor.is_there = False
     assert desk.projection.loads(desk.workers, 0) is None
     assert desk.predictor.asked == []
+
+
+def test_a_client_s_own_estimate_replaces_the_predictor_s_until_the_answer_exceeds_it() -> None:
+    desk = Desk(Told(short=(0.0, 0.0), long=(1.0, 1.0), plain=(0.0, 0.0)))
+    desk.send("short", 50, output_tokens=2)
+    desk.send("long", 70, place=1, output_tokens=100)
+    assert desk.loads() == [[50, 51, 0, 0, 0, 0, 0], [70 + h for h in range(H + 1)]]
+    desk.grow("short", 2)
+    assert desk.loads()[0] == [52 + h for h in range(H + 1)], "it has gone on beyond what its client expected"
+
+
+def test_a_client_s_estimate_counts_where_the_predictor_cannot_tell() -> None:
+    desk = Desk(Told(hinted=(np.nan, np.nan)))
+    desk.send("hinted", 50, output_tokens=1)
+    assert desk.loads()[0] == [50, 0, 0, 0, 0, 0, 0]

@@ -19,7 +19,7 @@ from gateway.core.features.lengths.token_budget import (
     RATIO_MIN,
     TokenBudget,
 )
-from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
+from gateway.core.vocabulary import Category, Hints, ModelName, RequestProfile, TenantName
 from tests.support.core import profile as a_profile
 
 CONFIG = TokenBudgetConfig()
@@ -55,6 +55,14 @@ def test_what_comes_of_no_text_and_the_clients_maximum_are_added() -> None:
     estimate = TokenBudget(CONFIG).estimate(replace(request(400), extra_prompt_tokens=765))
     assert (estimate.prompt_tokens, estimate.output_tokens, estimate.total_tokens) == (865, 100, 965)
     assert not estimate.is_soft
+
+
+@pytest.mark.parametrize("hinted", [1, 2**31])
+def test_a_hinted_length_chooses_no_pool_that_others_learn_from(hinted: int) -> None:
+    budget = TokenBudget(CONFIG)
+    plain = budget.estimate(request(400, most=None))
+    told = budget.estimate(replace(request(400, most=None), hints=Hints(output_tokens=hinted)))
+    assert (told.output_tokens, told.is_soft) == (plain.output_tokens, plain.is_soft)
 
 
 def test_nobody_counted_text_then_all_bytes_of_the_prompt_stand_in() -> None:

@@ -13,7 +13,7 @@ from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND
-from tests.unit.gateway.core.kernel.test_waiting_requests import LLAMA, request
+from tests.unit.gateway.core.kernel.test_waiting_requests import LLAMA, MISTRAL, request
 
 ACME, ZETA = "acme", "zeta"
 NO_SLACK = SharingConfig(prefix_slack_tokens=0)
@@ -87,6 +87,45 @@ def test_within_a_tenant_and_with_one_alone_it_is_first_come_first_served() -> N
     assert head is not None
     assert head.arrival_number == 1
     assert one.queues.heads()[0][:6] == (0, True, 0, 0, 0.0, 1), "no counter is looked at"
+
+
+def numbers(one: Room) -> list[int]:
+    """Arrival numbers in the order in which requests of one size get their turn."""
+    order: list[int] = []
+    while (head := one.head()) is not None:
+        one.leave(head)
+        one.start(head, 100)
+        order.append(head.arrival_number)
+    return order
+
+
+def test_a_priority_hint_orders_the_requests_of_one_tenant_and_takes_no_turn_from_another() -> None:
+    one = room()
+    for number, (tenant, priority) in enumerate(
+        [(ACME, 0), (ZETA, 0), (ACME, 3), (ZETA, 9), (ACME, 5), (ZETA, 0), (ACME, 5)]
+    ):
+        one.join(request(number, tenant=tenant, priority=priority))
+    order = numbers(one)
+    turns = [ACME if number in (0, 2, 4, 6) else ZETA for number in order]
+    assert turns[:6].count(ACME) == turns[:6].count(ZETA) == 3
+    assert [number for number in order if number in (1, 3, 5)] == [3, 1, 5]
+    assert [number for number in order if number in (0, 2, 4, 6)] == [4, 6, 2, 0]
+
+
+def test_tenants_that_share_an_account_go_by_arrival_whatever_they_hint() -> None:
+    one = room(SharingConfig(fair=False))
+    for number, (tenant, priority) in enumerate([(ACME, 0), (ZETA, 9), (ACME, 3)]):
+        one.join(request(number, tenant=tenant, priority=priority))
+    assert numbers(one) == [0, 1, 2]
+
+
+def test_a_priority_hint_orders_the_heads_of_one_tenant_and_never_its_classes_of_service() -> None:
+    one = room()
+    batch = replace(LLAMA, service_class=ServiceClass.BATCH)
+    first, second, last = request(0, MISTRAL), request(1, LLAMA, priority=4), request(2, batch, priority=900)
+    for each in (first, second, last):
+        one.join(each)
+    assert [turn[-1].arrival_number for turn in sorted(one.queues.heads())] == [1, 0, 2]
 
 
 def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
 from gateway.core.tenant_config import TenantConfig
-from gateway.core.vocabulary import RequestProfile, TenantName
+from gateway.core.vocabulary import Hints, RequestProfile, TenantName
 from tests.support.core import profile
 
 ACME, ZETA, NEW = (TenantName(name) for name in ("acme", "zeta", "new"))
@@ -50,6 +50,25 @@ def test_the_length_of_answers_before_is_reckoned_with_from_the_start() -> None:
     short = shares.opened(ACME)
     shares.started(short, asked(ACME, output_tokens_max=3), 0)
     assert short.output_tokens == 3, "it cannot be longer than its client lets it"
+
+
+@pytest.mark.parametrize("hinted", [1, 2**31])
+def test_a_hinted_length_changes_no_tenant_s_charge(hinted: int) -> None:
+    """A tenant that hints, starts and cancels leaves another that comes meanwhile where it would be without hints."""
+
+    def counters(hints: Hints) -> list[float]:
+        shares = FairShares()
+        mean = run(shares, ACME, written=50).account
+        cancelled = shares.opened(ACME)
+        shares.joined(cancelled.account)
+        shares.left(cancelled.account)
+        shares.started(cancelled, asked(ACME, hints=hints), 0)
+        at_start = mean.counter
+        later = shares.opened(ZETA)
+        shares.closed(cancelled)
+        return [at_start, later.account.counter, mean.counter]
+
+    assert counters(Hints(output_tokens=hinted)) == counters(Hints())
 
 
 def test_progress_beyond_what_was_reckoned_with_counts_at_once() -> None:

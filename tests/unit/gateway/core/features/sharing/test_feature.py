@@ -19,8 +19,8 @@ from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.kernel.requests import LegState, RequestState
-from gateway.core.vocabulary import GatewayId, LegResult, LegRole, RequestId, TenantName
-from tests.support.core import US, Desk, desk, occupy, of_kind, policy, replica_spec, started, words
+from gateway.core.vocabulary import GatewayId, Hints, LegResult, LegRole, RequestId, TenantName
+from tests.support.core import SECOND, US, Desk, desk, occupy, of_kind, policy, profile, replica_spec, started, words
 
 ACME, ZETA = TenantName("acme"), TenantName("zeta")
 
@@ -61,6 +61,19 @@ class TestSteps:
         assert (figures(one).open, figures(one).waiting) == (1, 1)
         assert started(one.probe()) == ["r0"]
         assert (figures(one).open, figures(one).waiting) == (1, 0)
+
+    def test_a_tenant_s_waiting_requests_start_by_their_priority_hints(self) -> None:
+        one = full_desk()
+        for name, priority in zip("abcd", (0, 2, 7, 2), strict=True):
+            asked = replace(profile(name, tenant=ACME), hints=Hints(priority=priority))
+            assert of_kind(StartLeg, one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))) == []
+        order: list[str] = []
+        found = of_kind(StartLeg, one.probe())
+        while found:
+            (leg,) = found
+            order.append(leg.request_id)
+            found = of_kind(StartLeg, [*one.finish(leg.request_id), *one.probe()])
+        assert order == ["c", "b", "d", "a"]
 
     def test_what_no_engine_had_costs_nothing(self) -> None:
         one = full_desk()
