@@ -142,9 +142,8 @@ class PrefixIndex:
                 self._evict()
 
     def spare(self, chain: bytes, slot: int) -> None:
-        """Keep the slot's records along a chain once when they would be evicted for want of room, as though it were
-        sent again then. The chain must have been inserted. At most an eighth of the slot's chains are spared at once,
-        the latest ones, so that what is spared takes little room from the others."""
+        """Keep the slot's records along an inserted chain once when they would be evicted for want of room, as though
+        it were sent again then. At most an eighth of the slot's chains, the latest, are spared at once."""
         books, end = self._books.get(slot), self._end_of(chain)
         if books is None or end is None or end not in books.ends:
             return
@@ -164,14 +163,9 @@ class PrefixIndex:
         """Let the slot's records along a chain be evicted before all others of the slot, except those that another
         chain supports and the first blocks. `keep_blocks`: the blocks of the chain that were recorded before it was
         inserted, which others may have sent."""
-        books, end = self._books.get(slot), self._end_of(chain)
-        if books is None or end is None or end not in books.ends:
+        if (added := self._added(chain, slot, keep_blocks)) is None:
             return
-        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
-        if top is None:
-            return
-        if top.parent is not self._root:
-            self._mark_end(books, top.parent, books.latest_ns)
+        books, end = added
         books.ends[end] = books.earliest_ns
         books.ends.move_to_end(end, last=False)
         self._evict()
@@ -197,19 +191,25 @@ class PrefixIndex:
     def withdraw(self, chain: bytes, slot: int, keep_blocks: int) -> None:
         """Undo an insertion: remove the slot's records along the chain, except those that another chain supports and
         the first blocks. `keep_blocks`: the blocks of the chain that were recorded before the insertion."""
-        books = self._books.get(slot)
-        end = None if books is None else self._end_of(chain)
-        if books is None or end is None or end not in books.ends:
+        if (added := self._added(chain, slot, keep_blocks)) is None:
             return
-        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
-        if top is None:
-            return
-        if top.parent is not self._root:
-            self._mark_end(books, top.parent, books.latest_ns)
+        books, end = added
         del books.ends[end]
         self._bytes -= END_BYTES
         self._withdraw_support(books, end)
         self._evict()
+
+    def _added(self, chain: bytes, slot: int, keep_blocks: int) -> tuple[_Books, IndexNode] | None:
+        """Books of the slot and end of a chain, once the blocks before it have an end of their own; None if it added
+        nothing to them."""
+        books, end = self._books.get(slot), self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return None
+        if (top := self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)) is None:
+            return None
+        if top.parent is not self._root:
+            self._mark_end(books, top.parent, books.latest_ns)
+        return books, end
 
     def remove_target(self, slot: int) -> None:
         """Forget everything about a slot, at a cost in proportion to its own records."""
