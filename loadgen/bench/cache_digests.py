@@ -26,7 +26,7 @@ _HERE, _THERE = (
     for region, law in (("us-east-1", "US"), ("eu-west-1", "EU"))
 )
 _EVERYWHERE = vocabulary.PlaceRule(regions=frozenset({_HERE.region, _THERE.region}))
-_GROUP = vocabulary.TenantName("default"), _EVERYWHERE
+_GROUP = vocabulary.TenantName("default"), (_THERE,)
 _POLICY = ResidencyPolicy(_HERE, _EVERYWHERE, _EVERYWHERE)
 _BLOCKS = 1_000_000
 _REPLICAS = 8

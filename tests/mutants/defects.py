@@ -684,7 +684,7 @@ def told_everywhere(original: Original, group: Group, policy: ResidencyPolicy, p
 )
 def told_without_stamp(original: Original, group: Group, policy: ResidencyPolicy, place: Place) -> bool:
     tenant, _ = group
-    return bool(original((tenant, PlaceRule(regions=frozenset({place.region}))), policy, place))
+    return bool(original((tenant, (place,)), policy, place))
 
 
 @mutant(

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.fingerprints import unpacked
-from gateway.core.features.cache_digests.holdings import Group, Holdings, fingerprint_of, group_of
+from gateway.core.features.cache_digests.holdings import Holdings, fingerprint_of, group_of, group_under
 from gateway.core.features.cache_digests.telling import Telling, may_be_told
 from gateway.core.features.cache_digests.told import ToldDigest
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
@@ -50,8 +50,8 @@ class DigestMachine(RuleBasedStateMachine):
         self.blocks_max = blocks_max
         self.now_ns = 0
         self.holdings = Holdings(ENTRIES_MAX)
-        self.groups_of: dict[int, set[Group]] = {}
-        """Groups in which each fingerprint was ever recorded."""
+        self.prompts_of: dict[int, set[tuple[TenantName, PlaceRule]]] = {}
+        """Tenants and stamps under which each fingerprint was ever recorded."""
         self.tellings = {place: Telling() for place in PEERS}
         self.told = {place: ToldDigest() for place in PEERS}
 
@@ -61,8 +61,9 @@ class DigestMachine(RuleBasedStateMachine):
         chain, _ = prefix_chain(tenant.encode(), [text], block_bytes=1, blocks_max=100)
         for end in range(PREFIX_HASH_BYTES, len(chain) + 1, PREFIX_HASH_BYTES):
             fingerprint = int.from_bytes(chain[end - 8 : end], "big")
-            self.groups_of.setdefault(fingerprint, set()).add((tenant, stamp))
-        self.holdings.record((tenant, stamp), chain, len(text), slot, self.now_ns, blocks_max=self.blocks_max)
+            self.prompts_of.setdefault(fingerprint, set()).add((tenant, stamp))
+        group = group_under(tenant, stamp, PEERS)
+        self.holdings.record(group, chain, len(text), slot, self.now_ns, blocks_max=self.blocks_max)
 
     @rule(slot=st.integers(0, 2))
     def lose_replica(self, slot: int) -> None:
@@ -107,22 +108,27 @@ class DigestMachine(RuleBasedStateMachine):
     def _part_for(self, place: Place, bytes_max: int) -> DigestPart:
         part = self.tellings[place].next_part(self.holdings, self.policy, place, bytes_max)
         for fingerprint in (*unpacked(part.added), *unpacked(part.removed)):
-            assert any(self._allows(group, place) for group in self.groups_of[fingerprint])
+            assert any(self._allows(*prompt, place) for prompt in self.prompts_of[fingerprint])
         return part
 
-    def _allows(self, group: Group, place: Place) -> bool:
-        tenant, stamp = group
+    def _allows(self, tenant: TenantName, stamp: PlaceRule, place: Place) -> bool:
+        return stamp.allows(place) and self._is_processed_at(place, tenant)
+
+    def _is_processed_at(self, place: Place, tenant: TenantName) -> bool:
         own = self.policy.tenants.get(tenant)
         is_open = not self.policy.closed_reason or place.region == US.region
         rule_in_force = self.policy.process if own is None else own.process
-        return is_open and stamp.allows(place) and rule_in_force.allows(place)
+        return is_open and rule_in_force.allows(place)
 
     def _allowed(self, place: Place) -> set[int]:
         groups = self.holdings.groups
         held = [(groups[group_of(entry)], fingerprint_of(entry)) for entry in self.holdings._holders]
-        for group, _ in held:
-            assert may_be_told(group, self.policy, place) == self._allows(group, place)
-        return {fingerprint for group, fingerprint in held if self._allows(group, place)}
+        allowed: set[int] = set()
+        for (tenant, places), fingerprint in held:
+            is_allowed = place in places and self._is_processed_at(place, tenant)
+            assert may_be_told((tenant, places), self.policy, place) == is_allowed
+            allowed |= {fingerprint} if is_allowed else set()
+        return allowed
 
 
 DigestMachine.TestCase.settings = settings(

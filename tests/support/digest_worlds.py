@@ -9,7 +9,7 @@ import random
 import sys
 
 from gateway.core.features.cache_digests.fingerprints import unpacked
-from gateway.core.features.cache_digests.holdings import Holdings
+from gateway.core.features.cache_digests.holdings import Holdings, group_under
 from gateway.core.features.cache_digests.telling import Telling
 from gateway.core.kernel.residency import ResidencyPolicy, TenantPolicy, closed_policy
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, Place, PlaceRule, TenantName
@@ -40,7 +40,8 @@ def leaks_in(seed: int) -> tuple[int, int]:
             chain = shared.randbytes(PREFIX_HASH_BYTES * blocks)
             for fingerprint in unpacked(chain):
                 prompts.setdefault(fingerprint, []).append((tenant, stamp))
-            holdings.record((tenant, stamp), chain, blocks, rng.randrange(2), now_ns, blocks_max=rng.choice((0, 4)))
+            group = group_under(tenant, stamp, tellings)
+            holdings.record(group, chain, blocks, rng.randrange(2), now_ns, blocks_max=rng.choice((0, 4)))
         for place, telling in tellings.items():
             part = telling.next_part(holdings, policy, place, rng.choice((0, 72, 10_000)))
             for fingerprint in (*unpacked(part.added), *unpacked(part.removed)):

@@ -18,7 +18,7 @@ from gateway.features.extension import Extension, Host
 from gateway.peers.heartbeats import ReadHeartbeat, TakeIn, WriteHeartbeat
 from protos.mesh.v1 import peer_pb2 as pb
 
-_OWN_BYTES = 480
+_OWN_BYTES = 640
 """Memory of a fingerprint of the own replicas, with one that has gone and is still to be told."""
 _TOLD_BYTES = 90
 """Memory of a fingerprint that a peer has told, as `nightside bench cache_digests` measures it."""
@@ -58,7 +58,7 @@ class CacheDigestsExtension(Extension):
             add_digest(message, part)
 
     def _read(self, peer: PeerSpec, message: pb.SubscribeResponse) -> TakeIn:
-        part = read_digest(message)
+        part = read_digest(message) if self._digests.is_on() else None
         return _nothing if part is None else partial(self._hear, DigestHeard(peer.gateway_id, part))
 
     def _hear(self, heard: DigestHeard) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from gateway.core.config import all_of
 from gateway.core.features.cache_digests.config import CacheDigestsConfig
 from gateway.core.features.cache_digests.events import DigestHeard, DigestPart
-from gateway.core.features.cache_digests.holdings import Holdings
+from gateway.core.features.cache_digests.holdings import Holdings, group_under
 from gateway.core.features.cache_digests.telling import ByteBudget, Telling, part_bytes
 from gateway.core.features.cache_digests.told import ToldDigest
 from gateway.core.kernel.config import KernelConfig
@@ -58,9 +58,11 @@ class CacheDigests(Feature):
     # Calls of the driver
 
     def next_part(self, telling: Telling, peer: PeerSpec, now_ns: int) -> DigestPart | None:
-        """Part of the digest that a peer is told next; None while the feature is off, and for a gateway that is no
-        peer."""
+        """Part of the digest that a peer is told next; None while the feature is off or a lockdown stops forwarding,
+        and for a gateway that is no peer."""
         if not self._config.enabled or self._core.peers.get(peer.gateway_id) is None:
+            return None
+        if self._core.forwarding_stop is not None:
             return None
         budget = self._budgets.setdefault(peer.gateway_id, ByteBudget())
         bytes_max = budget.earn(now_ns, self._config.send_rate_max_bytes)
@@ -181,9 +183,9 @@ class CacheDigests(Feature):
         if not profile.prefix or profile.follows:
             return
         assert isinstance(state, ReplicaState), "its target is a replica"
-        group = profile.tenant, request.stamp.rule
+        group = group_under(profile.tenant, request.stamp.rule, [peer.spec.place for peer in self._core.peers])
         if not self._holdings.has_room_for(group):
-            self._holdings = Holdings(self._config.fingerprints_max)
+            return
         blocks_max = int(state.kv_tokens * _BYTES_PER_TOKEN * _PROMPTS_SHARE) // profile.prefix_block_bytes
         self._holdings.record(group, profile.prefix, profile.prefix_blocks, state.slot, now_ns, blocks_max=blocks_max)
 

@@ -1,28 +1,36 @@
 """Mirror of the own replicas' caches, as far as a digest names their blocks: the prompts that each replica has
 prefilled, within the room that its engine reports, the least recently used blocks dropped first.
 
-An entry is a block's fingerprint and its rung within a group. A group is a tenant with a rule of places that may
-process its requests: entries of one group may be told to the same gateways.
+An entry is a block's fingerprint and its rung within a group. A group is a tenant with the peers' places that may
+process such requests of it: entries of one group may be told to the same gateways.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.features.cache_digests.changes import DigestChanges
 from gateway.core.features.cache_digests.fingerprints import RUNGS, fingerprint, rungs_within
-from gateway.core.vocabulary import PlaceRule, TenantName
+from gateway.core.vocabulary import Place, PlaceRule, TenantName
 
-Group = tuple[TenantName, PlaceRule]
+Group = tuple[TenantName, tuple[Place, ...]]
 _FINGERPRINT_BITS: Final = 64
 _FINGERPRINT_MASK: Final = (1 << _FINGERPRINT_BITS) - 1
 _RUNG_BITS: Final = 8
 _RUNG_MASK: Final = (1 << _RUNG_BITS) - 1
 _GROUP_SHIFT: Final = _FINGERPRINT_BITS + _RUNG_BITS
+_BLOCK_MASK: Final = (1 << _GROUP_SHIFT) - 1
 _STANDS_FOR: Final = tuple([rung - (RUNGS[at - 1] if at else 0) for at, rung in enumerate(RUNGS)])
 """Blocks that an entry stands for, by rung: those since the rung before."""
 GROUPS_MAX: Final = 4096
+
+
+def group_under(tenant: TenantName, rule: PlaceRule, places: Iterable[Place]) -> Group:
+    """Group of a tenant's prompts that came under a rule, where peers are in these places. A rule names as many places
+    as its sender likes, and a group only those of peers."""
+    return tenant, tuple([place for place in dict.fromkeys(places) if rule.allows(place)])
 
 
 def group_of(entry: int) -> int:
@@ -56,11 +64,16 @@ class Holdings:
         self._caches: dict[int, _Cache] = {}
         self._holders: dict[int, int] = {}
         """Number of replicas that hold each entry."""
+        self._copies = 0
+        """Entries of all replicas, each counted at every replica that holds it."""
         self._numbers: dict[Group, int] = {}
-        self._numbers_of: dict[TenantName, list[int]] = {}
-        """Numbers of a tenant's groups: the same block may be in several of them."""
-        self.groups: list[Group] = []
-        """Groups by number."""
+        self._last_number = 0
+        self._sizes: dict[int, int] = {}
+        """Number of each group's entries."""
+        self._groups_of: dict[int, tuple[int, ...]] = {}
+        """Numbers of the groups in which each block is held."""
+        self.groups: dict[int, Group] = {}
+        """Groups with entries, by number. A number is never given twice: a peer's verdict on it stands."""
         self.changes = DigestChanges(entries_max)
 
     def __len__(self) -> int:
@@ -70,11 +83,9 @@ class Holdings:
         return group in self._numbers or len(self.groups) < GROUPS_MAX
 
     def alike(self, entry: int) -> list[int]:
-        """Entries that are held of the same block in other groups of the tenant."""
-        tenant, _ = self.groups[group_of(entry)]
-        block = entry & ((1 << _GROUP_SHIFT) - 1)
-        same = [number << _GROUP_SHIFT | block for number in self._numbers_of[tenant]]
-        return [each for each in same if each != entry and each in self._holders]
+        """Entries that are held of the same block in other groups."""
+        block = entry & _BLOCK_MASK
+        return [each for number in self._groups_of.get(block, ()) if (each := number << _GROUP_SHIFT | block) != entry]
 
     def record(self, group: Group, chain: bytes, blocks: int, slot: int, now_ns: int, *, blocks_max: int) -> None:
         """Note that a replica has prefilled a chain of so many blocks. `blocks_max`: room of its cache; 0: not
@@ -90,11 +101,12 @@ class Holdings:
                 entries.move_to_end(entry)
             else:
                 cache.blocks += _STANDS_FOR[rung]
+                self._copies += 1
                 self._hold(entry)
             entries[entry] = now_ns
         while blocks_max and cache.blocks > blocks_max and len(entries) > 1:
             self._drop_oldest(cache)
-        while len(self._holders) > self._entries_max:
+        while self._copies > self._entries_max:
             self._drop_oldest(min(self._caches.values(), key=_last_used))
 
     def forget(self, slot: int) -> None:
@@ -120,33 +132,54 @@ class Holdings:
         broken = self.changes.violations()
         if holders != self._holders or any(entry not in self.changes for entry in holders):
             broken.append("entries and replicas that hold them differ")
-        if len(self.changes) != len(holders) or len(holders) > self._entries_max:
+        if sum(holders.values()) != self._copies or self._copies > self._entries_max:
+            broken.append(f"{self._copies} entries are counted at all replicas")
+        if self._sizes.keys() != self.groups.keys() or sum(self._sizes.values()) != len(holders):
+            broken.append("groups and their entries differ")
+        if len(self.changes) != len(holders):
             broken.append(f"{len(holders)} entries are held, {len(self.changes)} are told")
         return broken
 
     def _number_of(self, group: Group) -> int:
         number = self._numbers.get(group)
         if number is None:
-            number = self._numbers[group] = len(self.groups)
-            self.groups.append(group)
-            self._numbers_of.setdefault(group[0], []).append(number)
+            self._last_number += 1
+            number = self._numbers[group] = self._last_number
+            self.groups[number] = group
         return number
 
     def _hold(self, entry: int) -> None:
         holders = self._holders.get(entry, 0)
         self._holders[entry] = holders + 1
         if not holders:
+            number, block = group_of(entry), entry & _BLOCK_MASK
+            self._sizes[number] = self._sizes.get(number, 0) + 1
+            self._groups_of[block] = (*self._groups_of.get(block, ()), number)
             self.changes.add(entry)
 
     def _drop_oldest(self, cache: _Cache) -> None:
         entry, _ = cache.entries.popitem(last=False)
         cache.blocks -= _blocks_of(entry)
+        self._copies -= 1
         holders = self._holders[entry] - 1
         if holders:
             self._holders[entry] = holders
         else:
             del self._holders[entry]
             self.changes.remove(entry)
+            self._leave_group(entry)
+
+    def _leave_group(self, entry: int) -> None:
+        number, block = group_of(entry), entry & _BLOCK_MASK
+        others = tuple([each for each in self._groups_of[block] if each != number])
+        if others:
+            self._groups_of[block] = others
+        else:
+            del self._groups_of[block]
+        self._sizes[number] -= 1
+        if not self._sizes[number]:
+            del self._sizes[number]
+            del self._numbers[self.groups.pop(number)]
 
 
 def _last_used(cache: _Cache) -> int:

@@ -44,6 +44,8 @@ class Telling:
         self._place: Place | None = None
         self._verdicts: dict[int, bool] = {}
         """Groups that the peer may or may not be told of, by number."""
+        self._number = 0
+        """Number of the last part. A peer sees numbers of its own parts: versions count what it may not know."""
         self._version = 0
         self._first = 0
         """Version of the digest when the peer was told to start anew."""
@@ -57,35 +59,38 @@ class Telling:
         if is_first:
             self._holdings, self._policy, self._place = holdings, policy, place
             self._verdicts.clear()
-            self._version, self._first = 0, changes.version
+            self._number, self._version, self._first = 0, 0, changes.version
 
         def may_tell(entry: int) -> bool:
             number = group_of(entry)
             verdict = self._verdicts.get(number)
             if verdict is None:
-                verdict = self._verdicts[number] = may_be_told(holdings.groups[number], policy, place)
+                group = holdings.groups.get(number)
+                verdict = self._verdicts[number] = group is not None and may_be_told(group, policy, place)
             return verdict
 
         count_max = max(0, (bytes_max - _PART_BYTES) // FINGERPRINT_BYTES)
         batch = changes.after(self._version, self._first, count_max, may_tell)
         part = DigestPart(
             is_first,
-            0 if is_first else self._version,
-            batch.version,
+            self._number,
+            self._number + 1,
             packed([fingerprint_of(each) for each in batch.added]),
             packed([fingerprint_of(each) for each in batch.removed if not any(map(may_tell, holdings.alike(each)))]),
         )
+        self._number += 1
         self._version = batch.version
         return part
 
 
 def part_bytes(part: DigestPart) -> int:
-    """Size of a part on the wire, counted generously."""
-    return _PART_BYTES + len(part.added) + len(part.removed)
+    """Size of a part on the wire, counted generously; 0 for one that names nothing and goes with any heartbeat."""
+    named = len(part.added) + len(part.removed)
+    return _PART_BYTES + named if named else 0
 
 
 def may_be_told(group: Group, policy: ResidencyPolicy, place: Place) -> bool:
     """True if a gateway in that place may process such requests of the tenant: by the stamp under which the prompt
     came, and by the policy in force for the tenant."""
-    tenant, rule = group
-    return rule.allows(place) and may_process(policy, tenant, place).allowed
+    tenant, places = group
+    return place in places and may_process(policy, tenant, place).allowed

@@ -4,17 +4,23 @@ import pytest
 
 from gateway.core.config import CoreConfig
 from gateway.core.features.cache_digests.config import CacheDigestsConfig
+from gateway.core.kernel.config import ObservationConfig
 from gateway.features.cache_digests.checks import FINGERPRINTS_MAX, SEND_RATE_MAX, SEND_RATE_MIN, cache_digest_faults
 from tests.support.core import SECOND
 
 
 def faults(**settings: int) -> list[str]:
-    config = CoreConfig(cache_digests=CacheDigestsConfig(**settings))  # type: ignore[arg-type]
+    config = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True, **settings))  # type: ignore[arg-type]
     return [each.key for each in cache_digest_faults(config)]
 
 
 def test_the_defaults_are_right() -> None:
     assert faults() == []
+
+
+def test_a_long_keep_alive_is_no_fault_while_the_feature_is_off() -> None:
+    slow = CoreConfig(observation=ObservationConfig(keep_alive_ns=5 * SECOND))
+    assert list(cache_digest_faults(slow)) == []
 
 
 @pytest.mark.parametrize(

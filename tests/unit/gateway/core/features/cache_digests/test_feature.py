@@ -12,6 +12,7 @@ from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.feature import digests_of
 from gateway.core.features.cache_digests.fingerprints import RUNGS, fingerprint, packed, rungs_within, unpacked
 from gateway.core.features.cache_digests.telling import Telling
+from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.placement.placer import TOLD_BLOCKS
@@ -19,6 +20,7 @@ from gateway.core.vocabulary import GatewayId, LegResult, Place, PlacementReason
 from tests.support.core import (
     AP,
     EU,
+    MS,
     SECOND,
     TENANT,
     US,
@@ -149,6 +151,32 @@ class TestTelling:
         serve(one, "a", words("a"))
         one.wait(one.core.config.placement.prefix_ttl_ns + SECOND)
         assert part_for(one).added == b""
+
+    def test_the_numbers_of_parts_say_nothing_of_prompts_that_a_peer_may_not_know(self) -> None:
+        one, telling = on(own_policy=policy(US, tenants={OWN: TenantPolicy(rule(US))})), Telling()
+        numbers = [part_for(one, telling=telling).to_version]
+        for name in ("a", "b"):
+            serve(one, name, words(name), OWN)
+            part = part_for(one, telling=telling)
+            assert part.added == b""
+            numbers.append(part.to_version)
+        assert numbers == [1, 2, 3]
+
+    def test_nothing_is_told_in_a_lockdown(self) -> None:
+        one = on()
+        serve(one, "a", words("a"))
+        one.tell(LockdownChanged(active=True, cut=False))
+        assert digests_of(one.core).next_part(Telling(), EU_PEER, one.now_ns) is None
+
+    def test_a_heartbeat_that_names_nothing_costs_no_budget(self) -> None:
+        one, telling = on(), Telling()
+        one.tell(events.ConfigApplied(_limited(send_rate_max_bytes=1024)))
+        for _ in range(500):
+            one.wait(20 * MS)
+            part_for(one, telling=telling)
+        one.probe()
+        serve(one, "a", words("a"))
+        assert part_for(one, telling=telling).added
 
     def test_nothing_is_told_while_it_is_off_or_to_a_stranger(self) -> None:
         off = desk(peers=[EU_PEER])
