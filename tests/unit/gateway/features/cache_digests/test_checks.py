@@ -10,7 +10,7 @@ from tests.support.core import SECOND
 
 
 def faults(**settings: int) -> list[str]:
-    config = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True, **settings))  # type: ignore[arg-type]
+    config = CoreConfig(cache_digests=CacheDigestsConfig(enabled=True, **settings))
     return [each.key for each in cache_digest_faults(config)]
 
 
