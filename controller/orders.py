@@ -31,6 +31,7 @@ PARAMETER_SECTIONS = (
     "sharing",
     "classes",
     "shares",
+    "cache_digests",
 )
 """Sections that can be set for all gateways: those that a gateway takes from a snapshot."""
 PARAMETERS_BYTES_MAX = 64 * 1024

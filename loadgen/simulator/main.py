@@ -129,7 +129,7 @@ in this process; a cluster determines the number of jobs itself."""
     "--silent", "is_silent", is_flag=True, help="Add peers that fall silent while they answer to the worlds of --chaos."
 )
 @click.option(
-    "--cache-digests", "tells_caches", is_flag=True, help="Let gateways tell of caches in the worlds of --chaos."
+    "--cache-digests", "tells_caches", is_flag=True, help="Send cache digests to peers in the worlds of --chaos."
 )
 @click.option(
     "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."

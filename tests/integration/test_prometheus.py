@@ -276,7 +276,6 @@ NOT_HERE = {
     "nightside_control_snapshot_kept": "no controller is named",
     "nightside_control_snapshots_total": "no controller is named",
     "nightside_forwards_received_total": "nobody forwards to us",
-    "nightside_hints_total": "no client gives any",
     "nightside_issuer_unreachable": "no issuer is named",
     "nightside_issuer_unusable": "no issuer is named",
     "nightside_model_identity_mismatches_total": "the model is the same everywhere",

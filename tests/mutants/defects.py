@@ -588,7 +588,7 @@ def learns_from_reading(original: Original, slots: EngineSlots, running: int, wa
     "placement.cost:CostPolicy._distance_ns",
     hunter=f"{_CORE_TESTS}/placement/test_cost.py",
 )
-def goes_and_comes_once(original: Original, cost: CostPolicy, slot: int, load: float) -> float:
+def goes_and_comes_once(original: Original, cost: CostPolicy, profile: RequestProfile, slot: int, load: float) -> float:
     return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
 
 
