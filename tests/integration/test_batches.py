@@ -223,6 +223,19 @@ async def test_uploads_have_limits(config: GatewayConfig) -> None:
     assert list((small.folder or Path()).glob("files/*")) == []
 
 
+@pytest.mark.parametrize("told", ["000000360099999999", "3599", "99999999999999999999", "x"])
+async def test_a_file_is_kept_no_longer_than_the_limit(config: GatewayConfig, told: str) -> None:
+    async with serving(config) as gateway, client_of(gateway) as client:
+        with pytest.raises(openai.BadRequestError):
+            await client.files.create(
+                file=("in.jsonl", io.BytesIO(b"x")),
+                purpose="batch",
+                extra_body={"expires_after[seconds]": told},
+            )
+        assert [each async for each in client.files.list()] == []
+    assert list((config.batches.folder or Path()).glob("files/*")) == []
+
+
 async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> None:
     async with serving(config) as gateway:
         reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
@@ -334,6 +347,24 @@ async def test_a_removed_key_runs_no_further_line(config: GatewayConfig, tmp_pat
         assert (done.status, done.output_file_id) == ("completed", None)
         told = await results(client, done.error_file_id)
         assert [each["response"]["body"]["error"]["code"] for each in told] == ["invalid_api_key"] * 3
+
+
+async def test_a_key_that_moves_to_another_tenant_runs_no_further_line(
+    config: GatewayConfig, tmp_path: Path, engine: FakeEngine
+) -> None:
+    path = tmp_path / "keys.yaml"
+    now_ns = Clock().wall_ns()
+    keys = [add_key(path, name, {"tenant": "acme"}, now_ns, may_be_missing=True).key for name in ("moved", "other")]
+    engine.plays(hang)
+    keyed = replace(config, keys_file=path)
+    async with serving(keyed) as gateway, client_of(gateway, keys[0]) as client:
+        batch = await submit(client, lines_of(3))
+        await engine.arrived.reaches(1)
+    path.write_text(path.read_text().replace("acme", "zenith", 1))
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(keyed) as gateway, client_of(gateway, keys[1]) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, done.output_file_id, done.request_counts.failed) == ("completed", None, 3)
 
 
 async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: GatewayConfig, engine: FakeEngine) -> None:

@@ -171,8 +171,9 @@ class BatchApi:
         finally:
             self._uploads -= 1
             form.close()
-            if file_id not in self._book.files and form.is_open:
-                await finish_in_thread(self._book.store.drop_upload, form.opened, file_id)
+            if file_id not in self._book.files:
+                opened = form.opened if form.is_open else None
+                await finish_in_thread(self._book.store.drop_upload, opened, file_id)
         _give(call, file.document())
 
     async def _receive(self, call: ClientCall, form: _Form) -> None:
@@ -358,7 +359,7 @@ class _Form:
         told = self._fields.get("expires_after[seconds]")
         if told is None:
             return most_s
-        if not told.isdigit() or not 3600 <= int(told[:10]) <= most_s:
+        if not told.isdigit() or len(told) > 10 or not 3600 <= int(told) <= most_s:
             raise ClientFault(errors.INVALID_FIELD, f"it is 3600 to {most_s}", "expires_after[seconds]")
         return int(told)
 

@@ -88,6 +88,7 @@ class BatchRunner:
         self.counts = LineCounts()
         self.write_fault = ""
         """Reason why results cannot be written at present; empty while they can be."""
+        self._delete_fault = ""
         self._config = config
         self._book = book
         self._clock = clock
@@ -115,7 +116,7 @@ class BatchRunner:
             await self._book.open()
             async with TaskGroup() as tasks:
                 while True:
-                    await self._delete_old()
+                    await self._try_to_delete_old()
                     self._stop_lines()
                     self._begin(tasks)
                     await self._wait_for_news()
@@ -134,6 +135,17 @@ class BatchRunner:
     @property
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
+
+    async def _try_to_delete_old(self) -> None:
+        """Delete what is old. A disk that fails is tried again later, and stops no batch."""
+        fault = ""
+        try:
+            await self._delete_old()
+        except OSError as error:
+            fault = str(error)
+        if fault and not self._delete_fault:
+            self._log.error("batch_files_not_deleted", reason=fault)
+        self._delete_fault = fault
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
@@ -242,7 +254,7 @@ class BatchRunner:
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
             key = None if key is None else self._key_in_force(key.key_id)
-            if key is None:
+            if key is None or not (key.tenant == batch.tenant or key.may_name_tenant):
                 return None
         is_lower = key is not None and key.service_class is ServiceClass.BEST_EFFORT
         served_as = ServiceClass.BEST_EFFORT if is_lower else ServiceClass.BATCH
