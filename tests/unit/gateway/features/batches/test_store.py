@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def upload(store: BatchStore) -> None:
 
 
 def left(store: BatchStore) -> list[str]:
-    return os.listdir(store.path(FILE.id).parent)
+    return [each.name for each in store.path(FILE.id).parent.iterdir()]
 
 
 def fail(*_: object) -> None:
