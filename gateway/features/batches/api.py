@@ -216,7 +216,7 @@ class BatchApi:
         is_token = key is not None and not self._is_in_force(key)
         order = await self._order(call)
         if key is not None and not is_token and not self._is_in_force(key):
-            raise ClientFault(errors.INVALID_API_KEY)  # it was removed while its client sent the body
+            raise ClientFault(errors.INVALID_API_KEY)  # removed while its client sent the body
         file = self._book.files.get(order.input_file_id)
         if file is None or file.tenant != tenant or file.purpose != "batch":
             raise ClientFault(errors.FILE_NOT_FOUND, param="input_file_id")
