@@ -22,6 +22,7 @@ from gateway.features.batches.extension import BatchesExtension
 from gateway.features.batches.lines import LineRequest, LineResult, result_of
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import ENDED, ClientBatch
+from gateway.request.callers import KeyId
 from gateway.security.keys_editing import add_key, remove_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
@@ -482,7 +483,7 @@ async def test_a_key_that_is_removed_while_its_client_sends_an_order_hands_in_no
         remove_key(path, "first")
         find = batches_of(gateway)._runner._key_in_force  # type: ignore[union-attr]
         assert find is not None
-        await until(lambda: find("first") is None)
+        await until(lambda: find(KeyId("first")) is None)
         writer.write(body)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
         writer.close()
