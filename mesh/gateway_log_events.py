@@ -69,6 +69,13 @@ GATEWAY = (
         "its input file were found.",
     ),
     LogEvent(
+        "batch_files_not_deleted",
+        ("error",),
+        ("reason",),
+        "Files or batches past their time cannot be deleted; it is tried again.",
+        "Make room on the disk of `batches.folder`, or repair it.",
+    ),
+    LogEvent(
         "batch_input_lost",
         ("error",),
         ("batch", "file"),

@@ -19,7 +19,10 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
-from gateway.features.batches.state import ENDED
+from gateway.features.batches.lines import LineRequest, LineResult, result_of
+from gateway.features.batches.runner import BatchRunner
+from gateway.features.batches.state import ENDED, ClientBatch
+from gateway.request.callers import KeyId
 from gateway.security.keys_editing import add_key, remove_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
@@ -223,6 +226,19 @@ async def test_uploads_have_limits(config: GatewayConfig) -> None:
     assert list((small.folder or Path()).glob("files/*")) == []
 
 
+@pytest.mark.parametrize("told", ["000000360099999999", "3599", "99999999999999999999", "x"])
+async def test_a_file_is_kept_no_longer_than_the_limit(config: GatewayConfig, told: str) -> None:
+    async with serving(config) as gateway, client_of(gateway) as client:
+        with pytest.raises(openai.BadRequestError):
+            await client.files.create(
+                file=("in.jsonl", io.BytesIO(b"x")),
+                purpose="batch",
+                extra_body={"expires_after[seconds]": told},
+            )
+        assert [each async for each in client.files.list()] == []
+    assert list((config.batches.folder or Path()).glob("files/*")) == []
+
+
 async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> None:
     async with serving(config) as gateway:
         reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
@@ -336,6 +352,24 @@ async def test_a_removed_key_runs_no_further_line(config: GatewayConfig, tmp_pat
         assert [each["response"]["body"]["error"]["code"] for each in told] == ["invalid_api_key"] * 3
 
 
+async def test_a_key_that_moves_to_another_tenant_runs_no_further_line(
+    config: GatewayConfig, tmp_path: Path, engine: FakeEngine
+) -> None:
+    path = tmp_path / "keys.yaml"
+    now_ns = Clock().wall_ns()
+    keys = [add_key(path, name, {"tenant": "acme"}, now_ns, may_be_missing=True).key for name in ("moved", "other")]
+    engine.plays(hang)
+    keyed = replace(config, keys_file=path)
+    async with serving(keyed) as gateway, client_of(gateway, keys[0]) as client:
+        batch = await submit(client, lines_of(3))
+        await engine.arrived.reaches(1)
+    path.write_text(path.read_text().replace("acme", "zenith", 1))
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(keyed) as gateway, client_of(gateway, keys[1]) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, done.output_file_id, done.request_counts.failed) == ("completed", None, 3)
+
+
 async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: GatewayConfig, engine: FakeEngine) -> None:
     engine.plays(hang)
     async with serving(config) as gateway, client_of(gateway) as client:
@@ -359,3 +393,98 @@ async def test_a_defect_stops_one_batch_and_no_other(config: GatewayConfig, engi
         good = await submit(client, lines_of(3))
         assert (await ended(client, good.id)).status == "completed"
         assert runner._stopped == {broken.id}
+
+
+async def test_a_line_that_waits_for_its_retry_keeps_no_place(
+    config: GatewayConfig, tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    path = tmp_path / "keys.yaml"
+    now_ns = Clock().wall_ns()
+    keys = [add_key(path, name, {"tenant": name}, now_ns, may_be_missing=True).key for name in ("acme", "zenith")]
+    refused = asyncio.Event()
+    ask = BatchRunner._ask
+
+    async def refuse_acme(
+        runner: BatchRunner, batch: ClientBatch, line: LineRequest, tries: int
+    ) -> tuple[LineResult, float | None]:
+        if batch.tenant != "acme":
+            return await ask(runner, batch, line, tries)
+        refused.set()
+        return result_of("r", line.custom_id, 429, "q", b"{}"), 3600.0
+
+    monkeypatch.setattr(BatchRunner, "_ask", refuse_acme)
+    one_place = replace(config, keys_file=path, batches=replace(config.batches, requests_max=1))
+    async with serving(one_place) as gateway:
+        async with client_of(gateway, keys[0]) as acme, client_of(gateway, keys[1]) as zenith:
+            await submit(acme, lines_of(3))
+            await refused.wait()
+            batch = await submit(zenith, lines_of(3))
+            assert (await ended(zenith, batch.id)).request_counts.completed == 3
+
+
+async def test_few_batches_are_brought_to_their_end_at_once(
+    config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    within: list[str] = []
+    finish = BatchRunner._run_and_finish
+
+    async def finish_after_gate(runner: BatchRunner, batch_id: str) -> None:
+        within.append(batch_id)
+        await gate.wait()
+        await finish(runner, batch_id)
+
+    monkeypatch.setattr(BatchRunner, "_run_and_finish", finish_after_gate)
+    none_runs = replace(config, batches=replace(config.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        batches = [await submit(client, lines_of(1)) for _ in range(4)]
+        for each in batches:
+            await until_status(client, each.id, lambda batch: batch.status == "in_progress")
+            await client.batches.cancel(each.id)
+        await until(lambda: len(runner._tasks) == 4 and len(within) >= 2)
+        assert len(within) == 2
+        gate.set()
+        assert {(await ended(client, each.id)).status for each in batches} == {"cancelled"}
+
+
+@pytest.mark.parametrize("changes", [{"tenant_files_max": 1}, {"tenant_max_bytes": 100}, {"folder_max_bytes": 100}])
+async def test_a_batch_is_refused_where_its_results_have_no_room(
+    config: GatewayConfig, changes: dict[str, int]
+) -> None:
+    async with serving(config) as gateway, client_of(gateway) as client:
+        file = await client.files.create(file=("in.jsonl", io.BytesIO(lines_of(3))), purpose="batch")
+    async with serving(replace(config, batches=replace(config.batches, **changes))) as gateway:
+        async with client_of(gateway) as client:
+            with pytest.raises(openai.APIStatusError) as refused:
+                await client.with_options(max_retries=0).batches.create(
+                    input_file_id=file.id, endpoint=CHAT_PATH, completion_window="24h"
+                )
+            assert refused.value.status_code == 507
+
+
+async def test_a_key_that_is_removed_while_its_client_sends_an_order_hands_in_no_batch(
+    config: GatewayConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.yaml"
+    made = add_key(path, "first", {"tenant": "acme"}, Clock().wall_ns(), may_be_missing=True)
+    add_key(path, "second", {"tenant": "acme"}, Clock().wall_ns())
+    async with serving(replace(config, keys_file=path)) as gateway:
+        async with client_of(gateway, made.key) as client:
+            file = await client.files.create(file=("in.jsonl", io.BytesIO(lines_of(1))), purpose="batch")
+        order = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": "24h"}
+        body = json.dumps(order).encode()
+        reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
+        head = f"POST /v1/batches HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {made.key}\r\n"
+        writer.write(f"{head}expect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        remove_key(path, "first")
+        find = batches_of(gateway)._runner._key_in_force  # type: ignore[union-attr]
+        assert find is not None
+        await until(lambda: find(KeyId("first")) is None)
+        writer.write(body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        assert not batches_of(gateway)._book.batches  # type: ignore[union-attr]

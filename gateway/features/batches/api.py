@@ -27,6 +27,7 @@ from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
 from gateway.features.batches.state import ENDPOINTS, WINDOW, WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
 from gateway.features.extension import KeyInForce
+from gateway.request.callers import ClientKey
 from mesh.clock import Clock
 from mesh.threads import finish_in_thread
 from mesh.waiter import Waiter
@@ -76,6 +77,8 @@ class BatchApi:
         self._log = log
         self._key_in_force = key_in_force
         self._uploads = 0
+        self._creating: dict[TenantName, int] = {}
+        """Batches that are being stored for the first time, by tenant."""
 
     def find(self, path: str) -> Mapping[str, Answer] | None:
         """Answers by method; None for other paths."""
@@ -171,8 +174,9 @@ class BatchApi:
         finally:
             self._uploads -= 1
             form.close()
-            if file_id not in self._book.files and form.is_open:
-                await finish_in_thread(self._book.store.drop_upload, form.opened, file_id)
+            if file_id not in self._book.files:
+                opened = form.opened if form.is_open else None
+                await finish_in_thread(self._book.store.drop_upload, opened, file_id)
         _give(call, file.document())
 
     async def _receive(self, call: ClientCall, form: _Form) -> None:
@@ -208,7 +212,11 @@ class BatchApi:
 
     async def _create(self, call: ClientCall) -> None:
         tenant, caller = self._tenant_of(call), _caller_of(call)
+        key = caller.key
+        is_token = key is not None and not self._is_in_force(key)
         order = await self._order(call)
+        if key is not None and not is_token and not self._is_in_force(key):
+            raise ClientFault(errors.INVALID_API_KEY)  # removed while its client sent the body
         file = self._book.files.get(order.input_file_id)
         if file is None or file.tenant != tenant or file.purpose != "batch":
             raise ClientFault(errors.FILE_NOT_FOUND, param="input_file_id")
@@ -216,11 +224,7 @@ class BatchApi:
             raise ClientFault(errors.INVALID_FIELD, f"it is one of {', '.join(ENDPOINTS)}", "endpoint")
         if order.completion_window != WINDOW:
             raise ClientFault(errors.INVALID_FIELD, f"it is {WINDOW}", "completion_window")
-        unfinished = sum(not each.has_ended and each.tenant == tenant for each in self._book.batches.values())
-        if unfinished >= self._config.tenant_unfinished_max:
-            raise ClientFault(errors.BATCHES_EXCEEDED)
-        key = caller.key
-        is_token = key is not None and (self._key_in_force is None or self._key_in_force(key.key_id) is None)
+        self._check_room(tenant)
         batch = ClientBatch(
             id=f"batch_{urandom(12).hex()}",
             tenant=tenant,
@@ -234,9 +238,32 @@ class BatchApi:
             expires_s=self._now_s + WINDOW_S,
             metadata=order.metadata,
         )
-        await _stored(self._book.put(batch))
+        self._creating[tenant] = self._creating.get(tenant, 0) + 1
+        try:
+            await _stored(self._book.put(batch))
+        finally:
+            self._creating[tenant] -= 1
+            if not self._creating[tenant]:
+                del self._creating[tenant]
         self._log.info("batch_created", batch=batch.id, tenant=tenant, file=file.id)
         _give(call, batch.document())
+
+    def _is_in_force(self, key: ClientKey) -> bool:
+        """True if the keys file has the key at this moment; it has none that stands for a token."""
+        return self._key_in_force is not None and self._key_in_force(key.key_id) is not None
+
+    def _check_room(self, tenant: TenantName) -> None:
+        """Raise ClientFault where a further batch, or its result files, would be beyond a limit."""
+        config, book = self._config, self._book
+        unfinished = sum(not each.has_ended and each.tenant == tenant for each in book.batches.values())
+        if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
+            raise ClientFault(errors.BATCHES_EXCEEDED)
+        if sum(each.tenant == tenant for each in book.files.values()) >= config.tenant_files_max:
+            raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
+        if book.bytes_of(tenant) > config.tenant_max_bytes:
+            raise ClientFault(errors.FILES_FULL, "of this tenant")
+        if book.bytes_of() > config.folder_max_bytes:
+            raise ClientFault(errors.FILES_FULL)
 
     async def _order(self, call: ClientCall) -> _Order:
         body = bytearray()
@@ -358,7 +385,7 @@ class _Form:
         told = self._fields.get("expires_after[seconds]")
         if told is None:
             return most_s
-        if not told.isdigit() or not 3600 <= int(told[:10]) <= most_s:
+        if not told.isdigit() or len(told) > 10 or not 3600 <= int(told) <= most_s:
             raise ClientFault(errors.INVALID_FIELD, f"it is 3600 to {most_s}", "expires_after[seconds]")
         return int(told)
 

@@ -15,6 +15,8 @@ from gateway.features.batches.state import LineFault
 FAULTS_MAX = 100
 """Faults of one file that are told; reading ends with the last."""
 CUSTOM_ID_MAX = 512
+_NESTING_ROOM = 64
+"""Levels of JSON left above an answer, so that its result is decoded wherever the answer was."""
 _TRIES_MAX = 5
 _WAIT_MIN_S = 1.0
 _WAIT_MAX_S = 30.0
@@ -101,7 +103,7 @@ class LineChecker:
     def take(self, line: bytes) -> bool:
         """Take in a line, which may be cut behind the largest length. False: more lines need not be read."""
         self._number += 1
-        if not line.strip():
+        if len(line) <= self._line_bytes_max and not line.strip():
             return True
         self.total += 1
         if self.total > self._lines_max:
@@ -170,6 +172,7 @@ def result_of(result_id: str, custom_id: str, status: int, request_id: str, body
     """Result of a line that was answered."""
     try:
         told = Raw(msgspec.json.format(body, indent=-1))
+        msgspec.json.format(b"[" * _NESTING_ROOM + told + b"]" * _NESTING_ROOM)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LineResult(result_id, custom_id, None, ResultError("invalid_answer", "The answer is not valid JSON."))
     return LineResult(result_id, custom_id, _Response(status, request_id, told), None)

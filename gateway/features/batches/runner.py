@@ -57,6 +57,8 @@ _SECOND_NS = 1_000_000_000
 _TICK_S = 5.0
 """Longest time between two looks at the batches' windows."""
 _RETRY_WRITE_S = 2.0
+_ENDS_MAX = 2
+"""Batches without lines to run that are brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
 _RESULTS_MAX = 256
 """Results that may wait to be written, beyond those of running lines."""
@@ -88,6 +90,7 @@ class BatchRunner:
         self.counts = LineCounts()
         self.write_fault = ""
         """Reason why results cannot be written at present; empty while they can be."""
+        self._delete_fault = ""
         self._config = config
         self._book = book
         self._clock = clock
@@ -97,6 +100,7 @@ class BatchRunner:
         self._has_api = asyncio.Event()
         self._places = asyncio.Semaphore(config.requests_max)
         self._validations = asyncio.Semaphore(1)
+        self._ends = asyncio.Semaphore(_ENDS_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
         self._stopped: set[str] = set()
@@ -115,7 +119,7 @@ class BatchRunner:
             await self._book.open()
             async with TaskGroup() as tasks:
                 while True:
-                    await self._delete_old()
+                    await self._try_to_delete_old()
                     self._stop_lines()
                     self._begin(tasks)
                     await self._wait_for_news()
@@ -134,6 +138,17 @@ class BatchRunner:
     @property
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
+
+    async def _try_to_delete_old(self) -> None:
+        """Delete what is old. A disk that fails is tried again later, and stops no batch."""
+        fault = ""
+        try:
+            await self._delete_old()
+        except OSError as error:
+            fault = str(error)
+        if fault and not self._delete_fault:
+            self._log.error("batch_files_not_deleted", reason=fault)
+        self._delete_fault = fault
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
@@ -158,7 +173,7 @@ class BatchRunner:
         busy = self._tasks.keys() | self._stopped
         idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in busy]
         for batch in idle:
-            if self._is_over(batch):  # validations and ends wait for no room
+            if self._is_over(batch):  # validations and ends have semaphores of their own
                 self._start(tasks, batch)
         waiting = [each for each in idle if each.id not in self._tasks]
         while True:
@@ -174,24 +189,24 @@ class BatchRunner:
             self._start(tasks, chosen)
 
     def _start(self, tasks: TaskGroup, batch: ClientBatch) -> None:
-        self._tasks[batch.id] = task = tasks.create_task(self._drive_apart(tasks, batch.id))
+        self._tasks[batch.id] = task = tasks.create_task(self._drive_apart(batch.id))
         task.add_done_callback(lambda _: self._over(batch.id))
 
     def _over(self, batch_id: str) -> None:
         self._tasks.pop(batch_id, None)
         self._book.news.wake()
 
-    async def _drive_apart(self, tasks: TaskGroup, batch_id: str) -> None:
+    async def _drive_apart(self, batch_id: str) -> None:
         """Drive a batch. An error of this gateway's own stops it, and no other one; a failing disk stops all."""
         try:
-            await self._drive(tasks, batch_id)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 - any other error is this gateway's own
+            await self._drive(batch_id)
+        except Exception as error:  # an error that is not of the disk is this gateway's own
+            if (disk_error := _disk_error(error)) is not None:
+                raise disk_error from error
             self._stopped.add(batch_id)
             self._log.error("batch_stopped", batch=batch_id, exc_info=error)
 
-    async def _drive(self, tasks: TaskGroup, batch_id: str) -> None:
+    async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
         if self._book.batches[batch_id].status is BatchStatus.VALIDATING or not self._book.batches[batch_id].total:
             async with self._validations:
@@ -200,14 +215,22 @@ class BatchRunner:
         if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
             await self._lost_input(batch_id)
             return
+        if self._is_over(self._book.batches[batch_id]):
+            async with self._ends:
+                await self._run_and_finish(batch_id)
+        else:
+            await self._run_and_finish(batch_id)
+
+    async def _run_and_finish(self, batch_id: str) -> None:
         results = _Results(self._book, self._book.batches[batch_id], self.counts, self._write_failed)
         await results.reconcile()
-        writing = tasks.create_task(results.run())
-        try:
-            await self._run_lines(tasks, batch_id, results)
-            await self._finish(batch_id, results)
-        finally:
-            writing.cancel()
+        async with TaskGroup() as tasks:
+            writing = tasks.create_task(results.run())
+            try:
+                await self._run_lines(tasks, batch_id, results)
+                await self._finish(batch_id, results)
+            finally:
+                writing.cancel()
 
     async def _lost_input(self, batch_id: str) -> None:
         """End a batch whose input file was removed from the folder."""
@@ -242,7 +265,7 @@ class BatchRunner:
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
             key = None if key is None else self._key_in_force(key.key_id)
-            if key is None:
+            if key is None or not (key.tenant == batch.tenant or key.may_name_tenant):
                 return None
         is_lower = key is not None and key.service_class is ServiceClass.BEST_EFFORT
         served_as = ServiceClass.BEST_EFFORT if is_lower else ServiceClass.BATCH
@@ -264,12 +287,13 @@ class BatchRunner:
 
     async def _send_lines(self, batch_id: str, results: _Results) -> None:
         batch = self._book.batches[batch_id]
+        in_memory = asyncio.Semaphore(self._config.requests_max)
         async with TaskGroup() as running:
 
             async def begin(line: LineRequest) -> None:
-                await self._places.acquire()
+                await in_memory.acquire()
                 task = running.create_task(self._send(batch, line, results))
-                task.add_done_callback(lambda _: self._places.release())
+                task.add_done_callback(lambda _: in_memory.release())
 
             await self._each_left(batch, results, begin)
 
@@ -284,11 +308,13 @@ class BatchRunner:
                         await take(request)
 
     async def _send(self, batch: ClientBatch, line: LineRequest, results: _Results) -> None:
+        """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
         for tries in count(1):
-            result, wait_s = await self._ask(batch, line, tries)
-            if wait_s is None:
-                await results.put(result)
-                return
+            async with self._places:
+                result, wait_s = await self._ask(batch, line, tries)
+                if wait_s is None:
+                    await results.put(result)
+                    return
             await asyncio.sleep(wait_s)
 
     async def _ask(self, batch: ClientBatch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
@@ -486,6 +512,16 @@ async def _error_of(work: Coroutine[None, None, None]) -> Exception | None:
         await work
     except Exception as error:  # noqa: BLE001 - it is raised where the work is waited for
         return error
+    return None
+
+
+def _disk_error(error: Exception) -> OSError | None:
+    """Error of the disk, if it is one or a group of nothing else."""
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, ExceptionGroup):
+        found = [_disk_error(each) for each in error.exceptions]
+        return None if None in found else found[0]
     return None
 
 

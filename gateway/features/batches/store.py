@@ -84,8 +84,9 @@ class BatchStore:
         self._write([("DELETE FROM batches WHERE id = ?", (batch_id,))])
 
     def delete_file(self, file_id: str) -> None:
-        self._write([("DELETE FROM files WHERE id = ?", (file_id,))])
+        """Delete a file, and then its row: room is freed even where the database cannot grow."""
         self.path(file_id).unlink(missing_ok=True)
+        self._write([("DELETE FROM files WHERE id = ?", (file_id,))])
 
     # Files
 
@@ -97,18 +98,24 @@ class BatchStore:
         return open(path, "xb", opener=private_opener)
 
     def finish_upload(self, upload: BinaryIO, file: StoredFile) -> None:
-        """Keep an upload: once this returns, it outlives a crash."""
+        """Keep an upload: once this returns, it outlives a crash. A failure leaves no file under the final name."""
         with named(self._part(file.id)):
             upload.flush()
             os.fsync(upload.fileno())
             upload.close()
         self._part(file.id).rename(self.path(file.id))
-        _sync_folder(self.path(file.id).parent)
-        self._write([_put_file(file)])
-
-    def drop_upload(self, upload: BinaryIO, file_id: str) -> None:
         try:
-            upload.close()
+            _sync_folder(self.path(file.id).parent)
+            self._write([_put_file(file)])
+        except BaseException:
+            self.path(file.id).unlink(missing_ok=True)
+            raise
+
+    def drop_upload(self, upload: BinaryIO | None, file_id: str) -> None:
+        """Delete an upload that is not kept; None: its file was created, and never handed over."""
+        try:
+            if upload is not None:
+                upload.close()
         finally:
             self._part(file_id).unlink(missing_ok=True)
 

@@ -61,6 +61,10 @@ def test_a_file_has_at_least_one_request_and_a_limit() -> None:
     assert len(codes(*[b"x\n"] * (FAULTS_MAX + 5), lines_max=1000)) == FAULTS_MAX
 
 
+def test_a_long_line_that_begins_blank_is_too_long() -> None:
+    assert codes(line("a"), b" " * 1001) == [(2, "line_too_long")]
+
+
 def test_no_fault_quotes_a_line() -> None:
     checker = LineChecker(URL, 10, 1000)
     for each in (b'{"secret": "hunter2"\n', line("hunter2"), line("hunter2"), line("b", url="hunter2")):
@@ -96,6 +100,12 @@ def test_an_answer_becomes_one_line() -> None:
     assert json.loads(result.encoded())["response"] == {"status_code": 200, "request_id": "q", "body": {"a": [1, 2]}}
     odd = result_of("r", "a", 200, "q", b"<html>")
     assert (odd.is_success, isinstance(odd, LineResult), odd.error is not None) == (False, True, True)
+
+
+def test_each_result_is_found_again_however_deep_its_answer_is() -> None:
+    for depth in range(1, 1200):
+        encoded = result_of("r", "a", 200, "q", b"[" * depth + b"]" * depth).encoded()
+        assert list(whole_results([encoded])) == [("a", len(encoded))]
 
 
 @pytest.mark.parametrize(
