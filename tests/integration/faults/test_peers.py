@@ -279,9 +279,12 @@ async def test_a_peer_that_restarted_counts_from_one_and_is_believed(mesh: Mesh,
 
 
 async def test_a_heartbeat_told_again_frees_no_second_place(mesh: Mesh, liar: Liar) -> None:
-    """A keep-alive repeats what was measured before the forward arrived, and must not count as a newer measurement."""
+    """A keep-alive repeats what was measured before the forward arrived, and must not count as a newer measurement. The
+    repeated measurement would make the peer stale where this process stops for seconds."""
     liar.forwards = accept_and_hang
-    us = await beside(mesh, liar)
+    core = under(LAYERED)
+    core = replace(core, observation=replace(core.observation, keep_alive_ns=60 * SECOND))
+    us = await beside(mesh, liar, core)
     clock = us.gateway.driver._clock
     measured_ns = clock.now_ns()
     liar.beat = lambda _: codec.load_to_pb(idle_report(7), age_ns=clock.now_ns() - measured_ns)
