@@ -1,6 +1,7 @@
 """Files and batches in memory, beside their store: what one gateway knows of them. The event loop is the only caller.
 
-Rows are in memory as a whole; the store is the copy that outlives the process, and is written first.
+Rows are in memory as a whole; the store is the copy that outlives the process. A new row is stored before it is known
+here. A change is known here first, so that the next one builds on it, and stands even if the store refuses it.
 """
 
 from __future__ import annotations

@@ -78,14 +78,14 @@ def _judged(killed: Sequence[CaseOutcome], outcomes: Sequence[CaseOutcome]) -> l
         _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),
         f"{_word(bool(beside) and not unbegun)}: with a sibling, no request failed whose answer had not begun"
         f" ({unbegun} did)",
-        *[_of_unbegun(case, played) for case, played in _by_case(alone).items()],
+        *[_judged_unbegun(case, played) for case, played in _by_case(alone).items()],
         f"{_word(not unknown)}: no failed request without a class ({unknown} had none)",
         f"{_word(bool(alone) and all(each.served_s is not None for each in alone))}: without one, an adopter serves"
         " requests on what it adopted",
     ]
 
 
-def _of_unbegun(case: str, played: Sequence[CaseOutcome]) -> str:
+def _judged_unbegun(case: str, played: Sequence[CaseOutcome]) -> str:
     count = _unbegun(played)
     return f"{_word(not count)}: {case}, no request failed whose answer had not begun ({count} did)"
 

@@ -35,7 +35,7 @@ DOWN_S = 0.5
 REGION_TOKENS = 240
 """Tokens of each stream of the region that dies: so many that all of them still run when the other region's engines may
 be sent as many requests as they have room for."""
-MANY = 10
+MANY_TIMES = 10
 """Factor on the streams of a region, in the case in which it holds many."""
 SMALL = ("tiny", "4")
 """Preset and time scale of an engine that is killed again and again."""
@@ -49,7 +49,7 @@ _SECOND_NS = 1_000_000_000
 _WENT_ON = b": nightside: went on elsewhere"
 _REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "eu-central-1": "EU", "ap-northeast-1": "JP"}
 _HOME, _LATE = "us-east-1", "ap-northeast-1"
-_STREAMS_MAX = 250
+_STREAMS_PER_ENGINE = 250
 """Streams that a region is sent for each of its engines, of which each runs up to 256 requests at once."""
 
 
@@ -104,7 +104,7 @@ async def play_regions(clients: int, *, is_resumed: bool, dead: Sequence[str] = 
     they do not."""
     case = f"a region, {clients:,} streams" if len(dead) == 1 else f"{len(dead)} regions at once, {clients:,} streams"
     outcome = ResumeOutcome(case, is_resumed)
-    needed = max(2, ceil(clients / _STREAMS_MAX))
+    needed = max(2, ceil(clients / _STREAMS_PER_ENGINE))
     engines = {_HOME: 0, **dict.fromkeys(dead, max(1, ceil(needed / len(dead)))), _LATE: needed}
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         async with _Play(Path(folder), is_resumed, LARGE).running(engines, late=_LATE) as play:
@@ -352,7 +352,7 @@ def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[
         partial(play_regions, clients, is_resumed=False),
         partial(play_engines, seconds, is_resumed=True),
         partial(play_regions, clients, is_resumed=True),
-        partial(play_regions, MANY * clients, is_resumed=True),
+        partial(play_regions, MANY_TIMES * clients, is_resumed=True),
         partial(play_regions, clients, is_resumed=True, dead=("eu-west-1", "eu-central-1")),
     ]
     outcomes = []
