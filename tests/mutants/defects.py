@@ -505,7 +505,11 @@ def hears_no_change(original: Original, report: LoadReport, last: LoadReport | N
     return True
 
 
-@mutant("peers that have not been heard for long are used", "kernel.peers:Peers._stale_ns")
+@mutant(
+    "peers that have not been heard for long are used",
+    "kernel.peers:Peers._stale_ns",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestOverflow::test_a_stale_peer_is_no_target",
+)
 def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
     stale_ns: int = original(peers, state)
     return stale_ns and stale_ns + _AGES_NS
