@@ -192,7 +192,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Step:
+class NextStep:
     """One iteration while the scheduler puts it together."""
 
     now_ns: int
@@ -488,7 +488,7 @@ class EngineModel:
     def _schedule(self, now_ns: int) -> Stretch | None:
         self._waiting.update(self._arriving)
         self._arriving.clear()
-        step = Step(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
+        step = NextStep(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
         self._schedule_running(step)
         self._admit_waiting(step)
         if not step.batch:
@@ -499,7 +499,7 @@ class EngineModel:
             return None
         return self._start(step)
 
-    def _schedule_running(self, step: Step) -> None:
+    def _schedule_running(self, step: NextStep) -> None:
         """Give each running sequence its tokens, oldest first; when blocks run out, preempt the youngest."""
         size = self._config.block_tokens
         position = 0
@@ -535,7 +535,7 @@ class EngineModel:
         self._waiting[sequence.request.request_id] = sequence
         self._waiting.move_to_end(sequence.request.request_id, last=False)
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_waiting(self, step: NextStep) -> None:
         while self._fetched and step.has_room and len(self._running) < self._config.sequences_max:
             self._join(step, self._fetched.popitem(last=False)[1])
         while self._waiting and step.has_room and len(self._running) < self._config.sequences_max and not self._blocked:
@@ -549,7 +549,7 @@ class EngineModel:
             else:
                 self._join(step, sequence)
 
-    def _join(self, step: Step, sequence: Sequence) -> None:
+    def _join(self, step: NextStep, sequence: Sequence) -> None:
         """Add a sequence whose blocks are secured to the batch."""
         self._running.append(sequence)
         self._count_admission(sequence, step.now_ns)
@@ -584,7 +584,7 @@ class EngineModel:
                 sequence.request.prompt_tokens - external_tokens if external_tokens else sequence.computed
             )
 
-    def _start(self, step: Step) -> Stretch:
+    def _start(self, step: NextStep) -> Stretch:
         config = self._config
         pace = config.cost.pace(step.now_ns, step.batch, step.prefill_tokens)
         stretch = Stretch(step.now_ns, pace, 1, step.batch, [])

@@ -1,14 +1,13 @@
 """Engine that schedules as SGLang does: prompts first, admission by a reserve of KV cache for tokens to come, and
 retraction of the requests that have generated least where the reserve was too small.
 
-Rules are those of SGLang's scheduler (`schedule_batch.py`, `schedule_policy.py`, `scheduler.py`), first come, first
-served. A request's limit of output tokens is taken to be the length of its answer, as in benchmarks that ignore the end
-of text. Requests whose prompts were computed elsewhere are not supported.
+Rules are those of SGLang's scheduler, first come, first served. A request's limit of output tokens is taken to be the
+length of its answer, as in benchmarks that ignore the end of text.
 """
 
 from __future__ import annotations
 
-from loadgen.engine.model import EngineConfig, EngineModel, NewTokenReservation, Step, Stretch
+from loadgen.engine.model import EngineConfig, EngineModel, NewTokenReservation, NextStep, Stretch
 from loadgen.engine.sequences import Sequence
 
 
@@ -22,6 +21,8 @@ class SglangModel(EngineModel):
         self._ratio = config.reservation.ratio_first
         self._ratio_since = 0
         """Number of iterations at which the ratio was set."""
+        self._admitted: set[Sequence] = set()
+        """Sequences that the present step admits."""
 
     @property
     def ratio(self) -> float:
@@ -33,61 +34,58 @@ class SglangModel(EngineModel):
     def _schedule(self, now_ns: int) -> Stretch | None:
         self._waiting.update(self._arriving)
         self._arriving.clear()
-        step = Step(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
+        step = NextStep(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
         for sequence in self._running:
             sequence.scheduled = 0
         self._read_prompts(step)
         if not step.batch:
             self._write_tokens(step)
         if not step.batch:
+            is_held_up = self._fetching or len(self._leases)
             assert not self._running, "an engine with work must run"
-            assert not self._waiting, "an engine with work must run"
+            assert not self._waiting or is_held_up, "an engine with work must run"
             self._set_ratio(self._reservation.ratio_first)
             self._config.cost.rest(now_ns)
             return None
         return self._start(step)
 
-    def _read_prompts(self, step: Step) -> None:
+    def _read_prompts(self, step: NextStep) -> None:
         """Schedule prompts alone: the rest of one that was begun, then waiting ones that fit beside the reserve."""
-        ratio = self.ratio
-        reserved = sum([self._kept_free(sequence, ratio) for sequence in self._running])
         for sequence in self._running:
             if not sequence.is_decoding:
                 tokens = step.share(sequence)
                 if self._blocks_for(sequence.computed + tokens) - sequence.held.blocks <= self._pool.available:
                     self._store(sequence, sequence.computed + tokens)
                     step.take(sequence, tokens)
-        while self._waiting and step.has_room and len(self._running) < self._config.sequences_max:
-            sequence = next(iter(self._waiting.values()))
-            assert not sequence.request.is_remote, "no prompt is computed elsewhere"
-            assert sequence.request.lease_ns is None, "no blocks are kept for others"
-            if not self._begin(sequence, reserved):
-                return
-            del self._waiting[sequence.request.request_id]
-            self._join(step, sequence)
-            reserved += self._kept_free(sequence, 1.0)
+        self._blocked = False
+        self._admitted.clear()
+        self._admit_waiting(step)
 
-    def _begin(self, sequence: Sequence, reserved: float) -> bool:
-        """Start from the longest cached prefix, if the rest of the prompt and the answer fit beside the reserve, in
-        tokens."""
+    def _reuse_prefix(self, sequence: Sequence) -> bool:
+        """Start from the longest cached prefix, if the rest of the prompt and the answer fit beside the reserve."""
         size = self._config.block_tokens
         matched, idle = self._pool.matched(sequence.held.chain, (sequence.target - 1) // size)
         needed = self._blocks_for(sequence.target + self._to_come(sequence)) - matched
-        if needed * size > (self._pool.available - idle) * size - reserved:
+        if needed * size > (self._pool.available - idle) * size - self._reserved_tokens():
             return False
         self._pool.reuse(sequence.held, matched)
         sequence.computed = matched * size
+        self._admitted.add(sequence)
         return True
 
-    def _kept_free(self, sequence: Sequence, ratio: float) -> float:
-        """Tokens kept free for a sequence of the batch: the rest of its prompt, and a share of what is to come."""
-        rest = max(0, self._blocks_for(sequence.target) - sequence.held.blocks) * self._config.block_tokens
-        return rest + ratio * self._to_come(sequence)
+    def _reserved_tokens(self) -> float:
+        """Tokens kept free for the batch: the rest of each prompt, and a share of what is to come, or all of it for
+        those that were just admitted."""
+        ratio, reserved = self.ratio, 0.0
+        for sequence in (*self._running, *self._fetching.values(), *self._fetched.values()):
+            rest = max(0, self._blocks_for(sequence.target) - sequence.held.blocks) * self._config.block_tokens
+            reserved += rest + (1.0 if sequence in self._admitted else ratio) * self._to_come(sequence)
+        return reserved
 
     def _to_come(self, sequence: Sequence) -> int:
         return min(sequence.remaining, self._reservation.tokens_max)
 
-    def _write_tokens(self, step: Step) -> None:
+    def _write_tokens(self, step: NextStep) -> None:
         """Schedule one token of each sequence, once there is room for all of them."""
         if self._blocks_for_next() > self._pool.available:
             self._retract(step.now_ns)
@@ -121,7 +119,7 @@ class SglangModel(EngineModel):
         self._ratio_since = self._iterations
 
     def _admission_is_shut(self) -> bool:
-        return len(self._running) == self._config.sequences_max or not self._waiting
+        return len(self._running) == self._config.sequences_max or not (self._waiting or self._fetched)
 
 
 def engine_model(config: EngineConfig) -> EngineModel:

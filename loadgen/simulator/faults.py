@@ -90,6 +90,11 @@ class FaultKind(StrEnum):
         return self in (FaultKind.CONTROLLER_CRASH, FaultKind.STORE_LOST, FaultKind.CLOCK_JUMP) or self.needs_pair
 
     @property
+    def is_drawn(self) -> bool:
+        """True if random faults include it. The others belong to worlds of chaos of their own."""
+        return self not in (FaultKind.LOSSY_LINK, FaultKind.UNSTEADY_LINK, FaultKind.GATEWAY_STALLED)
+
+    @property
     def needs_pair(self) -> bool:
         return self in (FaultKind.CONTROLLER_STOPPED, FaultKind.STORE_CUT)
 
@@ -129,8 +134,6 @@ _JOINING = frozenset(
         FaultKind.UNSTEADY_LINK,
     }
 )
-_NOT_DRAWN = frozenset({FaultKind.LOSSY_LINK, FaultKind.UNSTEADY_LINK, FaultKind.GATEWAY_STALLED})
-"""Faults that only chaos of their own draws, so that the worlds of other seeds stay as they are."""
 _NEEDING_CONTROLLER = frozenset(
     {
         FaultKind.CONTROLLER_CRASH,
@@ -201,7 +204,7 @@ def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_
 
 
 def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
-    if kind in _NOT_DRAWN:
+    if not kind.is_drawn:
         return False
     if (kind.needs_controller or kind is FaultKind.GATEWAY_SILENT) and not places.has_controller:
         return False

@@ -13,6 +13,7 @@ from loadgen.engine.model import (
     Admitted,
     EngineConfig,
     EngineOutput,
+    Fetching,
     Finished,
     FirstTokenMade,
     NewTokenReservation,
@@ -102,3 +103,15 @@ def test_an_idle_engine_starts_with_the_first_ratio_again() -> None:
     model = begun(("a", 8, 30))
     played(model)
     assert model.ratio == 0.5
+
+
+def test_a_prompt_computed_elsewhere_is_fetched_and_its_answer_written_here() -> None:
+    model = begun(("a", 8, 10))
+    model.submit(EngineRequest("b", 40, 5, is_remote=True, lease_ns=1_000_000), 0)
+    outputs = model.advance(5_000)
+    assert [each.request_id for each in outputs if isinstance(each, Fetching)] == ["b"]
+    model.deliver("b", 6_000, has_come=True)
+    outputs += played(model)
+    assert {each.request_id for each in outputs if isinstance(each, Finished)} == {"a", "b"}
+    assert model.load().external_tokens == 40
+    assert model.load().blocks_held == 0
