@@ -24,7 +24,7 @@ class Gain:
     case: Case
     contender: Contender
     at_once: bool
-    """Whether the baselines were sent requests at once, as in the paper, or from the pool."""
+    """True where the baselines were sent requests at once, as in the paper, and False where from the pool."""
     divided: Middle
     """JSQ's imbalance over the run's, by seed."""
     faster: Middle

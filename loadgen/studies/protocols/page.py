@@ -82,7 +82,7 @@ def _papers_scale() -> list[tuple[str, float, float]]:
 
 
 def _scales(record: ProtocolRecord) -> list[tuple[Case, float, float, float]]:
-    """For each case that was played: requests per worker by the paper's yardstick and in the mean over steps, and JSQ's
+    """Requests per worker in each case that was played, by the paper's yardstick and in the mean over steps, and JSQ's
     imbalance."""
     found = []
     for case in plan.cases():
@@ -129,8 +129,8 @@ def _late(record: ProtocolRecord, case: Case) -> str:
 
 
 def _foreseen(record: ProtocolRecord) -> list[tuple[Case, list[str]]]:
-    """For each case: by predictor, the share of requests whose end was foreseen, and of forecasts of an end that were
-    right; then the number of seeds for which the run is BR-0's."""
+    """Forecasts in each case: by predictor, the share of requests whose end was foreseen, and of forecasts of an end
+    that were right; then the number of seeds for which the run is BR-0's."""
     found = []
     for case in plan.cases():
         if not record.has(case):

@@ -119,7 +119,7 @@ class ProtocolCell:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything that contenders are compared under."""
+    """Conditions that contenders are compared under."""
 
     load: ScaledLoad
     procedure: Procedure

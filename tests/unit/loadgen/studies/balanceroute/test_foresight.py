@@ -19,7 +19,8 @@ def counted(**foretold: int) -> ForesightCounter:
 
 def ask(counter: ForesightCounter, *ages: int) -> list[float]:
     facts = [Facts(RequestId(name), 10) for name in ANSWERS]
-    return counter.estimate(np.array(ages, np.int64), facts, 48)[0].tolist()
+    share, _ = counter.estimate(np.array(ages, np.int64), facts, 48)
+    return [float(each) for each in share]
 
 
 def test_an_end_within_the_horizon_counts_once_for_its_request() -> None:

@@ -23,13 +23,14 @@ def test_after_the_run_every_section_is_there() -> None:
     for title in (*SECTIONS, "The plan", "Limits"):
         assert f"## {title}" in page, title
     assert "not been played yet" not in page
+    assert "Played so far: 2 of the 10 seeds" in page
     assert "nan" not in page
 
 
 def test_verdicts_follow_from_the_data() -> None:
     page = page_of(record(), LOADS)
-    # All divide by ten; with unlimited caches all have 1.27 to 1.3 times the tokens. Each of four runs is compared in 27
-    # unlimited cases in two ways and in 9 in one way; in limited ones, in 9 and 9.
+    # All divide by ten; with unlimited caches all have 1.27 to 1.3 times the tokens. Each of four runs is compared in
+    # two ways in 27 unlimited cases and in one way in 9; in limited ones, in 9 and 9.
     assert "Of 360 comparisons" in page
     assert "360 reach the" in page
     assert "**252 both**" in page
