@@ -30,6 +30,8 @@ class ExpectedRuns:
 class Predictions:
     reached: list[ExpectedRuns]
     text: str
+    longer: str
+    """Prediction of the longer runs."""
 
 
 PREDICTED = read_data("protocols/expected.yaml", Predictions)

@@ -70,7 +70,7 @@ def strongest(record: ProtocolRecord, case: Case, among: Sequence[Contender]) ->
 
 def gain(record: ProtocolRecord, case: Case, contender: Contender, at_once: bool) -> Gain:
     ours = record.runs(case, contender)
-    base = strongest(record, case, baselines(at_once))
+    base = strongest(record, case, [each for each in baselines(at_once) if each in case.contenders])
     base_runs = record.runs(case, base)
     divided = ratio(record.runs(case, jsq(at_once)), ours, GAP)
     faster = ratio(ours, base_runs, TOKENS)

@@ -28,12 +28,14 @@ def page_of(record: ProtocolRecord, loads: Mapping[str, Figures]) -> str:
     gains = list(judgement.gains(record))
     return render(
         "protocols/page.j2", record=record, loads=loads, plan=plan, gains=gains, expected=PREDICTED.text, found=FOUND,
+        expected_longer=PREDICTED.longer,
         predictions=PREDICTED.reached,
         traces=_TRACES, aims_of=aims_of, reached=[each for each in gains if each.is_reached],
         divided=sum(each.is_divided for each in gains), faster=sum(each.is_faster for each in gains),
         beyond=sum(each.aims[1] > each.perfect for each in gains), nearest=_nearest, predicted=_predicted(gains),
         slower=list(judgement.slower(record)), scales=_scales(record), papers_scale=_papers_scale(),
-        matrix=_matrix, where=where, foreseen=_foreseen(record), cross=_cross, spread=spread, way=_way,
+        matrix=_matrix, where=where, foreseen=_foreseen(record), cross=_cross,
+        longer=_longer(record), spread=spread, way=_way,
         least=min((each.faster.median for each in judgement.slower(record)), default=None),
     )  # fmt: skip
 
@@ -143,6 +145,22 @@ def _foreseen(record: ProtocolRecord) -> list[tuple[Case, list[str]]]:
             same = judgement.same_runs(runs, base)
             cells.append(f"{shares[0]:.1%}, {shares[1]:.0%} right; as BR-0: {same} of {len(runs)}")
         found.append((case, cells))
+    return found
+
+
+def _longer(record: ProtocolRecord) -> list[tuple[Gain, list[float], float]]:
+    """Gains of the longer runs, each with the requests that run per worker, of baseline and run, and the KV tokens held
+    by the run, over those held by the strongest baseline."""
+    found = []
+    for case in plan.LONG_CASES:
+        for at_once in judgement.ways(case) if record.has(case) else ():
+            for contender in plan.LONG_OURS:
+                gain = judgement.gain(record, case, contender, at_once)
+                pair = record.runs(case, gain.strongest), record.runs(case, contender)
+                running = [(median_of(runs, figure("running")) or 0.0) / plan.WORKERS for runs in pair]
+                held = ratio(pair[1], pair[0], figure("mean"))
+                assert held is not None
+                found.append((gain, running, held.median))
     return found
 
 

@@ -20,6 +20,8 @@ from loadgen.studies.recordings import find_file
 
 SEEDS = (71_201, 71_202, 71_203, 71_204, 71_205, 71_206, 71_207, 71_208, 71_209, 71_210)
 """Seeds of the one run; none was used before."""
+LONG_SEEDS = (71_301, 71_302, 71_303, 71_304, 71_305, 71_306, 71_307, 71_308, 71_309, 71_310)
+"""Seeds of the longer runs, which were planned after two seeds of the others had been seen."""
 THROW_AWAY = 990_001
 """Seed of trials: tests, and the estimate of the study's duration."""
 WORKERS = 8
@@ -107,6 +109,7 @@ ORACLE = Contender("BR-H, oracle", DecodePolicyName.BR_H, "oracle")
 SURVIVAL = Contender("BR-H, Survival", DecodePolicyName.BR_H, "survival")
 EXACT = Contender("BR-H, ExactMatch", DecodePolicyName.BR_H, "exact_match")
 OURS = (ORACLE, EXACT, SURVIVAL, BR_0)
+LONG_OURS = (ORACLE, EXACT, BR_0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,13 @@ class Case:
     procedure: Procedure
     batch: int
     room_share: float
+    times: int = 1
+    """Number of requests, as a multiple of those of the comparison."""
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
+        if self.times > 1:
+            return (*((JSQ_AT_ONCE,) if self.procedure.has_at_once else ()), JSQ_POOLED, *LONG_OURS)
         return (*(AT_ONCE if self.procedure.has_at_once else ()), *POOLED, *OURS)
 
     def cell(self, contender: Contender, seed: int, balance: BalanceConfig = _USUAL) -> ProtocolCell:
@@ -139,7 +146,7 @@ class Case:
             contender.predictor,
             workers=WORKERS,
             batch=self.batch,
-            requests=max(320, (14 if self.procedure.is_replay else 8) * self.batch),
+            requests=self.times * max(320, (14 if self.procedure.is_replay else 8) * self.batch),
             offered=self.procedure.offered,
             seed=seed,
             base_ns=step_ns[0],
@@ -159,6 +166,12 @@ def cases() -> list[Case]:
         for room in procedure.rooms
     ]
 
+
+LONG_CASES = tuple(
+    Case(load, procedure, 32, 0.0, times=5)
+    for load in (MOONCAKE, AZURE)
+    for procedure in (REPLAY, READING_REPLAY, READING_BACKLOG)
+)
 
 # The cross of horizon and discount, as in the paper's Table 6
 
@@ -190,6 +203,12 @@ def all_cells(seeds: Sequence[int], *, quick: bool = False) -> list[ProtocolCell
     requests each."""
     found = dict.fromkeys(cell for seed in seeds for cell in cells_of(seed))
     return [shortened(each) for each in found] if quick else list(found)
+
+
+def long_cells(seeds: Sequence[int], *, quick: bool = False) -> list[ProtocolCell]:
+    """Cells of the longer runs, seed by seed."""
+    found = [case.cell(each, seed) for seed in seeds for case in LONG_CASES for each in case.contenders]
+    return [shortened(each) for each in found] if quick else found
 
 
 def shortened(cell: ProtocolCell) -> ProtocolCell:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from loadgen.studies.protocols.page import page_of
-from loadgen.studies.protocols.plan import SEEDS
+from loadgen.studies.protocols.plan import LONG_SEEDS, SEEDS
 from loadgen.studies.protocols.record import ProtocolRecord
 from tests.support.protocol_runs import LOADS, record
 
-SECTIONS = ("What is reached", "Every case", "The scale of each case", "What predictors foresee", "H and γ")
+SECTIONS = (
+    "What is reached",
+    "Every case",
+    "The scale of each case",
+    "Longer runs",
+    "What predictors foresee",
+    "H and γ",
+)
 
 
 def test_before_the_run_there_is_the_plan_alone() -> None:
-    page = page_of(ProtocolRecord(SEEDS, {}), LOADS)
+    page = page_of(ProtocolRecord(SEEDS, LONG_SEEDS, {}), LOADS)
     assert "not been played yet" in page
     assert "71201" in page
     assert "Predictions, written before the run" in page
-    assert not [title for title in SECTIONS if f"## {title}" in page]
+    assert not [title for title in SECTIONS if f"\n## {title}" in page]
 
 
 def test_after_the_run_every_section_is_there() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loadgen.studies.balanceroute import plan as balanceroute
 from loadgen.studies.balanceroute.world import BACKLOG
 from loadgen.studies.protocols import plan
@@ -9,7 +11,9 @@ from loadgen.studies.protocols import plan
 
 def test_seeds_are_fresh_and_ten() -> None:
     assert len(set(plan.SEEDS)) == len(plan.SEEDS) >= 10
-    assert not {*plan.SEEDS} & {plan.THROW_AWAY, *balanceroute.SEEDS}
+    assert len(set(plan.LONG_SEEDS)) == len(plan.LONG_SEEDS) >= 10
+    assert not {*plan.SEEDS, *plan.LONG_SEEDS} & {plan.THROW_AWAY, *balanceroute.SEEDS}
+    assert not {*plan.SEEDS} & {*plan.LONG_SEEDS}
 
 
 def test_all_contenders_of_a_case_are_asked_the_same() -> None:
@@ -52,3 +56,14 @@ def test_a_quick_run_has_every_cell_with_few_requests() -> None:
     quick = plan.all_cells((1,), quick=True)
     assert len(quick) == len(plan.all_cells((1,)))
     assert max(each.setting.requests for each in quick) < 100
+
+
+def test_longer_runs_are_five_times_as_long_and_the_same_otherwise() -> None:
+    for case in plan.LONG_CASES:
+        usual = replace(case, times=1)
+        assert usual in plan.cases()
+        for contender in case.contenders:
+            long, short = case.cell(contender, 1), usual.cell(contender, 1)
+            assert long.setting.requests == 5 * short.setting.requests
+            assert replace(long.setting, requests=short.setting.requests) == short.setting
+    assert len(set(plan.long_cells((1, 2)))) == 2 * sum(len(case.contenders) for case in plan.LONG_CASES)
