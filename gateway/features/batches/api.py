@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import urandom
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs
@@ -76,7 +77,8 @@ class BatchApi:
         self._clock = clock
         self._log = log
         self._key_in_force = key_in_force
-        self._uploads = 0
+        self._uploads: dict[TenantName, int] = {}
+        """Uploads that are being received, by tenant."""
         self._creating: dict[TenantName, int] = {}
         """Batches that are being stored for the first time, by tenant."""
 
@@ -157,13 +159,18 @@ class BatchApi:
         if call.exchange.headers.get("content-encoding", "identity").lower() != "identity":
             raise ClientFault(errors.UNSUPPORTED_ENCODING, "a file is sent as it is")
         check_announced(call.exchange, config.file_max_bytes + _FORM_BYTES_MAX)
-        if self._uploads >= config.uploads_max:
+        own = self._uploads.get(tenant, 0)
+        if sum(self._uploads.values()) >= config.uploads_max or own >= config.tenant_uploads_max:
             raise ClientFault(errors.UPLOADS_EXCEEDED)
-        if sum(each.tenant == tenant for each in self._book.files.values()) >= config.tenant_files_max:
+        if self._book.sizes.files_of(tenant) >= config.tenant_files_max:
             raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
-        self._uploads += 1
         file_id = f"file-{urandom(12).hex()}"
         form = _Form(file_id, tenant, self._book, config)
+        with _counted(self._uploads, tenant):
+            _give(call, (await self._take_file(call, file_id, form)).document())
+
+    async def _take_file(self, call: ClientCall, file_id: str, form: _Form) -> StoredFile:
+        """Receive and keep a file. One that cannot be kept leaves nothing."""
         try:
             form.open(await self._book.do(self._book.store.begin_upload, file_id))
             await self._receive(call, form)
@@ -172,12 +179,11 @@ class BatchApi:
         except OSError as error:
             raise _full(error) from error
         finally:
-            self._uploads -= 1
-            form.close()
             if file_id not in self._book.files:
+                self._book.sizes.drop(file_id)
                 opened = form.opened if form.is_open else None
                 await finish_in_thread(self._book.store.drop_upload, opened, file_id)
-        _give(call, file.document())
+        return file
 
     async def _receive(self, call: ClientCall, form: _Form) -> None:
         """Take in a form as it arrives. Raises ClientFault."""
@@ -238,13 +244,9 @@ class BatchApi:
             expires_s=self._now_s + WINDOW_S,
             metadata=order.metadata,
         )
-        self._creating[tenant] = self._creating.get(tenant, 0) + 1
-        try:
+        with _counted(self._creating, tenant):
+            await _stored(self._drop_oldest(tenant))
             await _stored(self._book.put(batch))
-        finally:
-            self._creating[tenant] -= 1
-            if not self._creating[tenant]:
-                del self._creating[tenant]
         self._log.info("batch_created", batch=batch.id, tenant=tenant, file=file.id)
         _give(call, batch.document())
 
@@ -258,12 +260,19 @@ class BatchApi:
         unfinished = sum(not each.has_ended and each.tenant == tenant for each in book.batches.values())
         if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
             raise ClientFault(errors.BATCHES_EXCEEDED)
-        if sum(each.tenant == tenant for each in book.files.values()) >= config.tenant_files_max:
+        if book.sizes.files_of(tenant) >= config.tenant_files_max:
             raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
-        if book.bytes_of(tenant) > config.tenant_max_bytes:
+        if book.sizes.bytes_of(tenant) > config.tenant_max_bytes:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
-        if book.bytes_of() > config.folder_max_bytes:
+        if book.sizes.total > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)
+
+    async def _drop_oldest(self, tenant: TenantName) -> None:
+        """Delete the oldest batches that have ended where there are as many as a tenant may have."""
+        ended = [each for each in self._book.batches.values() if each.tenant == tenant and each.has_ended]
+        ended.sort(key=lambda each: (each.created_s, each.id))
+        for batch in ended[: max(0, len(ended) + 1 - self._config.tenant_ended_max)]:
+            await self._book.delete_batch(batch.id)
 
     async def _order(self, call: ClientCall) -> _Order:
         body = bytearray()
@@ -287,7 +296,7 @@ class BatchApi:
         batch = self._batch_of(call)
         if batch.has_ended or batch.status is BatchStatus.FINALIZING:
             raise ClientFault(errors.BATCH_NOT_CANCELLABLE, f"it is {batch.status}")
-        changed = await _stored(self._book.change(batch.id, lambda each: cancelling(each, self._now_s)))
+        changed = await _stored(self._book.change_once_stored(batch.id, lambda each: cancelling(each, self._now_s)))
         _give(call, changed.document())
 
     def _batch_of(self, call: ClientCall) -> ClientBatch:
@@ -356,10 +365,10 @@ class _Form:
         self._size += len(data)
         if self._size > config.file_max_bytes:
             raise ClientFault(errors.BODY_TOO_LARGE)
-        book.uploading[self._tenant] = book.uploading.get(self._tenant, 0) + len(data)
+        book.sizes.put(self._file_id, self._tenant, self._size)
         if book.bytes_of(self._tenant) > config.tenant_max_bytes:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
-        if book.bytes_of() > config.folder_max_bytes:
+        if book.sizes.total > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)
         await finish_in_thread(self.opened.write, data)
 
@@ -389,13 +398,17 @@ class _Form:
             raise ClientFault(errors.INVALID_FIELD, f"it is 3600 to {most_s}", "expires_after[seconds]")
         return int(told)
 
-    def close(self) -> None:
-        """Count the bytes as an upload's no longer."""
-        left = self._book.uploading.get(self._tenant, 0) - self._size
-        if left > 0:
-            self._book.uploading[self._tenant] = left
-        else:
-            self._book.uploading.pop(self._tenant, None)
+
+@contextmanager
+def _counted(counts: dict[TenantName, int], tenant: TenantName) -> Iterator[None]:
+    """Count one more of a tenant meanwhile."""
+    counts[tenant] = counts.get(tenant, 0) + 1
+    try:
+        yield
+    finally:
+        counts[tenant] -= 1
+        if not counts[tenant]:
+            del counts[tenant]
 
 
 def _caller_of(call: ClientCall) -> Caller:

@@ -30,12 +30,16 @@ class BatchesConfig(FeatureSection, frozen=True):
     """Requests of all batches that wait or run at once."""
     uploads_max: int = 8
     """Uploads at once."""
+    tenant_uploads_max: int = 4
+    """Uploads of one tenant at once."""
     batches_max: int = 8
     """Batches that run at once."""
     tenant_batches_max: int = 2
     """Batches of one tenant that run at once."""
     tenant_unfinished_max: int = 100
     """Batches of one tenant that wait or run; a further one is refused."""
+    tenant_ended_max: int = 1_000
+    """Batches of one tenant that have ended; a further batch takes the place of the oldest one, whose files stay."""
     tenant_files_max: int = 10_000
     """Files of one tenant; a further upload is refused."""
     keep_ns: int = 30 * 24 * 3600 * SECOND_NS

@@ -13,10 +13,11 @@ from os import urandom
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.vocabulary import ModelName, ServiceClass
+from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.door.errors import INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body
@@ -41,8 +42,10 @@ from gateway.features.batches.state import (
     StoredFile,
     ended,
     lines_over,
+    next_to_check,
     next_to_run,
     validated,
+    wait_after_error_s,
 )
 from gateway.features.batches.store import ResultFile
 from gateway.features.extension import KeyInForce
@@ -75,6 +78,14 @@ class ServesCalls(Protocol):
     def models_of(self, caller: Caller) -> list[ModelName]: ...
 
 
+class _Stop(Struct, frozen=True):
+    """Stop of a batch: its status then, the tries that failed so far, and the time of the next one."""
+
+    status: BatchStatus
+    tries: int
+    again_ns: int
+
+
 class LineCounts:
     """Lines that ended since the start of the process."""
 
@@ -99,12 +110,15 @@ class BatchRunner:
         self._key_in_force: KeyInForce | None = None
         self._has_api = asyncio.Event()
         self._places = asyncio.Semaphore(config.requests_max)
-        self._validations = asyncio.Semaphore(1)
+        self._turns: dict[TenantName, int] = {}
+        """Number of the last check of an input file, by tenant with batches."""
+        self._turn = 0
         self._ends = asyncio.Semaphore(_ENDS_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
-        self._stopped: set[str] = set()
-        """Batches that met an error of this gateway's own, and wait for a restart of the process."""
+        self._stops: dict[str, _Stop] = {}
+        """Unfinished batches that met an error of this gateway's own in their last try."""
+        self._swept_s = 0
         self._lines: dict[str, asyncio.Task[Exception | None]] = {}
         """Tasks that send lines, which end early when their batch is cancelled or expires."""
 
@@ -152,6 +166,9 @@ class BatchRunner:
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
+        if now_s == self._swept_s:
+            return  # once a second: it looks at every file
+        self._swept_s = now_s
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
             if not self._book.is_used(file.id):
@@ -170,22 +187,45 @@ class BatchRunner:
                 lines.cancel()
 
     def _begin(self, tasks: TaskGroup) -> None:
-        busy = self._tasks.keys() | self._stopped
-        idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in busy]
-        for batch in idle:
-            if self._is_over(batch):  # validations and ends have semaphores of their own
+        idle = [each for each in self._book.batches.values() if self._is_idle(each)]
+        self._begin_check(tasks, [each for each in idle if not each.is_checked])
+        checked = [each for each in idle if each.is_checked]
+        for batch in checked:
+            if self._is_over(batch):  # ends have a semaphore of their own
                 self._start(tasks, batch)
-        waiting = [each for each in idle if each.id not in self._tasks]
         while True:
-            running = [self._book.batches[each] for each in self._tasks]
             chosen = next_to_run(
-                [each for each in waiting if each.id not in self._tasks],
-                [each for each in running if each.status is BatchStatus.IN_PROGRESS],
+                [each for each in checked if each.id not in self._tasks],
+                [each for each in self._busy() if each.status is BatchStatus.IN_PROGRESS],
                 self._config.batches_max,
                 self._config.tenant_batches_max,
             )
             if chosen is None:
                 return
+            self._start(tasks, chosen)
+
+    def _busy(self) -> list[ClientBatch]:
+        """Batches with a task. One that has ended may be deleted before its task is over."""
+        batches = self._book.batches
+        return [batches[each] for each in self._tasks if each in batches]
+
+    def _is_idle(self, batch: ClientBatch) -> bool:
+        """True if something is to be done, and no task does it. A batch that met an error waits, unless its client
+        cancelled it since."""
+        if batch.has_ended or batch.id in self._tasks:
+            return False
+        stop = self._stops.get(batch.id)
+        return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
+
+    def _begin_check(self, tasks: TaskGroup, waiting: list[ClientBatch]) -> None:
+        """Have one input file checked at a time, of one tenant after another."""
+        if any(not each.is_checked for each in self._busy()):
+            return
+        tenants = {each.tenant for each in self._book.batches.values()}
+        self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
+        if (chosen := next_to_check(waiting, self._turns)) is not None:
+            self._turn += 1
+            self._turns[chosen.tenant] = self._turn
             self._start(tasks, chosen)
 
     def _start(self, tasks: TaskGroup, batch: ClientBatch) -> None:
@@ -197,20 +237,30 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own stops it, and no other one; a failing disk stops all."""
+        """Drive a batch. An error of this gateway's own stops it for a while, and no other one; a failing disk stops
+        all."""
         try:
             await self._drive(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
             if (disk_error := _disk_error(error)) is not None:
                 raise disk_error from error
-            self._stopped.add(batch_id)
-            self._log.error("batch_stopped", batch=batch_id, exc_info=error)
+            self._stop(batch_id, error)
+        else:
+            self._stops.pop(batch_id, None)
+
+    def _stop(self, batch_id: str, error: Exception) -> None:
+        before, batch = self._stops.get(batch_id), self._book.batches.get(batch_id)
+        tries = 1 if before is None else before.tries + 1
+        wait_s = wait_after_error_s(tries)
+        if batch is not None and not batch.has_ended:
+            again_ns = self._clock.now_ns() + int(wait_s * _SECOND_NS)
+            self._stops[batch_id] = _Stop(batch.status, tries, again_ns)
+        self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
-        if self._book.batches[batch_id].status is BatchStatus.VALIDATING or not self._book.batches[batch_id].total:
-            async with self._validations:
-                await self._validate(batch_id)
+        if not self._book.batches[batch_id].is_checked:
+            await self._validate(batch_id)
             return
         if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
             await self._lost_input(batch_id)
@@ -236,6 +286,7 @@ class BatchRunner:
         """End a batch whose input file was removed from the folder."""
         fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
         batch = await self._book.change(batch_id, lambda each: validated(each, each.model, 0, (fault,), self.now_s))
+        await self._book.drop_results(batch)
         self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
 
     # Validation
@@ -373,6 +424,7 @@ class BatchRunner:
             if lines
         ]
         await self._book.put(last, files)
+        await self._book.drop_results(last, files)
         self._log.info("batch_ended", batch=batch_id, status=str(last.status), lines=last.total, failed=last.failed)
 
     def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
@@ -414,6 +466,10 @@ class _Writer:
         self._news.wake()
         return written
 
+    @property
+    def size(self) -> int:
+        return self._file.size
+
     async def until_fewer_than(self, results: int) -> None:
         """Wait until fewer results wait. Only one task may wait at a time."""
         while len(self._waiting) >= results:
@@ -446,7 +502,7 @@ class _Results:
         self, book: BatchBook, batch: ClientBatch, counts: LineCounts, on_fault: Callable[[str], None]
     ) -> None:
         self._book = book
-        self._batch_id = batch.id
+        self._batch = batch
         self._counts = counts
         self._done: set[bytes] = set()
         self._completed = self._failed = 0
@@ -502,8 +558,10 @@ class _Results:
         self._show()
 
     def _show(self) -> None:
-        batches = self._book.batches
-        batches[self._batch_id] = replace(batches[self._batch_id], completed=self._completed, failed=self._failed)
+        batches, batch = self._book.batches, self._batch
+        batches[batch.id] = replace(batches[batch.id], completed=self._completed, failed=self._failed)
+        for file_id, writer in ((batch.output_file_id, self._outputs), (batch.error_file_id, self._errors)):
+            self._book.sizes.put(file_id, batch.tenant, writer.size)
 
 
 async def _error_of(work: Coroutine[None, None, None]) -> Exception | None:

@@ -15,6 +15,8 @@ WINDOW = "24h"
 WINDOW_S = 24 * 3600
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 _RISK_SHARE = 0.1
+_WAIT_MIN_S = 30.0
+_WAIT_MAX_S = 900.0
 
 
 class BatchStatus(StrEnum):
@@ -97,6 +99,16 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
     def has_ended(self) -> bool:
         return self.status in ENDED
 
+    @property
+    def is_checked(self) -> bool:
+        """True once the input file was found to be valid; a batch may be cancelled before."""
+        return self.status is not BatchStatus.VALIDATING and self.total > 0
+
+    @property
+    def result_ids(self) -> tuple[str, str]:
+        """Ids of the output and the error file."""
+        return (self.output_file_id, self.error_file_id)
+
     def document(self) -> dict[str, object]:
         """Batch as OpenAI's API shows it."""
         has_files = self.has_ended
@@ -166,6 +178,17 @@ def is_at_risk(batch: ClientBatch, now_s: int) -> bool:
     if batch.status is not BatchStatus.IN_PROGRESS or passed_s < _RISK_SHARE * window_s:
         return False
     return (batch.completed + batch.failed) * window_s < batch.total * passed_s
+
+
+def wait_after_error_s(tries: int) -> float:
+    """Seconds until a batch is tried again that met an error of this gateway's own in each of so many tries."""
+    return min(_WAIT_MAX_S, _WAIT_MIN_S * (1 << min(tries - 1, 16)))
+
+
+def next_to_check(waiting: Iterable[ClientBatch], turns: Mapping[TenantName, int]) -> ClientBatch | None:
+    """Batch whose input file is checked next: the oldest of the tenant whose last turn is the longest ago. None: none
+    waits."""
+    return min(waiting, key=lambda each: (turns.get(each.tenant, 0), each.created_s, each.id), default=None)
 
 
 def next_to_run(

@@ -12,8 +12,10 @@ from gateway.features.batches.state import (
     ended,
     is_at_risk,
     lines_over,
+    next_to_check,
     next_to_run,
     validated,
+    wait_after_error_s,
 )
 
 DAY_S = 86_400
@@ -96,3 +98,25 @@ def test_the_tenant_with_the_fewest_runs_next() -> None:
     assert next_to_run(waiting, acme[:1], 8, 2) == zenith
     assert next_to_run(acme[2:], acme[:2], 8, 2) is None
     assert next_to_run(waiting, acme[:1], 1, 2) is None
+
+
+def test_input_files_are_checked_by_turns_of_tenants() -> None:
+    waiting = [batch(f"batch_{number}", created_s=number) for number in range(4)]
+    waiting += [batch("batch_z", "zenith", created_s=9), batch("batch_y", "zenith", created_s=8)]
+    turns: dict[TenantName, int] = {}
+    order = []
+    while (chosen := next_to_check(waiting, turns)) is not None:
+        waiting.remove(chosen)
+        order.append(chosen.id)
+        turns[chosen.tenant] = len(order)
+    assert order == ["batch_0", "batch_y", "batch_1", "batch_z", "batch_2", "batch_3"]
+
+
+def test_a_batch_that_was_not_checked_holds_no_line() -> None:
+    assert not batch().is_checked
+    assert not cancelling(batch(), 1).is_checked
+    assert running().is_checked
+
+
+def test_waits_after_errors_double_up_to_a_limit() -> None:
+    assert [wait_after_error_s(tries) for tries in (1, 2, 5, 6, 1_000)] == [30, 60, 480, 900, 900]
