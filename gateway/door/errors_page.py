@@ -95,7 +95,7 @@ ACTIONS = {
     "too_many_connections": "Reuse connections, and retry after a pause; operators may raise `limits.connections_max`.",
     "unsupported_encoding": "Compress the body by an encoding that the detail names, or not at all.",
     "unsupported_parameter": "Leave out the field that `param` or the detail names.",
-    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max` and `batches.tenant_uploads_max`.",
+    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max`, `batches.tenant_uploads_max`.",
     "usage_unknown": "Retry; operators repair the file of usage in `state.folder`.",
 }
 """Remedy of each code."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, TypeVar
 
+from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.sizes import FolderSizes
 from gateway.features.batches.state import ClientBatch, StoredFile
 from gateway.features.batches.store import BatchStore
@@ -30,6 +31,8 @@ class BatchBook:
         self.batches: dict[str, ClientBatch] = {}
         self.sizes = FolderSizes()
         """Sizes of files, of uploads that are not complete, and of results of batches that have not ended."""
+        self.rates: dict[str, LineRate] = {}
+        """Rates at which lines end, of the batches that run."""
         self.news = Waiter()
         """Woken when a batch has changed."""
         self._thread: ThreadPoolExecutor | None = None

@@ -16,7 +16,7 @@ import click
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gateway.features.batches.client import BatchClient, BatchFault, GatewayUnreachable, batch_client
@@ -171,7 +171,8 @@ def _progress() -> Iterator[Callable[[dict[str, Any]], None]]:
     if not console.is_terminal:
         yield by_lines
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    status = TextColumn("{task.description}", markup=False)
+    columns = (status, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as shown:
         bar = shown.add_task("", total=None)
 

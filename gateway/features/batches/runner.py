@@ -23,6 +23,7 @@ from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
     BATCH_EXPIRED,
@@ -150,6 +151,11 @@ class BatchRunner:
             pass
 
     @property
+    def stopped(self) -> int:
+        """Batches that met an error of this gateway's own in their last try."""
+        return len(self._stops)
+
+    @property
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
 
@@ -272,8 +278,9 @@ class BatchRunner:
             await self._run_and_finish(batch_id)
 
     async def _run_and_finish(self, batch_id: str) -> None:
-        results = _Results(self._book, self._book.batches[batch_id], self.counts, self._write_failed)
+        results = _Results(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
         await results.reconcile()
+        self._book.rates[batch_id] = LineRate(self._clock.now_ns())
         async with TaskGroup() as tasks:
             writing = tasks.create_task(results.run())
             try:
@@ -281,6 +288,13 @@ class BatchRunner:
                 await self._finish(batch_id, results)
             finally:
                 writing.cancel()
+                self._book.rates.pop(batch_id, None)
+
+    def _on_written(self, batch_id: str, completed: int, failed: int) -> None:
+        self.counts.completed += completed
+        self.counts.failed += failed
+        if (rate := self._book.rates.get(batch_id)) is not None:
+            rate.add(completed + failed, self._clock.now_ns())
 
     async def _lost_input(self, batch_id: str) -> None:
         """End a batch whose input file was removed from the folder."""
@@ -499,11 +513,15 @@ class _Results:
     """Results of one batch: which lines have one, and how many of each kind are on the disk."""
 
     def __init__(
-        self, book: BatchBook, batch: ClientBatch, counts: LineCounts, on_fault: Callable[[str], None]
+        self,
+        book: BatchBook,
+        batch: ClientBatch,
+        on_written: Callable[[str, int, int], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         self._book = book
         self._batch = batch
-        self._counts = counts
+        self._on_written = on_written
         self._done: set[bytes] = set()
         self._completed = self._failed = 0
         self._outputs = _Writer(book.store.path(batch.output_file_id), self._completed_more, on_fault)
@@ -549,12 +567,12 @@ class _Results:
 
     def _completed_more(self, lines: int) -> None:
         self._completed += lines
-        self._counts.completed += lines
+        self._on_written(self._batch.id, lines, 0)
         self._show()
 
     def _failed_more(self, lines: int) -> None:
         self._failed += lines
-        self._counts.failed += lines
+        self._on_written(self._batch.id, 0, lines)
         self._show()
 
     def _show(self) -> None:
