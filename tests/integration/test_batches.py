@@ -26,6 +26,7 @@ from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.batches import (
     CHAT_PATH,
+    SettableClock,
     batches_config,
     batches_of,
     client_of,
@@ -242,15 +243,6 @@ async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig
 
 def gateway_note(gateway: GatewayHandle) -> str:
     return gateway._observed.notes().get("batches", "")
-
-
-class SettableClock(Clock):
-    """Clock whose wall time can be set ahead."""
-
-    ahead_s = 0
-
-    def wall_ns(self) -> int:
-        return Clock.wall_ns() + self.ahead_s * 1_000_000_000
 
 
 async def test_a_window_that_ends_says_so_for_each_line_that_did_not_run(

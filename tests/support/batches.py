@@ -28,6 +28,15 @@ from tests.support.processes import Process
 CHAT_PATH: Final = "/v1/chat/completions"
 
 
+class SettableClock(Clock):
+    """Clock whose wall time can be set ahead."""
+
+    ahead_s = 0
+
+    def wall_ns(self) -> int:
+        return Clock.wall_ns() + self.ahead_s * 1_000_000_000
+
+
 def line_of(number: int, **changes: object) -> bytes:
     body = {"model": MODEL, "messages": [{"role": "user", "content": f"question {number}"}]}
     line = {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": body, **changes}

@@ -28,6 +28,9 @@ class BatchesConfig(FeatureSection, frozen=True):
     """Largest answer to a request of a batch; a larger one becomes an error."""
     requests_max: int = 32
     """Requests of all batches that wait or run at once."""
+    urgent_share: float = 0.1
+    """Share of `requests_max`, rounded down, that may run as class `interactive` while a batch would miss its window,
+    in the last quarter of it. 0: none."""
     uploads_max: int = 8
     """Uploads at once."""
     tenant_uploads_max: int = 4

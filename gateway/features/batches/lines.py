@@ -29,6 +29,14 @@ class LineRequest(Struct, frozen=True):
     body: bytes
 
 
+class _Error(Struct):
+    code: str | int | None = None
+
+
+class _Answer(Struct):
+    error: _Error
+
+
 class _Line(Struct):
     custom_id: str
     method: str
@@ -176,6 +184,14 @@ def result_of(result_id: str, custom_id: str, status: int, request_id: str, body
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LineResult(result_id, custom_id, None, ResultError("invalid_answer", "The answer is not valid JSON."))
     return LineResult(result_id, custom_id, _Response(status, request_id, told), None)
+
+
+def is_error(body: bytes, code: str) -> bool:
+    """True if an answer is the gateway's error with this code."""
+    try:
+        return msgspec.json.decode(body, type=_Answer).error.code == code
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def whole_results(lines: Iterable[bytes]) -> Iterator[tuple[str, int]]:

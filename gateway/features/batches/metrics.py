@@ -26,10 +26,17 @@ class BatchSeries(Collector):
     def describe(self) -> Iterable[Metric]:
         return ()
 
-    def _families(self) -> tuple[GaugeMetricFamily, CounterMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families(
+        self,
+    ) -> tuple[GaugeMetricFamily, CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
             GaugeMetricFamily("nightside_batches", "Batches that are kept, by status.", labels=("status",)),
             CounterMetricFamily("nightside_batch_lines", "Lines of batches that ended, by result.", labels=("result",)),
+            CounterMetricFamily(
+                "nightside_batch_urgent_tries",
+                "Tries of lines as class `interactive`, since their batch would miss its window.",
+                labels=(),
+            ),
             GaugeMetricFamily(
                 "nightside_batches_at_risk", "Batches that would miss their window at the rate so far.", labels=()
             ),
@@ -39,7 +46,7 @@ class BatchSeries(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        families = batches, lines, at_risk, stopped = self._families()
+        families = batches, lines, urgent, at_risk, stopped = self._families()
         if self._book is None or self._runner is None:
             yield from families
             return
@@ -48,6 +55,7 @@ class BatchSeries(Collector):
             batches.add_metric((status,), counts[status])
         lines.add_metric(("completed",), self._runner.counts.completed)
         lines.add_metric(("failed",), self._runner.counts.failed)
+        urgent.add_metric((), self._runner.counts.urgent)
         at_risk.add_metric((), sum(is_at_risk(each, self._runner.now_s) for each in self._book.batches.values()))
         stopped.add_metric((), self._runner.stopped)
         yield from families

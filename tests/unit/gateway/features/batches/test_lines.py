@@ -10,6 +10,7 @@ from gateway.features.batches.lines import (
     FAULTS_MAX,
     LineChecker,
     LineResult,
+    is_error,
     read_line,
     result_of,
     wait_before_retry_s,
@@ -126,3 +127,17 @@ def test_a_refusal_is_waited_out_and_a_failure_is_not(
     status: int, told_s: float, tries: int, wait_s: float | None
 ) -> None:
     assert wait_before_retry_s(status, told_s, tries) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("body", "is_it"),
+    [
+        (b'{"error":{"message":"no","code":"class_not_allowed"}}', True),
+        (b'{"error":{"message":"no","code":400}}', False),
+        (b'{"error":"class_not_allowed"}', False),
+        (b"class_not_allowed", False),
+        (b'"\xff"', False),
+    ],
+)
+def test_an_error_is_known_by_its_code(body: bytes, is_it: bool) -> None:
+    assert is_error(body, "class_not_allowed") is is_it
