@@ -63,7 +63,7 @@ async def test_a_file_goes_in_and_its_results_come_out(
         assert [json.loads(line)["custom_id"] for line in errors.read_text().splitlines()] == ["line-2"]
         assert not out.with_name("out.jsonl.part").exists()
         to_stdout = await run(gateway, "fetch", batch_id)
-        assert to_stdout.stdout == out.read_text()
+        assert (to_stdout.exit_code, to_stdout.stdout) == (1, out.read_text()), to_stdout.exc_info
         assert "--errors FILE" in to_stdout.stderr
         listed = await run(gateway, "list")
         assert all(word in listed.stdout for word in (batch_id, "completed"))

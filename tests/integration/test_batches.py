@@ -27,6 +27,7 @@ from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.batches import (
     CHAT_PATH,
     SettableClock,
+    answer_after,
     batches_config,
     batches_of,
     client_of,
@@ -216,11 +217,7 @@ async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> Non
 async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig, engine: FakeEngine) -> None:
     gate = asyncio.Event()
 
-    async def after_gate(exchange: Exchange) -> None:
-        await gate.wait()
-        await answer(200, GOOD_ANSWER)(exchange)
-
-    engine.plays(after_gate)
+    engine.plays(answer_after(gate))
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(5))
         await engine.arrived.reaches(1)
@@ -373,11 +370,7 @@ async def test_a_stopped_batch_can_be_cancelled(config: GatewayConfig) -> None:
 async def test_a_cancel_that_cannot_be_stored_is_not_carried_out(config: GatewayConfig, engine: FakeEngine) -> None:
     gate = asyncio.Event()
 
-    async def after_gate(exchange: Exchange) -> None:
-        await gate.wait()
-        await answer(200, GOOD_ANSWER)(exchange)
-
-    engine.plays(after_gate)
+    engine.plays(answer_after(gate))
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(3))
         await engine.arrived.reaches(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
-from gateway.core.vocabulary import GatewayId
+from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
-from gateway.features.batches.state import ENDED
+from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch
 from mesh.clock import Clock
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
 from tests.support.core import MODEL, US
 from tests.support.gateways import ENOUGH_S, free_replicas, region_config, until, write_policy
 from tests.support.processes import Process
@@ -51,6 +51,32 @@ def batches_config(folder: Path, engine: FakeEngine) -> GatewayConfig:
     """Config of a gateway with one engine, which takes batches."""
     made = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
     return replace(made, gateway_id=GatewayId("us-1"), batches=BatchesConfig(folder=folder / "batches"))
+
+
+def answer_after(gate: asyncio.Event) -> Callable[[Exchange], Awaitable[None]]:
+    """Script that answers once the gate is open."""
+
+    async def script(exchange: Exchange) -> None:
+        await gate.wait()
+        await answer(200, GOOD_ANSWER)(exchange)
+
+    return script
+
+
+def client_batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -> ClientBatch:
+    """Batch that was just handed in, for a day."""
+    return ClientBatch(
+        id=batch_id,
+        tenant=TenantName(tenant),
+        key=None,
+        is_token=False,
+        endpoint=CHAT_PATH,
+        input_file_id="file-in",
+        output_file_id="file-out",
+        error_file_id="file-errors",
+        created_s=created_s,
+        expires_s=created_s + WINDOW_S,
+    )
 
 
 def batches_of(gateway: GatewayHandle) -> BatchesExtension:

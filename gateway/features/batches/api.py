@@ -366,7 +366,7 @@ class _Form:
         if self._size > config.file_max_bytes:
             raise ClientFault(errors.BODY_TOO_LARGE)
         book.sizes.put(self._file_id, self._tenant, self._size)
-        if book.bytes_of(self._tenant) > config.tenant_max_bytes:
+        if book.sizes.bytes_of(self._tenant) > config.tenant_max_bytes:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
         if book.sizes.total > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)

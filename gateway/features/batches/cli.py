@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -229,7 +230,7 @@ def fetch(asks: _Asks, batch_id: str, out: Path | None, errors: Path | None) -> 
 async def _download(client: BatchClient, file_id: str, path: Path | None) -> None:
     """Write a file; it has its name once it is complete. None: standard output."""
     if path is None:
-        await client.download(file_id, click.get_binary_stream("stdout"))
+        await client.download(file_id, sys.stdout.buffer)
         return
     part = path.with_name(f"{path.name}.part")
     try:
@@ -267,7 +268,7 @@ def list_batches(asks: _Asks, limit: int, as_json: bool) -> None:
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in ("Batch", "Status", "Model", "Created (UTC)"):
-        table.add_column(header, overflow="fold")
+        table.add_column(header, overflow="fold", no_wrap=header in ("Batch", "Status"))
     for header in ("Lines", "Succeeded", "Failed"):
         table.add_column(header, justify="right")
     for each in found:

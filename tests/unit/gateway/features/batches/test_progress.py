@@ -4,12 +4,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gateway.core.vocabulary import TenantName
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.progress import SHOWN_MAX, batches_view, page_table
 from gateway.features.batches.state import BatchStatus, ClientBatch
 from gateway.features.batches.store import BatchStore
+from tests.support.batches import client_batch
 
 SECOND_NS = 1_000_000_000
 DAY_S = 86_400
@@ -17,20 +17,7 @@ NOW_S = 50_000
 
 
 def batch(name: str, expires_s: int, **changes: object) -> ClientBatch:
-    made = ClientBatch(
-        id=name,
-        tenant=TenantName("acme"),
-        key=None,
-        is_token=False,
-        endpoint="/v1/chat/completions",
-        input_file_id="file-in",
-        output_file_id="file-out",
-        error_file_id="file-errors",
-        created_s=expires_s - DAY_S,
-        expires_s=expires_s,
-        status=BatchStatus.IN_PROGRESS,
-        total=100,
-    )
+    made = replace(client_batch(name, created_s=expires_s - DAY_S), status=BatchStatus.IN_PROGRESS, total=100)
     return replace(made, **changes)
 
 
