@@ -23,7 +23,7 @@ class BatchFault(click.ClickException):
 
 
 class GatewayUnreachable(BatchFault):
-    """There was no answer, or one that says that the gateway cannot serve at present."""
+    """No answer came, or one that says that the gateway cannot serve at present. Exit code 1."""
 
 
 class BatchClient:

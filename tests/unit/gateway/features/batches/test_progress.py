@@ -34,7 +34,7 @@ def test_the_end_is_expected_by_the_rate(tmp_path: Path) -> None:
     book = book_of(tmp_path, late, near, done)
     book.rates["near"] = rate = LineRate(0)
     rate.add(10, 10 * SECOND_NS)
-    view = batches_view(book, 4, str.upper, NOW_S, 10 * SECOND_NS)  # type: ignore[arg-type]
+    view = batches_view(book, 4, str.upper, NOW_S, 10 * SECOND_NS)
     assert [each.id for each in view.batches] == ["near", "late"]
     assert (view.at_risk, view.stopped, view.left_out) == (1, 4, 0)
     near_shown, late_shown = view.batches
