@@ -404,7 +404,8 @@ async def test_results_count_against_limits_while_their_batch_runs(config: Gatew
         with pytest.raises(openai.APIStatusError) as refused:
             await client.with_options(max_retries=0).files.create(file=("in", io.BytesIO(data)), purpose="batch")
         assert refused.value.code == "files_full"
-    async with serving(small) as gateway:
+    none_runs = replace(small, batches=replace(small.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway:
         book = batches_of(gateway)._book
         assert book is not None
         assert book.sizes.total > len(data), "a restart counts them as well"
