@@ -37,6 +37,7 @@ _RULE = "| --: | --- | --- | --- | --- |"
 ACTIONS = {
     "audit_unavailable": "Retry; operators make room on the disk of `audit.folder`, or repair it.",
     "batch_not_cancellable": "Nothing: the batch has ended, or is about to.",
+    "batch_not_ended": "Wait for the end of the batch, or cancel it.",
     "batch_not_found": "Use the id of a batch of this tenant that was not deleted by age.",
     "batches_exceeded": "Wait for a batch to end; operators may raise `batches.tenant_unfinished_max`.",
     "batches_unavailable": "Retry; the log says why, and operators repair the disk of `batches.folder`.",

@@ -25,6 +25,18 @@ from tests.support.core import MODEL, US
 from tests.support.gateways import ENOUGH_S, free_replicas, region_config, until, write_policy
 from tests.support.processes import Process
 
+_MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": MODEL,
+    "content": [{"type": "text", "text": "Hello"}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}
+GOOD_MESSAGE = json.dumps(_MESSAGE).encode()
+"""Answer of an engine to a request of Anthropic's API."""
 CHAT_PATH: Final = "/v1/chat/completions"
 
 

@@ -9,13 +9,15 @@ from mesh.values import MEBIBYTE, SECOND_NS
 
 
 class BatchesConfig(FeatureSection, frozen=True):
-    """Files and batches of OpenAI's API: requests in a file, executed as class `batch`. Off unless a folder is
+    """Batches of OpenAI's and Anthropic's APIs: requests in a file, executed as class `batch`. Off unless a folder is
     named."""
 
     folder: Path | None = None
     """Folder of the files and of the batches' state; it holds clients' text. None: no batches."""
     file_max_bytes: int = 200 * MEBIBYTE
     """Largest file that a client may upload."""
+    inline_max_bytes: int = 64 * MEBIBYTE
+    """Largest body that hands in a batch with all its requests, as in Anthropic's API. One at a time is in memory."""
     tenant_max_bytes: int = 20 * 1024 * MEBIBYTE
     """Total size of one tenant's files above which it may upload no further one."""
     folder_max_bytes: int = 100 * 1024 * MEBIBYTE

@@ -12,6 +12,8 @@ from gateway.door.api import ClientApi
 from gateway.door.settings import HttpSettings
 from gateway.features.batches.api import BatchApi
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.intake import BatchIntake
+from gateway.features.batches.message_api import MessageBatchApi
 from gateway.features.batches.metrics import LINE_RESULTS, BatchSeries
 from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
@@ -55,16 +57,16 @@ class BatchesExtension(Extension):
     def serve_clients(self, api: ClientApi, key_in_force: KeyInForce | None, /) -> None:
         if self._book is None or self._runner is None:
             return
-        settings = HttpSettings.from_config(self._config)
-        files = BatchApi(
+        intake = BatchIntake(
             self._config.batches,
-            settings,
+            HttpSettings.from_config(self._config),
             self._book,
             clock=self._host.clock,
             log=self._host.log,
             key_in_force=key_in_force,
         )
-        api.add_routes(files.find)
+        api.add_routes(BatchApi(intake).find)
+        api.add_routes(MessageBatchApi(intake).find)
         self._runner.meet_clients(api, key_in_force)
 
     def _view(self) -> BatchesView | None:

@@ -32,8 +32,8 @@ class _Writer:
         self._news = Waiter()
         self._written = Waiter()
 
-    def reconcile(self) -> list[bytes]:
-        """Digests of the lines that have a result in the file; blocks."""
+    def reconcile(self) -> list[tuple[bytes, bool]]:
+        """Digests of the lines that have a result in the file, and whether each has run; blocks."""
         return list(self._file.reconcile())
 
     def put(self, result: LineResult) -> asyncio.Future[None]:
@@ -88,6 +88,8 @@ class BatchResults:
         self._on_written = on_written
         self._done: set[bytes] = set()
         self._completed = self._failed = 0
+        self.unrun = 0
+        """Lines with an error since their batch ended before they ran."""
         self._outputs = _Writer(book.store.path(batch.output_file_id), self._completed_more, on_fault)
         self._errors = _Writer(book.store.path(batch.error_file_id), self._failed_more, on_fault)
 
@@ -103,7 +105,8 @@ class BatchResults:
         """Learn which lines have a result. Called before `run`."""
         outputs = await finish_in_thread(self._outputs.reconcile)
         errors = await finish_in_thread(self._errors.reconcile)
-        self._done.update(outputs, errors)
+        self._done.update(digest for digest, _ in (*outputs, *errors))
+        self.unrun = sum(not has_run for _, has_run in errors)
         self._completed, self._failed = len(outputs), len(errors)
         self._show()
 
@@ -112,9 +115,10 @@ class BatchResults:
         self._done.add(digest_of(result.custom_id))
         await (self._outputs if result.is_success else self._errors).put(result)
 
-    async def put_error(self, result: LineResult) -> None:
-        """Have an error written, and wait only where many are to be written."""
+    async def put_unrun(self, result: LineResult) -> None:
+        """Have the error of a line written that does not run, and wait only where many are to be written."""
         self._done.add(digest_of(result.custom_id))
+        self.unrun += 1
         _ = self._errors.put(result)
         await self._errors.until_fewer_than(_RESULTS_MAX)
 

@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
-from gateway.door.shapes import error_body
+from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
@@ -392,7 +392,7 @@ class BatchRunner:
         result_id = f"batch_req_{urandom(12).hex()}"
         caller = self._caller(batch, classes.next(is_urgent=self._may_be_urgent(batch.id)))
         if caller is None:
-            body = error_body(INVALID_API_KEY)
+            body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
         assert caller.service_class is not None, "each line has a class"
         with classes.running(caller.service_class):
@@ -449,12 +449,12 @@ class BatchRunner:
         reason = BATCH_CANCELLED if batch.status is BatchStatus.CANCELLING else BATCH_EXPIRED
 
         async def give_error(line: LineRequest) -> None:
-            await results.put_error(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
+            await results.put_unrun(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
 
         await self._each_left(batch, results, give_error)
         completed, failed = await results.until_written()
         now_s = self.now_s
-        last = ended(self._book.batches[batch_id], completed, failed, now_s)
+        last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
         files = [
             self._file(last, file_id, name, now_s)
             for file_id, name, lines in (

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
 from gateway.request.callers import ClientKey
+from gateway.request.engine_api import MESSAGES_PATH
 
 WINDOW = "24h"
 WINDOW_S = 24 * 3600
@@ -90,10 +91,17 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
     total: int = 0
     completed: int = 0
     failed: int = 0
+    unrun: int = 0
+    """Failed lines that did not run, since the batch was cancelled or its window ended."""
     times: Mapping[str, int] = {}
     """Time of each change of the status, by field of the API."""
     is_expired: bool = False
     """True once the window ended before all lines had run."""
+
+    @property
+    def is_of_messages(self) -> bool:
+        """True for a batch of Anthropic's API, which OpenAI's does not show."""
+        return self.endpoint == MESSAGES_PATH
 
     @property
     def has_ended(self) -> bool:
@@ -163,10 +171,10 @@ def lines_over(batch: ClientBatch, now_s: int, *, is_expired: bool) -> ClientBat
     return _moved(replace(batch, is_expired=is_expired), BatchStatus.FINALIZING, now_s)
 
 
-def ended(batch: ClientBatch, completed: int, failed: int, now_s: int) -> ClientBatch:
+def ended(batch: ClientBatch, completed: int, failed: int, now_s: int, *, unrun: int = 0) -> ClientBatch:
     """Batch once each line has its result in a file."""
     assert completed + failed == batch.total, "one result per line"
-    counted = replace(batch, completed=completed, failed=failed)
+    counted = replace(batch, completed=completed, failed=failed, unrun=unrun)
     if batch.status is BatchStatus.CANCELLING:
         return _moved(counted, BatchStatus.CANCELLED, now_s)
     return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)

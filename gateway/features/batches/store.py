@@ -164,14 +164,15 @@ class ResultFile:
         self.size = 0
         """Bytes of the results that are on the disk."""
 
-    def reconcile(self) -> Iterator[bytes]:
-        """Yield the digest of each `custom_id` with a result, and cut off what a crash has left behind the last."""
+    def reconcile(self) -> Iterator[tuple[bytes, bool]]:
+        """Yield the digest of each `custom_id` with a result, and whether its line has run; cut off what a crash has
+        left behind the last."""
         self.size = 0
         with open(self.path, "ab+", opener=private_opener) as file:
             file.seek(0)
-            for custom_id, length in whole_results(file):
-                self.size += length
-                yield digest_of(custom_id)
+            for found in whole_results(file):
+                self.size += found.length
+                yield digest_of(found.custom_id), found.has_run
             file.truncate(self.size)
 
     def append(self, results: Iterable[LineResult]) -> None:
