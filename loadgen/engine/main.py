@@ -17,6 +17,7 @@ from gateway.core.features.expert_locality.artifact import EXPERTS_MAX, LAYERS_M
 from gateway.core.vocabulary import Connector, ReplicaRole
 from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.handoff import EngineDied, HandoffConfig
+from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
 from loadgen.engine.server_config import EngineServerConfig
@@ -159,6 +160,8 @@ def main(
     if step_trace is not None and ranks == 1 and not kv_token_ns:
         raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
     sized = PRESETS[preset]
+    if not isinstance(sized.cost, LinearCost) and (ranks > 1 or kv_token_ns):
+        raise click.UsageError(f"--preset {preset} has a cost of its own: it does not go with --ranks or --kv-token-ns")
     if sequences_max is not None and sequences_max >= sized.batch_tokens_max:
         raise click.UsageError(f"--max-num-seqs should be below {sized.batch_tokens_max}, the tokens of one iteration")
     handoff = HandoffConfig(

@@ -102,7 +102,8 @@ class TokensGenerated(_Progress):
 
 @dataclass(frozen=True, slots=True)
 class Preempted(_Progress):
-    """The sequence lost its blocks to an older sequence and waits again, at the head of the queue."""
+    """The sequence lost its blocks to others and waits again: at the head of the queue, or at its end where the engine
+    schedules as SGLang does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from loadgen.engine.barrier import Barrier
 from loadgen.engine.decode_group import Steps
 from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineConfig, EngineLoad, EngineModel, EngineOutput, Expired, Finished
+from loadgen.engine.model import EngineConfig, EngineLoad, EngineOutput, Expired, Finished
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import Rejection
@@ -36,7 +36,7 @@ class Ranks:
             cost = config.cost
             assert isinstance(cost, LinearCost), "a barrier is made of a linear cost"
             barrier = Barrier(count, cost.base_ns, kv_token_ns, cost.prefill_token_ns, on_steps)
-            self.models = [EngineModel(replace(config, cost=rank)) for rank in barrier.ranks]
+            self.models = [engine_model(replace(config, cost=rank)) for rank in barrier.ranks]
         self._ranks: dict[str, int] = {}
         """Rank of each request that is running or whose blocks are kept."""
         self._outputs: list[EngineOutput] = []

@@ -19,17 +19,21 @@ class SglangModel(EngineModel):
         super().__init__(config)
         self._reservation: NewTokenReservation = config.reservation
         self._ratio = config.reservation.ratio_first
+        self._decodes = 0
+        """Number of iterations so far that generated tokens."""
         self._ratio_since = 0
-        """Number of iterations at which the ratio was set."""
+        """Number of them at which the ratio was set."""
         self._admitted: set[Sequence] = set()
-        """Sequences that the present step admits."""
+        """Sequences that the present step admits, or ends the prompts of."""
+        self._is_reading = False
+        """True while the stretch in flight computes prompts."""
 
     @property
     def ratio(self) -> float:
         """Share of the tokens to come for which KV cache is kept free."""
         rules = self._reservation
         fall = (rules.ratio_first - rules.ratio_min) / rules.decay_iterations
-        return max(rules.ratio_min, self._ratio - fall * (self._iterations - self._ratio_since))
+        return max(rules.ratio_min, self._ratio - fall * (self._decodes - self._ratio_since))
 
     def _schedule(self, now_ns: int) -> Stretch | None:
         self._waiting.update(self._arriving)
@@ -44,22 +48,27 @@ class SglangModel(EngineModel):
             is_held_up = self._fetching or len(self._leases)
             assert not self._running, "an engine with work must run"
             assert not self._waiting or is_held_up, "an engine with work must run"
-            self._set_ratio(self._reservation.ratio_first)
+            if not is_held_up:
+                self._set_ratio(self._reservation.ratio_first)
             self._config.cost.rest(now_ns)
             return None
         return self._start(step)
 
     def _read_prompts(self, step: NextStep) -> None:
         """Schedule prompts alone: the rest of one that was begun, then waiting ones that fit beside the reserve."""
+        self._admitted.clear()
         for sequence in self._running:
             if not sequence.is_decoding:
                 tokens = step.share(sequence)
                 if self._blocks_for(sequence.computed + tokens) - sequence.held.blocks <= self._pool.available:
                     self._store(sequence, sequence.computed + tokens)
                     step.take(sequence, tokens)
-        self._blocked = False
-        self._admitted.clear()
+                    if sequence.computed + tokens == sequence.target:
+                        self._admitted.add(sequence)
         self._admit_waiting(step)
+        self._is_reading = bool(step.batch)
+        if step.batch:
+            step.prefill_tokens = max(step.prefill_tokens, 1)  # also where all but one token of a prompt is cached
 
     def _reuse_prefix(self, sequence: Sequence) -> bool:
         """Start from the longest cached prefix, if the rest of the prompt and the answer fit beside the reserve."""
@@ -89,6 +98,8 @@ class SglangModel(EngineModel):
         """Schedule one token of each sequence, once there is room for all of them."""
         if self._blocks_for_next() > self._pool.available:
             self._retract(step.now_ns)
+        if self._blocks_for_next() > self._pool.available:  # the rest is held for prompts that come or are fetched
+            self._send_back(self._running[0], step.now_ns)
         for sequence in self._running:
             if sequence.is_decoding:
                 self._store(sequence, sequence.computed + 1)
@@ -104,22 +115,26 @@ class SglangModel(EngineModel):
         while."""
         order = sorted(self._running, key=lambda each: (-each.generated, each.request.prompt_tokens))
         while len(order) > 1:
-            victim = order.pop()
-            self._running.remove(victim)
-            self._preempt(victim, now_ns)
-            self._waiting.move_to_end(victim.request.request_id)
+            self._send_back(order.pop(), now_ns)
             if self._blocks_for_next(self._reservation.retract_iterations) <= self._pool.available:
                 break
         ahead = sum([each.generated + self._reservation.retract_iterations for each in order])
-        whole = sum([each.generated + self._to_come(each) for each in order])
-        self._set_ratio(min(1.0, ahead / whole))
+        whole = sum([each.request.output_tokens for each in order])
+        self._set_ratio(min(1.0, ahead / (whole + 1)))
+
+    def _send_back(self, victim: Sequence, now_ns: int) -> None:
+        self._running.remove(victim)
+        self._preempt(victim, now_ns)
+        self._waiting.move_to_end(victim.request.request_id)
 
     def _set_ratio(self, ratio: float) -> None:
         self._ratio = ratio
-        self._ratio_since = self._iterations
+        self._ratio_since = self._decodes
 
-    def _admission_is_shut(self) -> bool:
-        return len(self._running) == self._config.sequences_max or not (self._waiting or self._fetched)
+    def _complete(self, stretch: Stretch, iterations: int) -> None:
+        if not self._is_reading:
+            self._decodes += iterations
+        super()._complete(stretch, iterations)
 
 
 def engine_model(config: EngineConfig) -> EngineModel:

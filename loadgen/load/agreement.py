@@ -19,8 +19,9 @@ from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
 from loadgen.demo.mesh import Mesh
-from loadgen.engine.model import EngineConfig, EngineModel, FirstTokenMade
+from loadgen.engine.model import EngineConfig, FirstTokenMade
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.sglang_model import engine_model
 from loadgen.figures import Figures
 from loadgen.live_client import EndpointDialect, PartialAnswer, exchange
 from loadgen.live_runner import LiveRunner
@@ -181,7 +182,7 @@ async def _probe(
 
 def first_token_ns(config: EngineConfig, prompt_tokens: int) -> int:
     """Nanoseconds that the model of an idle engine takes to the first token."""
-    model = EngineModel(config)
+    model = engine_model(config)
     model.submit(EngineRequest("probe", prompt_tokens, 2), 0)
     while (at_ns := model.next_change_ns()) is not None:
         if any(isinstance(output, FirstTokenMade) for output in model.advance(at_ns)):

@@ -12,8 +12,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstTokenMade, Preempted
+from loadgen.engine.model import EngineConfig, Finished, FirstTokenMade, Preempted
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.sglang_model import engine_model
 from loadgen.planner.lengths import RequestShape, WeightedShapes
 
 _SECOND_NS = 1_000_000_000
@@ -139,7 +140,7 @@ class _Instance:
     """One engine and its requests in progress."""
 
     def __init__(self, config: EngineConfig, tally: Times) -> None:
-        self._model = EngineModel(config)
+        self._model = engine_model(config)
         self._tally = tally
         self._asked: dict[str, _Asked] = {}
 

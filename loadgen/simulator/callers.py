@@ -199,6 +199,7 @@ class _Try:
         self._was_there = False
         """True once the request has reached a running process."""
         self._line: NetworkLine = town.network.connect(request.region, gateway.region, self.broke, self._left)
+        self._line.far_process = gateway.process
         self._line.to_far(self._arrive)
         town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)
 

@@ -215,6 +215,7 @@ class _Call:
             request.region, gateway.region, self.broke, lambda _: gateway.upstream_left(line, request_id)
         )
         self._line = line
+        line.far_process = gateway.process
         line.to_far(gateway.request_arrives, request, line, self)
 
     def forward_accepted(self) -> None:

@@ -372,6 +372,7 @@ class SimGateway:
             sink.line.close_far("the gateway's connection was reset")
             for leg in sink.legs:
                 leg.drop("the gateway is gone")
+        self._end_stall()
         if self.control is not None:
             self.control.ended(True)
         for peer in self.spec.peers:
@@ -390,6 +391,7 @@ class SimGateway:
                 leg.is_over = True
                 if leg.line is not None:
                     self._around.network.fall_silent(leg.line)
+        self._end_stall()
         if self.control is not None:
             self.control.ended(False)
 
@@ -403,9 +405,13 @@ class SimGateway:
 
     def go_on(self) -> None:
         """End a stall, and handle all that came meanwhile."""
-        if self.is_stalled and self.process is not None:
+        self._end_stall()
+        self.turn_over()
+
+    def _end_stall(self) -> None:
+        """Run what has waited. Where the process has ended, connections are refused by the time they are read."""
+        if self.process is not None and self.process.is_stalled:
             self.process.go_on()
-            self.turn_over()
 
     def _stall_is_noticed(self, stall: int) -> None:
         if self.is_stalled and self.process is not None and self.process.stalls == stall:
@@ -769,13 +775,13 @@ class SimGateway:
     # Heartbeats and probes
 
     def _heartbeats_came(self, arrived: Sequence[Arrival]) -> None:
-        if self.process is None:
-            self._hear(arrived)
+        if self.process is not None and self.process.is_stalled:
+            self.process.run(self._read_late, arrived)
         else:
-            self.process.run(self._read_heartbeats, arrived)
+            self._hear(arrived)
 
-    def _read_heartbeats(self, arrived: Sequence[Arrival]) -> None:
-        """Read heartbeats, at the time at which the process does so and not at that of their arrival."""
+    def _read_late(self, arrived: Sequence[Arrival]) -> None:
+        """Read heartbeats that came in a stall: the process takes them for as new as those that come now."""
         self._hear([(self._agenda.now_ns, report) for _, report in arrived])
 
     def _hear(self, arrived: Sequence[Arrival]) -> None:
@@ -799,6 +805,9 @@ class SimGateway:
         return rtt_ns
 
     def peer_gone(self, gateway_id: GatewayId) -> None:
+        if self.process is not None and self.process.is_stalled:
+            self.process.run(self.peer_gone, gateway_id)
+            return
         self.tell(events.TargetLost(peer_target(gateway_id), "its connection was reset"))
         if self.control is not None:
             self.control.peer_gone(gateway_id)
@@ -810,6 +819,9 @@ class SimGateway:
 
     def peer_silent(self, gateway_id: GatewayId) -> None:
         """Report a peer of which nothing was heard for a while, if it was heard before."""
+        if self.process is not None and self.process.is_stalled:
+            self.process.run(self.peer_silent, gateway_id)
+            return
         peer = None if self.core is None else self.core.peers.get(gateway_id)
         if peer is not None and peer.healthy:
             self.tell(events.TargetLost(peer_target(gateway_id), "it gave no sign of life", is_silent=True))
@@ -853,7 +865,10 @@ class SimGateway:
             self._around.network.datagram(self.region, other.region, other.digest_wanted, self.gateway_id)
 
     def digest_wanted(self, gateway_id: GatewayId) -> None:
-        self._tellings.pop(gateway_id, None)
+        if self.process is not None and self.process.is_stalled:
+            self.process.run(self.digest_wanted, gateway_id)
+        else:
+            self._tellings.pop(gateway_id, None)
 
     def _probes_of(self, replicas: Sequence[ReplicaSpec]) -> dict[RegionName, Probes]:
         engines: dict[RegionName, list[SimReplica]] = {}

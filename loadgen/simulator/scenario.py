@@ -460,6 +460,8 @@ class FaultSection(_Section):
             raise ValueError(f"{self.kind} takes {'two regions' if self.kind.joins_regions else 'no `other`'}")
         if self.kind.needs_amount and not self.amount:
             raise ValueError(f"{self.kind} needs an amount")
+        if self.kind is FaultKind.LOSSY_LINK and self.amount > 1:
+            raise ValueError(f"{self.kind} has a share as its amount, which is at most 1")
         if self.times > 1 and self.every < self.lasts:
             raise ValueError("`every` should be at least `lasts`")
         return self
@@ -616,6 +618,8 @@ class Scenario(_Section):
         for number, fault in enumerate(self.faults):
             if fault.kind.needs_pair and self.controller.standby is None:
                 yield f"faults[{number}]: {fault.kind} needs a `controller.standby`"
+            if fault.kind is FaultKind.GATEWAY_STALLED:
+                yield f"faults[{number}]: {fault.kind} does not go with a `controller`, whose streams do not stall"
         for run in self.runs:
             if run.system.is_global:
                 yield f"runs: {run.name} has one balancer for all, and nothing for a `controller` to assign"

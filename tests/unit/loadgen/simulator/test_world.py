@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from loadgen.simulator.gateways import NOTICED_AFTER_NS
+import pytest
+
+from loadgen.simulator.gateways import NOTICED_AFTER_NS, SimGateway
 from loadgen.simulator.world import Story, World
 from loadgen.vocabulary import RequestEnd
 from tests.support.scenarios import small_scenario
@@ -178,3 +180,37 @@ def test_a_stalled_gateway_does_nothing_and_its_peers_stop_asking_it() -> None:
     assert not [at_ns for at_ns in asked if 3 * SECOND + NOTICED_AFTER_NS < at_ns < 7 * SECOND]
     waited = [each for each in story.records if each.sent_ns < 3 * SECOND <= (each.ended_ns or 0)]
     assert any(each.end is RequestEnd.COMPLETED and (each.ended_ns or 0) >= 7 * SECOND for each in waited)
+
+
+def test_what_clients_do_reaches_a_stalled_gateway_once_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients ask and leave meanwhile; without a gateway that reads, no run of an engine is stopped."""
+    begun: list[int] = []
+    left: list[int] = []
+    honest_begin, honest_leave = SimGateway.request_arrives, SimGateway.upstream_left
+
+    def begin(gateway: SimGateway, *details: Any) -> None:
+        begun.append(gateway.now_ns)
+        honest_begin(gateway, *details)
+
+    def leave(gateway: SimGateway, *details: Any) -> None:
+        left.append(gateway.now_ns)
+        honest_leave(gateway, *details)
+
+    monkeypatch.setattr(SimGateway, "request_arrives", begin)
+    monkeypatch.setattr(SimGateway, "upstream_left", leave)
+    stalls = [{"kind": "gateway_stalled", "target": f"{each}/gw", "at": "3s", "lasts": "4s"} for each in ("us", "eu")]
+    clients = [{"region": "eu", "workload": "chat", "clients": 20, "patience": "300ms", "impatient_share": 0.5}]
+    play(clients=clients, faults=stalls, duration="10s")
+    for times in (begun, left):
+        assert not [at_ns for at_ns in times if 3 * SECOND < at_ns < 7 * SECOND]
+        assert 7 * SECOND in times
+
+
+def test_a_gateway_that_dies_in_a_stall_starts_anew_without_it() -> None:
+    faults = [
+        {"kind": "gateway_stalled", "target": "eu/gw", "at": "2s", "lasts": "8s"},
+        {"kind": "gateway_crash", "target": "eu/gw", "at": "4s", "lasts": "1s"},
+    ]
+    clients = [{"region": "eu", "workload": "chat", "clients": 20}]
+    _, lines = play(clients=clients, faults=faults, duration="12s")
+    assert [line for line in lines if line.split()[1] == "eu/gw" and 5 * SECOND < int(line.split()[0]) < 9 * SECOND]
