@@ -26,11 +26,17 @@ SMALL = replace(LLAMA_31_8B_L4, kv_blocks=520, context_tokens_max=8_192)
 """Cache of 8,320 tokens: two documents do not fit."""
 ENGINE = EngineServerConfig(model=MODEL, engine=SMALL, time_scale=0.01, ignore_eos=True, kv_events_ports=(0, 0))
 MEBIBYTE = 2**20
+DEFAULT = KvEventsConfig()
 
 
 def document(name: str) -> list[dict[str, str]]:
     """Prompt whose length tells it apart from those with other names."""
-    return [{"role": "user", "content": f"the document {name} of many words " * 600 + f"more of {name} " * 10 * (ord(name) - 96)}]
+    return [
+        {
+            "role": "user",
+            "content": f"the document {name} of many words " * 600 + f"more of {name} " * 10 * (ord(name) - 96),
+        }
+    ]
 
 
 @dataclass
@@ -67,9 +73,7 @@ class Told:
 
 
 @asynccontextmanager
-async def told_by(
-    engine: EngineServer, folder: Path, bounds: KvEventsConfig = KvEventsConfig()
-) -> AsyncIterator[Told]:
+async def told_by(engine: EngineServer, folder: Path, bounds: KvEventsConfig = DEFAULT) -> AsyncIterator[Told]:
     made = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
     port, replay_port = engine.kv_events_ports
     (replica,) = made.replicas

@@ -107,14 +107,14 @@ async def pair(
         rng=random.Random(1),
         backoff=QUICK,
     )
-    task = asyncio.create_task(subscriber.run())
     made = Pair(publisher, core, subscriber)
     try:
-        await made.follows()
-        yield made
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(subscriber.run())
+            await made.follows()
+            yield made
+            task.cancel()
     finally:
-        task.cancel()
-        await asyncio.wait([task])
         await publisher.stop()
 
 
@@ -184,7 +184,7 @@ async def test_what_happened_meanwhile_is_repeated() -> None:
 
 @pytest.mark.parametrize("published", [(), (7,), (7, 8, 9)])
 async def test_another_process_has_an_empty_cache(published: tuple[int, ...]) -> None:
-    """It has published less than the one before, as much, or more."""
+    """The new one has published less than the one before, as much, or more."""
     async with pair() as both:
         for block in (1, 2):
             both.publisher.publish_payload(payload(block))

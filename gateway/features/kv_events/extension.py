@@ -24,7 +24,7 @@ from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscri
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
-_BLOCK_BYTES = 450
+_BLOCK_BYTES = 300
 """Memory of a block of an engine."""
 _CHAINS_BYTES = 16 * 2**20
 """Memory of the prompts' chains that blocks of one engine are tied to."""

@@ -58,7 +58,7 @@ class _Batch(Struct, frozen=True):
         return hashlib.blake2b(self.payload, digest_size=16).digest()
 
 
-class Core(Protocol):
+class KvEventsCore(Protocol):
     """Core of the gateway, as far as one engine's events concern it."""
 
     def tell(self, changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
@@ -78,7 +78,7 @@ class KvEventsSubscriber:
         self,
         replica_id: str,
         address: EventsAddress,
-        core: Core,
+        core: KvEventsCore,
         *,
         bounds: Callable[[], KvEventsConfig],
         clock: Clock,

@@ -1,7 +1,7 @@
 """Wire format of KV events: batches in MessagePack as vLLM and SGLang publish them, with events as maps or, by older
 engines, as arrays. Token ids are counted and dropped: they are the text of prompts.
 
-Formats: vllm/distributed/kv_events.py, sglang/srt/disaggregation/kv_events.py.
+The formats are those of the modules `kv_events` of vLLM (in `distributed`) and of SGLang (in `disaggregation`).
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ async def read(sent: bytes, bytes_max: int = 1_000) -> list[bytes]:
     return await read_message(reader_of(sent), bytes_max)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(SocketType.SUB, SocketType.PUB), (SocketType.DEALER, SocketType.ROUTER)]
-)
+@pytest.mark.parametrize(("one", "other"), [(SocketType.SUB, SocketType.PUB), (SocketType.DEALER, SocketType.ROUTER)])
 async def test_two_sides_meet_and_speak(one: SocketType, other: SocketType) -> None:
     here, there = asyncio.StreamReader(), asyncio.StreamReader()
-    await asyncio.gather(shake_hands(here, there.feed_data, one), shake_hands(there, here.feed_data, other))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(shake_hands(here, there.feed_data, one))
+        tasks.create_task(shake_hands(there, here.feed_data, other))
     there.feed_data(subscription_bytes(b"kv"))
     assert await read_message(there, 100) == [b"\x01kv"]
     parts = [b"", b"a" * 255, b"b" * 256, b"c" * 70_000]

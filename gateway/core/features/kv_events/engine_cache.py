@@ -1,4 +1,4 @@
-"""What one engine tells of its KV cache, and how its blocks are tied to prompts that were sent to it.
+"""KV cache of one engine as the engine tells of it, with its blocks tied to prompts that were sent there.
 
 A block is known by the engine's hash, its parent and the number of tokens up to its end. An answer of P prompt and O
 output tokens leaves a chain of blocks whose last one ends with its last full block; if exactly one chain of that length
@@ -27,7 +27,7 @@ _NO_TIER: Final = 0
 
 
 class TieResult(Word):
-    """What became of an answer whose blocks were looked for."""
+    """Outcome of the search for an answer's blocks."""
 
     TIED = "tied"
     KNOWN = "known"
@@ -208,7 +208,7 @@ class EngineCache:
     def _stored(self, key: bytes, parent: bytes, start: int, end: int, now_ns: int) -> _Block | None:
         block = self._blocks.get(key)
         if block is not None and (block.parent != parent or block.end_tokens != end):
-            return block  # it cannot be in two places: the first stays
+            return block  # a block cannot be in two places: the first stays
         if block is None:
             if len(self._blocks) >= self._blocks_max:
                 return None
@@ -233,7 +233,7 @@ class EngineCache:
         if not found:
             return Settled(TieResult.UNHEARD)
         last = found[0]
-        if any(self._may_end_with(last, other) for other in self._answers):  # those that have ended since
+        if any(self._may_end_with(last, other) for other in self._answers):  # answers that have ended since
             last.is_contested = True
         if len(found) > 1 or last.is_contested:
             return Settled(TieResult.AMBIGUOUS)

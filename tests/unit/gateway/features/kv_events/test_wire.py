@@ -22,7 +22,7 @@ GOLDEN_CHANGES = [
     CacheChange(ChangeKind.REMOVED, (1).to_bytes(8, "big")),
     CacheChange(ChangeKind.CLEARED),
 ]
-STORED = {
+STORED: dict[str, object] = {
     "type": "BlockStored",
     "block_hashes": [1, 2],
     "parent_block_hash": None,
@@ -79,8 +79,14 @@ def test_each_medium_has_its_tier(medium: str | None, tier: CacheTier) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "packed"), [(-1, b"\xff" * 8), (2**64 - 1, b"\xff" * 8), (b"a" * 24 + b"12345678", b"12345678"), (b"1", b"\0" * 7 + b"1")]
-)  # fmt: skip
+    ("told", "packed"),
+    [
+        (-1, b"\xff" * 8),
+        (2**64 - 1, b"\xff" * 8),
+        (b"a" * 24 + b"12345678", b"12345678"),
+        (b"1", b"\0" * 7 + b"1"),
+    ],
+)
 def test_hashes_may_be_signed_or_bytes(told: int | bytes, packed: bytes) -> None:
     change = read_batch(stored(block_hashes=[told], token_ids=[0] * 4, parent_block_hash=told))[0]
     assert (change.blocks, change.parent) == (packed, packed)
