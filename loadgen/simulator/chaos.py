@@ -102,6 +102,11 @@ def run_cache_digests_chaos(seed: int, on_line: Callable[[str], object] | None =
     return _endure(seed, chaos_scenario(seed, tells_caches=True), on_line)
 
 
+def run_kv_events_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+    """Play a world whose engines tell what their KV caches store and remove."""
+    return _endure(seed, chaos_scenario(seed, has_kv_events=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -139,8 +144,11 @@ def chaos_document(
     has_mixed_models: bool = False,
     is_silent: bool = False,
     tells_caches: bool = False,
+    has_kv_events: bool = False,
 ) -> dict[str, Any]:
     """Scenario document of the seed."""
+    if has_kv_events:
+        return _kv_events_document(seed)
     if tells_caches:
         return _cache_digests_document(seed)
     if is_silent:
@@ -367,6 +375,15 @@ def _cache_digests_document(seed: int) -> dict[str, Any]:
         if rng.random() < 0.7
     ]
     return document | {"faults": [*document["faults"], *faults]}
+
+
+def _kv_events_document(seed: int) -> dict[str, Any]:
+    """Document in which engines with small caches tell what these hold, and messages are lost."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/kv events")
+    for run in document["runs"]:
+        run["kv_events"] = {"blocks_max": rng.choice((20, 300, 65_536)), "pause": rng.choice(("1s", "60s"))}
+    return document | {"kv_events": True, "kv_event_loss": rng.choice((0.0, 0.02, 0.3))}
 
 
 def _mixed_models_document(seed: int) -> dict[str, Any]:

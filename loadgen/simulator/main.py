@@ -35,6 +35,7 @@ from loadgen.simulator.chaos import (
     run_chaos,
     run_controlled_chaos,
     run_disaggregated_chaos,
+    run_kv_events_chaos,
     run_mixed_models_chaos,
     run_moving_pools_chaos,
     run_pair_chaos,
@@ -132,6 +133,9 @@ in this process; a cluster determines the number of jobs itself."""
     "--cache-digests", "tells_caches", is_flag=True, help="Send cache digests to peers in the worlds of --chaos."
 )
 @click.option(
+    "--kv-events", "has_kv_events", is_flag=True, help="Let engines tell of their caches in worlds of --chaos."
+)
+@click.option(
     "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
 )
 @click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
@@ -160,6 +164,7 @@ def sim(
     mixed_models: bool,
     is_silent: bool,
     tells_caches: bool,
+    has_kv_events: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -198,6 +203,7 @@ def sim(
                     has_mixed_models=mixed_models,
                     is_silent=is_silent,
                     tells_caches=tells_caches,
+                    has_kv_events=has_kv_events,
                 )
                 context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
@@ -410,9 +416,12 @@ class _ChaosSeeds:
     has_mixed_models: bool
     is_silent: bool
     tells_caches: bool
+    has_kv_events: bool
 
     @property
     def player(self) -> Callable[..., ChaosRun | Finding]:
+        if self.has_kv_events:
+            return run_kv_events_chaos
         if self.tells_caches:
             return run_cache_digests_chaos
         if self.is_silent:
@@ -441,6 +450,7 @@ class _ChaosSeeds:
             has_mixed_models=self.has_mixed_models,
             is_silent=self.is_silent,
             tells_caches=self.tells_caches,
+            has_kv_events=self.has_kv_events,
         )
 
     def in_words(self, finding: Finding) -> str:
@@ -448,7 +458,7 @@ class _ChaosSeeds:
         kind += " --disaggregated" if self.is_disaggregated else ""
         kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
         kind += " --mixed-models" if self.has_mixed_models else " --silent" if self.is_silent else ""
-        kind += " --cache-digests" if self.tells_caches else ""
+        kind += " --cache-digests" if self.tells_caches else " --kv-events" if self.has_kv_events else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

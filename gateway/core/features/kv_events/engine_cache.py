@@ -182,13 +182,15 @@ class EngineCache:
             broken.append(f"{len(self._blocks)} blocks are kept, {self._blocks_max} are allowed")
         if sum(map(len, self._by_end.values())) != len(self._blocks):
             broken.append("blocks and their ends differ")
-        ties = [block.tie for block in self._blocks.values() if block.tie is not None]
-        if len(ties) != self.tied:
-            broken.append(f"{len(ties)} blocks are tied, {self.tied} are counted")
-        distinct = dict.fromkeys(ties)
-        if any(tie.holders != ties.count(tie) for tie in distinct):
+        holders: dict[Tie, int] = {}
+        for block in self._blocks.values():
+            if block.tie is not None:
+                holders[block.tie] = holders.get(block.tie, 0) + 1
+        if sum(holders.values()) != self.tied:
+            broken.append(f"{sum(holders.values())} blocks are tied, {self.tied} are counted")
+        if any(tie.holders != count for tie, count in holders.items()):
             broken.append("holders of a prompt are miscounted")
-        if sum(len(tie.chain) for tie in distinct) != self._chain_bytes:
+        if sum(len(tie.chain) for tie in holders) != self._chain_bytes:
             broken.append("bytes of chains are miscounted")
         if any(not block.tiers for block in self._blocks.values()):
             broken.append("a block is in no memory")
