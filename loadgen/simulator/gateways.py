@@ -281,8 +281,8 @@ class SimGateway:
         return self._around.resumes
 
     @property
-    def counts_money(self) -> bool:
-        return self._around.prices is not None
+    def wants_counts(self) -> bool:
+        return self._around.kv_events or self._around.prices is not None
 
     @property
     def waiting(self) -> int:

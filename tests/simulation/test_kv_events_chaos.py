@@ -1,21 +1,14 @@
 """Worlds whose engines tell what their caches hold, while messages are lost, engines crash and gateways restart: no
-invariant breaks, and what gateways believe is nearer to the truth than without.
+invariant breaks, and blocks are tied to prompts.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.core.events import Event
 from gateway.core.features.kv_events.engine_cache import TieResult
 from gateway.core.features.kv_events.feature import kv_events_of
-from gateway.core.gateway_core import GatewayCore
-from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import RequestArrived
-from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId
 from loadgen.simulator.chaos import chaos_scenario, run_kv_events_chaos
-from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.world import World
 from tests.support.nightly import seeds_of
 from tests.support.ordeals import completed_without_finding
@@ -25,3 +18,12 @@ from tests.support.ordeals import completed_without_finding
 @pytest.mark.parametrize("seeds", seeds_of(200, few=4, at_once=10))
 def test_nothing_is_found(seeds: range) -> None:
     assert completed_without_finding(run_kv_events_chaos, seeds) > 5 * len(seeds)
+
+
+def test_engines_are_heard_and_blocks_are_tied() -> None:
+    scenario = chaos_scenario(4, has_kv_events=True)
+    world = World(scenario, scenario.runs[0])
+    world.play()
+    cores = [gateway.core for gateway in world._around.gateways.values() if gateway.core is not None]
+    tied = sum(kv_events_of(core).results[TieResult.TIED] for core in cores)
+    assert tied > 0

@@ -18,6 +18,8 @@ from gateway.core.vocabulary import PREFIX_HASH_BYTES, RequestProfile, Word
 
 GRACE_NS: Final = 1_000_000_000
 """Time after the end of an answer within which the engine's events about it are expected."""
+_SKEW_NS: Final = 200_000_000
+"""Time by which an engine's events may come sooner than the tokens that they are about."""
 _ANSWERS_MAX: Final = 1024
 """Most answers that wait for their events; further ones are not tied."""
 _CHAIN_BYTES_MAX: Final = 16 * 2**20
@@ -43,16 +45,34 @@ class TieResult(Word):
 class Answer:
     """Answer that has ended, with what its blocks are found by."""
 
-    __slots__ = ("ended_ns", "profile", "prompt_tokens", "started_ns", "total_tokens")
+    __slots__ = ("ended_ns", "first_token_ns", "profile", "prompt_tokens", "started_ns", "token_ns", "total_tokens")
 
     def __init__(
-        self, profile: RequestProfile, prompt_tokens: int, output_tokens: int, started_ns: int, ended_ns: int
+        self,
+        profile: RequestProfile,
+        prompt_tokens: int,
+        output_tokens: int,
+        started_ns: int,
+        ended_ns: int,
+        *,
+        first_token_ns: int = 0,
     ) -> None:
         self.profile = profile
         self.prompt_tokens = prompt_tokens
         self.total_tokens = prompt_tokens + output_tokens
         self.started_ns = started_ns
         self.ended_ns = ended_ns
+        self.first_token_ns = first_token_ns or ended_ns
+        self.token_ns = (ended_ns - self.first_token_ns) // max(1, output_tokens - 1)
+        """Mean time from one token to the next; 0: not known."""
+
+    def since_ns(self, end_tokens: int) -> int:
+        """Earliest time at which the engine may have told of the last block, which ends there: in twice the time that
+        the tokens after it took, or while the answer ran."""
+        if not self.token_ns:
+            return self.started_ns
+        tail_ns = 2 * self.token_ns * (self.total_tokens - end_tokens + 1) + _SKEW_NS
+        return max(self.started_ns, self.ended_ns - tail_ns)
 
 
 class Settled:
@@ -245,12 +265,23 @@ class EngineCache:
         """Blocks with which the answer may have ended."""
         found: list[_Block] = []
         for end_tokens in self._ends(answer):
+            since_ns = answer.since_ns(end_tokens)
             for block in reversed(self._by_end.get(end_tokens, {}).values()):
-                if block.stored_ns < answer.started_ns:
+                if block.stored_ns < since_ns:
                     break
                 if _was_last(block, answer):
                     found.append(block)
-        return found
+        fresh = [block for block in found if self._is_fresh(block, answer)] if len(found) > 1 else []
+        return fresh or found
+
+    def _is_fresh(self, last: _Block, answer: Answer) -> bool:
+        """Return true if the end of the prompt in the chain that ends with this block was stored between the request's
+        start and its first token."""
+        end_tokens = answer.prompt_tokens // self._block_tokens * self._block_tokens
+        block: _Block | None = last
+        while block is not None and block.end_tokens > end_tokens:
+            block = self._blocks.get(block.parent)
+        return block is not None and answer.started_ns <= block.stored_ns <= answer.first_token_ns + _SKEW_NS
 
     def _ends(self, answer: Answer) -> list[int]:
         """Tokens up to the end of the answer's last full block. Its last token is stored only by engines that compute
@@ -262,7 +293,7 @@ class EngineCache:
         return [end] if end == end_ahead else [end, end_ahead]
 
     def _may_end_with(self, block: _Block, answer: Answer) -> bool:
-        is_in_time = block.stored_ns >= answer.started_ns and _was_last(block, answer)
+        is_in_time = block.stored_ns >= answer.since_ns(block.end_tokens) and _was_last(block, answer)
         return is_in_time and block.end_tokens in self._ends(answer)
 
     def _tie(self, answer: Answer, last: _Block) -> Settled:

@@ -125,7 +125,8 @@ class KvEvents(Feature):
             return
         if not event.prompt_tokens or event.output_tokens is None:
             return
-        if cache.expect(Answer(profile, event.prompt_tokens, event.output_tokens, leg.started_ns, now_ns)):
+        counts, first_token_ns = (event.prompt_tokens, event.output_tokens), leg.first_token_ns or 0
+        if cache.expect(Answer(profile, *counts, leg.started_ns, now_ns, first_token_ns=first_token_ns)):
             self._set_timer()
         else:
             self.results[TieResult.FULL] += 1

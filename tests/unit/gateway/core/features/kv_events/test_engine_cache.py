@@ -32,9 +32,11 @@ def removed(name: str, blocks: range, tier: CacheTier = CacheTier.DEVICE) -> Cac
     return CacheChange(ChangeKind.REMOVED, b"".join(key(name, at) for at in blocks), tier=tier)
 
 
-def answer(prompt: bytes, *, tokens: int, output: int = 1, started: int = 0, ended: int = 100 * MS) -> Answer:
+def answer(
+    prompt: bytes, *, tokens: int, output: int = 1, started: int = 0, ended: int = 100 * MS, first: int = 0
+) -> Answer:
     text = replace(profile("a"), prefix=prompt, prefix_block_bytes=TEXT, prompt_bytes=len(prompt) // 8 * TEXT)
-    return Answer(text, tokens, output, started, ended)
+    return Answer(text, tokens, output, started, ended, first_token_ns=first)
 
 
 class Engine:
@@ -108,6 +110,24 @@ class TestTies:
         engine = Engine()
         engine.store(stored("e", range(10)), told_ns)
         assert engine.settle(answer(P, tokens=160, started=2 * MS)) == [TieResult.UNHEARD]
+
+    def test_a_chain_whose_last_block_came_long_before_the_end_is_not_taken(self) -> None:
+        """Tokens came every 10 ms, and the last block is one token before the end."""
+        engine = Engine()
+        engine.store(stored("f", range(10)), 2 * SECOND)
+        engine.store(stored("e", range(10)), 3 * SECOND)
+        assert engine.settle(answer(P, tokens=100, output=61, first=2_400 * MS, ended=3 * SECOND)) == [TieResult.TIED]
+        assert engine.remove(removed("e", range(5))) == [(P, 0)]
+
+    def test_of_two_chains_the_one_counts_whose_prompt_came_before_the_first_token(self) -> None:
+        engine = Engine()
+        for name, read_ns in (("e", 2_100 * MS), ("f", 2_800 * MS)):
+            engine.store(stored(name, range(6)), read_ns)
+            engine.store(stored(name, range(6, 10)), 3 * SECOND)
+        one = answer(P, tokens=100, output=61, started=2 * SECOND, first=2_400 * MS, ended=3 * SECOND)
+        assert engine.settle(one) == [TieResult.TIED]
+        assert engine.remove(removed("f", range(5))) == []
+        assert engine.remove(removed("e", range(5))) == [(P, 0)]
 
     def test_a_chain_that_went_on_before_the_answer_ended_is_not_taken(self) -> None:
         engine = Engine()
