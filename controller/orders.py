@@ -32,6 +32,7 @@ PARAMETER_SECTIONS = (
     "classes",
     "shares",
     "cache_digests",
+    "kv_events",
 )
 """Sections that can be set for all gateways: those that a gateway takes from a snapshot."""
 PARAMETERS_BYTES_MAX = 64 * 1024

@@ -246,6 +246,36 @@ GATEWAY = (
         "A Kubernetes watch has expired, and the whole list is fetched again.",
     ),
     LogEvent(
+        "kv_events_connection_lost",
+        ("warning",),
+        ("replica", "detail"),
+        "The connection to an engine's KV events was lost or refused; it is opened again. What the engine removes "
+        "meanwhile is learnt afterwards.",
+        "Check `kv_events_port`, `kv_events_replay_port` and the engine's --kv-events-config if this lasts.",
+    ),
+    LogEvent(
+        "kv_events_cut_off",
+        ("warning",),
+        ("replica", "reason", "detail"),
+        "An engine's KV events exceed a bound or cannot be read; they are not followed for `kv_events.pause`, and the "
+        "gateway's estimate of the cache counts.",
+        "Raise the bound in `kv_events` that `detail` names, or check the engine's version.",
+    ),
+    LogEvent(
+        "kv_events_engine_restarted",
+        ("info",),
+        ("replica",),
+        "Another process of an engine publishes KV events; its cache was empty when it began.",
+    ),
+    LogEvent("kv_events_followed", ("info",), ("replica", "next"), "An engine's KV events are followed."),
+    LogEvent(
+        "kv_events_lost",
+        ("warning",),
+        ("replica", "next"),
+        "KV events of an engine are lost for good; what is known of its cache begins anew.",
+        "Name a `kv_events_replay_port`, or raise `buffer_steps` and `hwm` of the engine.",
+    ),
+    LogEvent(
         "locality_artifact_applied",
         ("info",),
         ("pool", "clusters"),

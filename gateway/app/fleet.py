@@ -5,7 +5,7 @@ wires the edges that take part and decides nothing itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -55,9 +55,11 @@ class ReplicaFleet:
         log: FilteringBoundLogger,
         on_restart: Callable[[str, Exception], None],
         on_misplaced: Callable[[Mapping[str, str]], None],
+        on_followed: Callable[[Sequence[ReplicaConfig]], None],
     ) -> None:
-        """`on_misplaced` gets the replicas that a cluster reports where the operators' table does not allow them, with
-        reasons. Raises ConfigError where an engine's certificates cannot be used."""
+        """`on_followed` gets the replicas before the core does; `on_misplaced` those that a cluster reports where the
+        operators' table does not allow them, with reasons. Raises ConfigError where an engine's certificates cannot be
+        used."""
         self.endpoints = ReplicaEndpoints()
         self.left_out: dict[str, str] = {}
         """Reasons, by id, why replicas granted by a controller cannot be served here."""
@@ -68,6 +70,7 @@ class ReplicaFleet:
         self._config = config
         self._log = log
         self._on_misplaced = on_misplaced
+        self._on_followed = on_followed
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
         """Discovered replicas by source, before those that may not be used are removed."""
         self._contexts = _contexts(config)
@@ -187,8 +190,9 @@ class ReplicaFleet:
                 self._log.error("adopted_pool_file_not_read", pool=pool, files=[str(path) for path in paths])
         self.unread = unread
 
-    def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:
+    def _follow(self, replicas: Sequence[ReplicaConfig]) -> None:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)
+        self._on_followed(replicas)
 
     def _source(self, config: FoundConfig) -> DnsSource | KubernetesSource:
         """Import each kind of source only where it is configured: most gateways have neither, and start sooner."""

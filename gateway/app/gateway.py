@@ -502,6 +502,7 @@ def _fleet(config: GatewayConfig, orders: Orders, observed: ObservedCore) -> Rep
         log=observed.log,
         on_restart=on_restart,
         on_misplaced=observed.place_found,
+        on_followed=observed.follow,
     )
 
 

@@ -14,6 +14,7 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.description import describe, gauges_of, sharing_of
@@ -131,6 +132,11 @@ class ObservedCore:
         if fresh := [name for name in misplaced if name not in self._misplaced_found]:
             self.log.error("place_refused", target=fresh[0], reason=misplaced[fresh[0]], further=len(fresh) - 1)
         self._misplaced_found = misplaced
+
+    def follow(self, replicas: Sequence[ReplicaConfig]) -> None:
+        """Tell features of the replicas that this gateway serves, before the core learns of them."""
+        for each in self.features:
+            each.follow(replicas)
 
     @property
     def _out_of_place(self) -> dict[str, str]:

@@ -124,6 +124,12 @@ class _EngineFile(FileModel):
     """Environment variable that holds the engine's API key, in place of a file. None: no key from the environment."""
     tls: Annotated[EngineTlsConfig, Section()] | None = None
     """TLS to an engine whose URL begins with https. None: the machine's trusted roots, and no client certificate."""
+    kv_events_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    """Port at which the engine publishes its KV events (`endpoint` of --kv-events-config), or the first of as many as
+    it has ranks. None: it publishes none."""
+    kv_events_replay_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    """Port at which the engine repeats KV events (`replay_endpoint`), or the first of as many. None: it repeats none,
+    and the gateway begins anew whenever it misses one."""
     cache_salt: StrictBool | None = None
     """Engine separates cached prompts by the body field `cache_salt`. None: true for vllm and sglang, else false."""
     _api_key: str | None = PrivateAttr(None)
@@ -145,6 +151,13 @@ class _EngineFile(FileModel):
         for key in ("side_channel_hosts", "side_channel_port"):
             if getattr(self, key) and self.role is not ReplicaRole.PREFILL:
                 raise _fault(key, "belongs to a prefill worker")
+        if self.kv_events_port is not None:
+            if self.dialect not in (Dialect.VLLM, Dialect.SGLANG) or self.role is not ReplicaRole.UNIFIED:
+                raise _fault("kv_events_port", "belongs to a unified replica of vllm or sglang")
+            if self._is_encrypted:
+                raise _fault("kv_events_port", "events are not encrypted, and the engine is reached by https")
+        elif self.kv_events_replay_port is not None:
+            raise _fault("kv_events_replay_port", "belongs to an engine with a kv_events_port")
         if self.tls is not None and not self._is_encrypted:
             raise _fault("tls", "the engine is not reached by https")
         self._api_key = self._read_api_key(FileContext.of(info).environ)
@@ -203,6 +216,7 @@ class _EngineFile(FileModel):
             appends=self.dialect in APPENDING_DIALECTS,
             slots=self.slots or 0,
             identity=self.identity or ("" if isinstance(self.pool, str) else self.pool.identity or ""),
+            tells_cache=self.kv_events_port is not None,
         )
         return ReplicaConfig(
             spec,
@@ -217,6 +231,8 @@ class _EngineFile(FileModel):
             bootstrap_port=self.bootstrap_port,
             side_channel_hosts=self.side_channel_hosts,
             side_channel_port=self.side_channel_port,
+            kv_events_port=self.kv_events_port,
+            kv_events_replay_port=self.kv_events_replay_port,
         )
 
     def _as_template(

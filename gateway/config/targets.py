@@ -82,6 +82,11 @@ class ReplicaConfig(Struct, frozen=True):
     side_channel_port: int | None = None
     """First of as many ports as the prefill worker has ranks; None, or with several ranks over ascend: any port of
     those hosts."""
+    kv_events_port: int | None = None
+    """Port at which the engine publishes what its KV cache stores and removes, or the first of as many as it has ranks;
+    None: it does not."""
+    kv_events_replay_port: int | None = None
+    """Port, or the first of as many, at which the engine repeats what it published; None: it repeats nothing."""
     is_adopted: bool = False
     """Replica is at home at another gateway, which has announced its address."""
 

@@ -8,6 +8,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.cache_digests.events import DigestHeard
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.expert_locality.events import ArtifactReady
+from gateway.core.features.kv_events.events import EngineTold, EngineUnheard
 from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.features.prices.events import PricesChanged
@@ -41,6 +42,8 @@ __all__ = [
     "DigestHeard",
     "DrainLifted",
     "DrainRequested",
+    "EngineTold",
+    "EngineUnheard",
     "Event",
     "FirstToken",
     "ForwardArrived",
@@ -98,4 +101,6 @@ Event = (
     | PricesChanged
     | TokensSettled
     | DigestHeard
+    | EngineTold
+    | EngineUnheard
 )

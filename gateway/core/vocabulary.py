@@ -679,6 +679,8 @@ class ReplicaSpec(Struct, frozen=True):
     """Identity of its models, as declared by the operator; empty: not declared."""
     roots: Roots = {}
     """Identity of each model as the engine tells it, where none is declared."""
+    tells_cache: bool = False
+    """The engine publishes what its KV cache stores and removes."""
 
     def identity_of(self, model: ModelName) -> str:
         """Identity of one model there; empty: not known."""

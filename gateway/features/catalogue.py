@@ -14,6 +14,7 @@ from gateway.features.classes.extension import ClassesExtension
 from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.expert_locality.extension import ExpertLocalityExtension
 from gateway.features.extension import Extension, Host
+from gateway.features.kv_events.extension import KvEventsExtension
 from gateway.features.lengths.extension import LengthsExtension
 from gateway.features.limits.extension import LimitsExtension
 from gateway.features.lockdown.extension import LockdownExtension
@@ -29,6 +30,7 @@ KINDS: Sequence[type[Extension]] = [
     ClassesExtension,
     DisaggregatedExtension,
     ExpertLocalityExtension,
+    KvEventsExtension,
     LengthsExtension,
     LimitsExtension,
     LockdownExtension,

@@ -6,7 +6,7 @@ An extension is made for every gateway. One that the config does not ask for doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from aiohttp import web
@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
+from gateway.config.targets import ReplicaConfig
 from gateway.control.histories import HistoryOffer
 from gateway.core.allowance import LimitAllowance
 from gateway.core.events import Event
@@ -131,6 +132,9 @@ class Extension:
     def page_table(self) -> TableShown | None:
         """Table of the feature on the operators' page; None: no table."""
         return None
+
+    def follow(self, replicas: Sequence[ReplicaConfig], /) -> None:
+        """Take in the replicas that this gateway serves, whenever they change and before the core does."""
 
     def add_reloads(self, reloader: Reloader, /) -> None:
         """Add what is read again when it changes."""

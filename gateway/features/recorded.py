@@ -11,6 +11,7 @@ import click
 
 from gateway.features.cache_digests.words import CacheDigestWords
 from gateway.features.disaggregated.words import DecodeWords
+from gateway.features.kv_events.words import KvEventWords
 from gateway.features.lengths.words import PoolWords
 from gateway.features.prices.audit_cli import price
 from gateway.features.prices.words import PriceWords
@@ -21,6 +22,7 @@ from gateway.features.words import Words
 WORDS: Sequence[Words] = [
     CacheDigestWords(),
     DecodeWords(),
+    KvEventWords(),
     PoolWords(),
     PriceWords(),
     ResumeWords(),

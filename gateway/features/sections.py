@@ -20,6 +20,7 @@ from gateway.features.cache_digests.checks import cache_digest_faults
 from gateway.features.classes.checks import class_faults
 from gateway.features.disaggregated.config import PredictionConfig, decode_faults, prediction_faults
 from gateway.features.expert_locality.config import ExpertLocalityConfig, locality_faults
+from gateway.features.kv_events.checks import kv_event_faults
 from gateway.features.lengths.checks import length_faults
 from gateway.features.limits.checks import limits_faults
 from gateway.features.prices.key import PricesPath
@@ -35,6 +36,7 @@ POLICIES: dict[str, type[Policy]] = {
 CORE_CHECKS: Sequence[Callable[[CoreConfig], Iterator[FileFault]]] = [
     cache_digest_faults,
     class_faults,
+    kv_event_faults,
     length_faults,
     limits_faults,
     sharing_faults,

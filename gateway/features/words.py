@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from gateway.records.decisions import ExplainedPlacement
+from gateway.records.decisions import ExplainedCandidate, ExplainedPlacement
 
 
 class Words:
@@ -52,6 +52,12 @@ def add_row(table: Table, *cells: str, is_taken: bool) -> None:
 def plain(text: str) -> Text:
     """Text without control characters: details come from other machines and must not control the terminal."""
     return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
+
+
+def figure_of(candidate: ExplainedCandidate, name: str) -> float:
+    """Further figure of a target that was considered, by its name; 0 where it has none."""
+    figure = (candidate.costs.further or {}).get(name) if candidate.costs else None
+    return 0.0 if figure is None or figure.amount is None else figure.amount
 
 
 def in_ms(duration_ms: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 NAME_BYTES = 8
 
@@ -17,6 +18,16 @@ NAME_BYTES = 8
 def packed(names: Sequence[int]) -> bytes:
     """Pack 64-bit numbers as names."""
     return struct.pack(f">{len(names)}Q", *names)
+
+
+@dataclass(frozen=True, slots=True)
+class NamesChange:
+    """Blocks that were named, each after the one before it, or evicted, the last of a text first."""
+
+    is_stored: bool
+    names: bytes
+    parent: bytes = b""
+    """Name of the block before the first one that was named; empty: it begins a text."""
 
 
 class _Run:
@@ -113,6 +124,18 @@ class BlockPool:
         self._runs: dict[bytes, _Run] = {}
         self._idle_runs: OrderedDict[_Run, None] = OrderedDict()
         """Idle runs in order of their release. The last block of a run is evicted first."""
+        self._changes: list[NamesChange] | None = None
+
+    def keep_changes(self) -> None:
+        """Note from now on which names come and go, for `take_changes`."""
+        self._changes = []
+
+    def take_changes(self) -> list[NamesChange]:
+        """Changes since the last call."""
+        if not self._changes:
+            return []
+        taken, self._changes = self._changes, []
+        return taken
 
     @property
     def total(self) -> int:
@@ -176,6 +199,7 @@ class BlockPool:
                 self._name_until(holding, self._end_of_new(holding, full))
             elif copy.references:
                 holding.anonymous.append(holding.filled)
+                self._note_stored(holding.chain, holding.filled, holding.filled + 1)
                 holding.filled += 1
                 holding.last, holding.copy = None, copy
             else:
@@ -250,6 +274,9 @@ class BlockPool:
             if evicted == run.end - run.start:
                 del self._idle_runs[run]
                 del self._runs[run.head]
+            if self._changes is not None:
+                names = [run.name(position) for position in range(run.end - 1, run.end - evicted - 1, -1)]
+                self._changes.append(NamesChange(False, b"".join(names)))
             run.end -= evicted
 
     def _cut(self, run: _Run, position: int) -> _Run:
@@ -296,6 +323,7 @@ class BlockPool:
         """Name blocks of which there is no copy. The blocks after the first follow it in its run, so only a run that
         begins with one of them could contain one."""
         start, last = holding.filled, holding.last
+        self._note_stored(holding.chain, start, end)
         if last is not None and last.references == 1:
             last.rename(holding.chain, end)
         else:
@@ -303,6 +331,12 @@ class BlockPool:
             self._runs[last.head] = last
         holding.last = last
         holding.filled = end
+
+    def _note_stored(self, chain: bytes, start: int, end: int) -> None:
+        """Note blocks that a sequence has filled; vLLM tells of a block again if another one has its name."""
+        if self._changes is not None:
+            parent = _name(chain, start - 1) if start else b""
+            self._changes.append(NamesChange(True, _names(chain, start, end), parent))
 
     def _take_out(self, run: _Run, position: int) -> None:
         """Remove one block of an idle run; the others keep their turn."""

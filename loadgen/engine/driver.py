@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from loadgen.engine import model as engine_model
+from loadgen.engine.blocks import NamesChange
 from loadgen.engine.exposition import RequestMetrics
 from loadgen.engine.model import EngineLoad, EngineOutput
 from loadgen.engine.ranks import Ranks
@@ -70,6 +71,8 @@ class EngineDriver:
         self.on_gone: Callable[[str], None] = _ignore
         """Called with the id of a request that has finished or was aborted, and of one whose kept blocks were
         released."""
+        self.on_cache: Callable[[int, list[NamesChange]], None] | None = None
+        """Called with a rank and what has changed in its cache."""
         self._ranks = ranks
         self._clock = clock
         self._time_scale = time_scale
@@ -179,6 +182,10 @@ class EngineDriver:
                 self._book(feed, output)
             elif isinstance(output, engine_model.Expired):
                 self.on_gone(output.request_id)
+        if self.on_cache is not None:
+            for rank, model in enumerate(self._ranks.models):
+                if changes := model.take_cache_changes():
+                    self.on_cache(rank, changes)
 
     def _book(self, feed: TokenFeed, output: EngineOutput) -> None:
         match output:

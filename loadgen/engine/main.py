@@ -128,6 +128,8 @@ async def _all_dead(servers: list[EngineServer]) -> None:
               help="Set the nanoseconds that each KV token adds to an iteration.")  # fmt: skip
 @click.option("--step-trace", type=click.Path(file_okay=False, path_type=Path),
               help="Write each rank's iterations into this folder, one file per rank.")  # fmt: skip
+@click.option("--kv-events-port", type=click.IntRange(1, 65_535),
+              help="Publish KV events on this port and repeat them on the next, two for each engine.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Announce the URLs as one line of JSON.")
 def main(
     *,
@@ -154,11 +156,14 @@ def main(
     ranks: int,
     kv_token_ns: int,
     step_trace: Path | None,
+    kv_events_port: int | None,
     as_json: bool,
 ) -> None:
     """Run an emulated inference engine, with the API, metrics and errors of a real one and no GPU."""
     if step_trace is not None and ranks == 1 and not kv_token_ns:
         raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
+    if kv_events_port is not None and ranks > 1:
+        raise click.UsageError("--kv-events-port takes an engine of one rank")
     sized = PRESETS[preset]
     if not isinstance(sized.cost, LinearCost) and (ranks > 1 or kv_token_ns):
         raise click.UsageError(f"--preset {preset} has a cost of its own: it does not go with --ranks or --kv-token-ns")
@@ -195,6 +200,7 @@ def main(
         replace(
             config,
             port=port + index if port else 0,
+            kv_events_ports=_two_ports(kv_events_port, index),
             handoff=config.handoff
             and replace(config.handoff, bootstrap_port=bootstrap_port + index if bootstrap_port else 0),
         )
@@ -209,6 +215,11 @@ def main(
         if of_the_network is None or others is not None:
             raise
         raise click.ClickException(str(of_the_network.exceptions[0])) from failures
+
+
+def _two_ports(first: int | None, index: int) -> tuple[int, int] | None:
+    """Ports of one engine's KV events."""
+    return None if first is None else (first + 2 * index, first + 2 * index + 1)
 
 
 def _shape_of(text: str) -> ExpertShape:

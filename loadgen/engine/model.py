@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from loadgen.engine.blocks import BlockPool, Holding
+from loadgen.engine.blocks import BlockPool, Holding, NamesChange
 from loadgen.engine.iteration_cost import EvenPace, IterationCost, Pace
 from loadgen.engine.leases import Leases
 from loadgen.engine.sequences import EngineRequest, Sequence
@@ -61,6 +61,8 @@ class EngineConfig:
     """Schedule as SGLang does (`sglang_model.py`). None: as vLLM does."""
     report_tokens: bool = True
     """Report tokens after the first (`TokensGenerated`). False: only the other outputs are reported."""
+    tells_cache: bool = False
+    """Keep the changes of the cache for `take_cache_changes`, as an engine does that publishes KV events."""
 
     def __post_init__(self) -> None:
         assert 0 < self.sequences_max < self.batch_tokens_max, "a full batch must leave room for prefill"
@@ -233,6 +235,8 @@ class EngineModel:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._pool = BlockPool(config.kv_blocks)
+        if config.tells_cache:
+            self._pool.keep_changes()
         self._sequences: dict[str, Sequence] = {}
         self._arriving: OrderedDict[str, Sequence] = OrderedDict()
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
@@ -393,6 +397,10 @@ class EngineModel:
     def cached_blocks(self, chain: bytes) -> int:
         """Leading blocks of a text, named as in a request, that are in the cache."""
         return self._pool.matched(chain, len(chain))[0]
+
+    def take_cache_changes(self) -> list[NamesChange]:
+        """Changes of the cache since the last call, for an engine that tells of them."""
+        return self._pool.take_changes()
 
     def occupancy(self) -> tuple[int, int, float]:
         """Running requests, waiting requests and share of blocks held: the part of `load` that a router reads."""

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Middleware
 
 from gateway.core.vocabulary import Connector
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
+from loadgen.engine.blocks import NamesChange
 from loadgen.engine.consumer import Consumer
 from loadgen.engine.decode_group import Steps
 from loadgen.engine.driver import EngineDriver
@@ -26,6 +27,7 @@ from loadgen.engine.exposition import CONTENT_TYPE, Exposition
 from loadgen.engine.faults import EngineFault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError
 from loadgen.engine.generation import Generation, reset_connection
+from loadgen.engine.kv_publisher import KvEventPublisher
 from loadgen.engine.model import EngineLoad
 from loadgen.engine.producer import Producer
 from loadgen.engine.ranks import Ranks
@@ -93,7 +95,9 @@ class EngineServer:
     def __init__(self, config: EngineServerConfig, clock: Clock) -> None:
         created = datetime.fromisoformat(clock.wall_time()).timestamp()
         on_steps = None if config.step_trace is None else self._told
-        ranks = Ranks(replace(config.engine, stream_every_iteration=True), config.ranks, config.kv_token_ns, on_steps)
+        tells_cache = config.kv_events_ports is not None
+        sized = replace(config.engine, stream_every_iteration=True, tells_cache=tells_cache)
+        ranks = Ranks(sized, config.ranks, config.kv_token_ns, on_steps)
         self._config = config
         self._clock = clock
         self._created = int(created)
@@ -111,6 +115,7 @@ class EngineServer:
             die=self._die,
         )
         self._driver.on_gone = self._generation.forget
+        self.kv_publishers = self._publishers()
         self._step_trace: StepTrace | None = None
         self._url = ""
         self._dies = asyncio.Event()
@@ -129,6 +134,11 @@ class EngineServer:
     def url(self) -> str:
         assert self._url, "it has not been started"
         return self._url
+
+    @property
+    def kv_events_ports(self) -> tuple[int, int]:
+        """Ports of the first rank's KV events."""
+        return self.kv_publishers[0].ports
 
     def load(self) -> EngineLoad:
         return self._driver.load()
@@ -174,6 +184,9 @@ class EngineServer:
         await web.TCPSite(self._runner, self._config.host, self._config.port).start()
         host, port = self._runner.addresses[0][:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for rank, publisher in enumerate(self.kv_publishers):
+            ports = self._config.kv_events_ports or (0, 0)
+            await publisher.start(*[each + rank if each else 0 for each in ports])
         if self._config.step_trace is not None:
             self._step_trace = StepTrace(self._config.step_trace, self._config.ranks, name=f"steps-{port}")
         handoff = self._config.handoff
@@ -183,6 +196,8 @@ class EngineServer:
     async def stop(self) -> None:
         """Stop listening; running answers end with finish reason `abort`."""
         await self._runner.cleanup()
+        for publisher in self.kv_publishers:
+            await publisher.stop()
         if self._step_trace is not None:
             self._step_trace.close()
             self._step_trace = None
@@ -190,6 +205,21 @@ class EngineServer:
     def _told(self, steps: Steps) -> None:
         if self._step_trace is not None:
             self._step_trace.add(steps)
+
+    def _publishers(self) -> list[KvEventPublisher]:
+        config = self._config
+        if config.kv_events_ports is None:
+            return []
+        topic = f"kv@{config.host}@{config.model}".encode()
+        publishers = [
+            KvEventPublisher(config.host, config.engine.block_tokens, rank, topic) for rank in range(config.ranks)
+        ]
+
+        def publish(rank: int, changes: list[NamesChange]) -> None:
+            publishers[rank].publish(datetime.fromisoformat(self._clock.wall_time()).timestamp(), changes)
+
+        self._driver.on_cache = publish
+        return publishers
 
     def _sides(self) -> tuple[Producer | None, Consumer | None]:
         config, handoff = self._config, self._config.handoff
@@ -248,6 +278,7 @@ class EngineServer:
                 web.get("/version", self._version),
                 web.get("/load", self._server_load),
                 web.get("/metrics", self._metrics),
+                web.get("/kv_event_sources", self._kv_event_sources),
             ]
         )
         if self._producer is not None:
@@ -345,6 +376,9 @@ class EngineServer:
         assert handoff is not None
         room, now = self._config.engine.kv_tokens, self._clock.wall_time()
         return _json(loads_page(handoff.role, self._driver.loads(), kv_tokens=room, timestamp=now))
+
+    async def _kv_event_sources(self, _http: web.Request) -> web.Response:
+        return _json({str(rank): publisher.describe() for rank, publisher in enumerate(self.kv_publishers)})
 
     async def _show_books(self, _http: web.Request) -> web.Response:
         return _json(self.books())

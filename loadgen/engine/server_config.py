@@ -40,6 +40,9 @@ class EngineServerConfig:
     """Part in a disaggregated pool; None outside of one."""
     step_trace: Path | None = None
     """Folder for a trace of each rank's iterations, for diagnosis; requires several ranks or a `kv_token_ns`."""
+    kv_events_ports: tuple[int, int] | None = None
+    """First ports of the sockets that publish and repeat each rank's KV events; 0: any free ones, which
+    `EngineServer.kv_events_ports` tells. None: no events."""
     body_bytes_max: int = 16 * 2**20
     shutdown_timeout_s: float = 2.0
 

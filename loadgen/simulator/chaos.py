@@ -75,6 +75,8 @@ class ChaosKind(StrEnum):
     """Regions that fall silent while they answer most of the requests of another one."""
     CACHE_DIGESTS = "cache-digests"
     """Gateways that tell each other what their replicas hold."""
+    KV_EVENTS = "kv-events"
+    """Engines that tell what their KV caches store and remove, and messages of theirs that are lost."""
     UNSTEADY = "unsteady"
     """Gateways that stall and go on, and links that lose and delay packets or are cut in one direction."""
 
@@ -359,6 +361,15 @@ def _unsteady_document(seed: int) -> dict[str, Any]:
     return document | {"faults": [*document["faults"], *faults]}
 
 
+def _kv_events_document(seed: int) -> dict[str, Any]:
+    """Document in which engines with small caches tell what these hold, and messages are lost."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/kv events")
+    for run in document["runs"]:
+        run["kv_events"] = {"blocks_max": rng.choice((20, 300, 65_536)), "pause": rng.choice(("1s", "60s"))}
+    return document | {"kv_events": True, "kv_event_loss": rng.choice((0.0, 0.02, 0.3))}
+
+
 def _mixed_models_document(seed: int) -> dict[str, Any]:
     """Document in which answers break, engines of one name have one of two identities or none, and every second mesh
     asks for the same identity after each failure."""
@@ -595,5 +606,6 @@ _DOCUMENTS: dict[ChaosKind, Callable[[int], dict[str, Any]]] = {
     ChaosKind.MIXED_MODELS: _mixed_models_document,
     ChaosKind.SILENT: _silent_document,
     ChaosKind.CACHE_DIGESTS: _cache_digests_document,
+    ChaosKind.KV_EVENTS: _kv_events_document,
     ChaosKind.UNSTEADY: _unsteady_document,
 }

@@ -98,6 +98,11 @@ def _named_with_pool(event: events.DecodeHistoryRestored | events.PredictorFitte
     return f"{type(event).__name__} {event.pool}"
 
 
+def _cache_in_words(event: events.EngineTold) -> str:
+    changes = " ".join([f"{each.kind} {len(each.blocks) // 8}" for each in event.changes])
+    return f"cache {event.replica_id}{' anew' if event.is_first else ''} {changes}"
+
+
 def _digest_in_words(event: events.DigestHeard) -> str:
     part = event.part
     return f"digest {event.gateway_id} {part.to_version} +{len(part.added) // 8} -{len(part.removed) // 8}"
@@ -124,6 +129,8 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     events.TokenBudgetRestored: lambda event: f"{type(event).__name__} {len(event.snapshot.ratios)}",
     events.PricesChanged: _prices_in_words,
     events.DigestHeard: _digest_in_words,
+    events.EngineTold: _cache_in_words,
+    events.EngineUnheard: lambda event: f"unheard {event.replica_id} {event.reason}",
 }
 """Wording by type of event, where the line says more than the type's name."""
 

@@ -29,6 +29,7 @@ from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import Rejection
 from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.kv_feeds import KvLog
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +175,8 @@ class SimEngine(SimReplica):
         self._world_base_ns = 0
         self._own_base_ns = 0
         self._past = PrefixTokens()
+        self.kv_log = KvLog()
+        """KV events of its present process."""
 
     @property
     def is_up(self) -> bool:
@@ -278,6 +281,7 @@ class SimEngine(SimReplica):
     def restart(self) -> None:
         if self._model is None:
             self._model = self._fresh_model()
+            self.kv_log = KvLog()
             self._world_base_ns, self._own_base_ns = self._agenda.now_ns, 0
             self._note_change()
 
@@ -323,6 +327,8 @@ class SimEngine(SimReplica):
         self._armed_ns = None
         for output in self._model.advance(self._own_ns()):
             self._tell(output)
+        if self._model is not None:
+            self.kv_log.publish(self._model.take_cache_changes(), self.config.block_tokens)
         self._arm()
 
     def _tell(self, output: EngineOutput) -> None:

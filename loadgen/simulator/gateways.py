@@ -20,6 +20,7 @@ from gateway.core.events import Event
 from gateway.core.features.cache_digests.events import DigestHeard, DigestPart
 from gateway.core.features.cache_digests.feature import digests_of
 from gateway.core.features.cache_digests.telling import Telling
+from gateway.core.features.kv_events.feature import kv_events_of
 from gateway.core.features.prices.price_table import Prices
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel import effects as ordered
@@ -64,6 +65,7 @@ from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.decode_inputs import DecodeInputs
 from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
 from loadgen.simulator.heartbeats import Arrival, HeartbeatQueue
+from loadgen.simulator.kv_feeds import KvFeeds, KvLog
 from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.pool_sections import DisaggregatedSection
@@ -121,6 +123,10 @@ class SimEnvironment:
     heartbeat_batch_ns: int
     """Time within which heartbeats that arrive reach a core together."""
     request_deadline_ns: int
+    kv_events: bool = False
+    """Engines tell what their KV caches store and remove."""
+    kv_event_loss: float = 0.0
+    """Share of engines' KV events that are lost on their way."""
     exact_prefixes: bool = False
     """Gateways know what engines have cached, instead of remembering what they sent where."""
     resumes: bool = False
@@ -235,6 +241,7 @@ class SimGateway:
         self.first_seed = seed
         self._life = 0
         """Number of starts and ends of its process; actions due from an earlier life are dropped."""
+        self._kv_feeds: KvFeeds | None = None
         self._policy = spec.policy
         self.open: dict[RequestId, OpenRequest] = {}
         """Requests that are not over."""
@@ -283,8 +290,8 @@ class SimGateway:
         return self._around.resumes
 
     @property
-    def counts_money(self) -> bool:
-        return self._around.prices is not None
+    def wants_counts(self) -> bool:
+        return self._around.kv_events or self._around.prices is not None
 
     @property
     def waiting(self) -> int:
@@ -326,6 +333,7 @@ class SimGateway:
         self.tell(events.PolicyApplied(self._policy))
         if self._around.prices is not None:
             self.prices_changed(self._around.prices)
+        self._kv_feeds = self._make_kv_feeds(self.core)
         self._tell_assignment(replicas)
         self._after(first_probe_ns, self._probe, self._life)
 
@@ -352,8 +360,33 @@ class SimGateway:
     def _tell_assignment(self, replicas: tuple[ReplicaSpec, ...]) -> None:
         assignment = self._assignment(replicas)
         self.tell(assignment)
+        self._follow_kv_events()
         if self._decode_inputs is not None:
             self._decode_inputs.assigned(pool.name for pool in assignment.pools)
+
+    def _make_kv_feeds(self, core: GatewayCore) -> KvFeeds:
+        around, hears = self._around, kv_events_of(core).hears
+        return KvFeeds(
+            self.region,
+            self._agenda,
+            around.network,
+            rng=around.rng,
+            loss_share=around.kv_event_loss,
+            pause_ns=self.spec.config.kv_events.pause_ns,
+            tell=self.tell,
+            hears=hears,
+        )
+
+    def _follow_kv_events(self) -> None:
+        """Follow the present processes of its engines that tell of their caches."""
+        if self.core is None or self._kv_feeds is None:
+            return
+        logs: dict[ReplicaId, tuple[RegionName, KvLog]] = {}
+        for state in self.core.replicas:
+            engine = self._around.engines[state.spec.replica_id]
+            if state.spec.tells_cache and isinstance(engine, SimEngine):
+                logs[state.spec.replica_id] = (state.spec.place.region, engine.kv_log)
+        self._kv_feeds.follow(logs)
 
     def _assignment(self, replicas: tuple[ReplicaSpec, ...]) -> events.AssignmentApplied:
         taken = ControlVersion() if self.control is None else self.control.taken
@@ -432,6 +465,9 @@ class SimGateway:
     def _end_life(self) -> list[SimSink]:
         """Reset the state of the process. Returns the receivers of its requests' answers."""
         self.core = None
+        if self._kv_feeds is not None:
+            self._kv_feeds.close()
+            self._kv_feeds = None
         if self._decode_inputs is not None:
             self._decode_inputs.close()
             self._decode_inputs = None
@@ -903,3 +939,5 @@ class SimGateway:
         if life == self._life:
             probes.tell(observations)
             self.tell(events.ReplicasObserved(observations))
+            if self._around.kv_events:
+                self._follow_kv_events()

@@ -61,7 +61,7 @@ class Home(Protocol):
     def follows_answers(self) -> bool: ...
 
     @property
-    def counts_money(self) -> bool: ...
+    def wants_counts(self) -> bool: ...
 
     @property
     def progress(self) -> SimProgress: ...
@@ -252,11 +252,11 @@ class SimLeg:
 
     def _end_of_stream(self) -> bytes:
         """Bytes behind the last token. An engine's counts are told only where they are of use: for pools chosen by
-        length, for decode workers, or where answers cost money."""
+        length, for decode workers, where answers cost money, or where engines tell of their caches."""
         client_request, role = self.sink.client_request, self.order.role
         if role is LegRole.DECODE:
             return _counted(None, client_request.output_tokens)
-        if self.order.decision.pool is None and not self.home.counts_money:
+        if self.order.decision.pool is None and not self.home.wants_counts:
             return _END
         return _counted(client_request.prompt_tokens, client_request.output_tokens)
 

@@ -527,6 +527,10 @@ class Scenario(_Section):
     """Requests that an engine runs at once, if fewer than its preset allows."""
     kv_tokens: _Count | None = None
     """KV cache of an engine in tokens, if less than its preset has. Longer requests are refused."""
+    kv_events: Annotated[bool, Strict()] = False
+    """Engines tell their gateway what their KV caches store and remove."""
+    kv_event_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of these messages that are lost; what an engine has kept is repeated."""
     queued_requests_max: _Count | None = None
     """Waiting requests of an engine, beyond which it answers that it is busy."""
     prefix_block: _Size = 256
@@ -773,7 +777,12 @@ class Scenario(_Section):
             places += [self.place(adopted.region)] * adopted.replicas
         engine = self._engine_of(section)
         return [
-            (ReplicaSpec(ReplicaId(f"{region}/{number}"), place, (ModelName(self.model),)), engine)
+            (
+                ReplicaSpec(
+                    ReplicaId(f"{region}/{number}"), place, (ModelName(self.model),), tells_cache=self.kv_events
+                ),
+                engine,
+            )
             for number, place in enumerate(places)
         ]
 
@@ -788,6 +797,7 @@ class Scenario(_Section):
             sequences_max=slots,
             queued_requests_max=self.queued_requests_max,
             kv_blocks=blocks,
+            tells_cache=self.kv_events,
             context_tokens_max=min(engine.context_tokens_max, blocks * engine.block_tokens),
         )
 

@@ -163,6 +163,8 @@ class World:
             scenario.probe_interval,
             scenario.heartbeat_batch,
             scenario.request_deadline,
+            scenario.kv_events,
+            scenario.kv_event_loss,
             run.exact_prefixes,
             scenario.resumes,
             scenario.pools(run),

@@ -124,6 +124,7 @@ def test_there_are_features() -> None:
         "classes",
         "disaggregated",
         "expert_locality",
+        "kv_events",
         "lengths",
         "limits",
         "lockdown",

@@ -7,6 +7,7 @@ from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
+from gateway.core.features.kv_events.feature import KvEvents
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -35,4 +36,5 @@ def features_of(core: Kernel) -> list[Feature]:
         Classes(core),  # later than Resume, whose word on how long the rest of an answer waits counts
         Adoption(core),
         CacheDigests(core),
+        KvEvents(core),
     ]

@@ -13,7 +13,7 @@ from typing import Final
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.prefix_index import PrefixIndex
-from gateway.core.vocabulary import RequestProfile
+from gateway.core.vocabulary import PREFIX_HASH_BYTES, RequestProfile
 
 _PRIOR_BYTES_PER_TOKEN: Final = 4.0
 _BYTES_PER_TOKEN_MIN: Final = 0.5
@@ -76,6 +76,15 @@ class Caches:
     def unread(self, profile: RequestProfile, slot: int, matched_blocks: int) -> None:
         """Forget a prompt that the replica refused. `matched_blocks`: the blocks it was believed to have."""
         self._kept.withdraw(profile.prefix, slot, matched_blocks)
+
+    def shortened(self, chain: bytes, slot: int, blocks: int) -> None:
+        """Forget all but the first blocks of a prompt, which the engine says it has removed."""
+        self._kept.retract(chain, slot, blocks)
+
+    def holds(self, chain: bytes, slot: int, now_ns: int) -> None:
+        """Note a beginning of a prompt that the engine says it holds."""
+        if self._kept.match(chain, 1 << slot).blocks * PREFIX_HASH_BYTES < len(chain):
+            self._kept.insert(chain, slot, now_ns)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         """Learn from an engine's token counts. Implausible counts are ignored, and one sample never moves an average

@@ -458,6 +458,15 @@ class CostPolicy(Policy):
         if target.kind is TargetKind.REPLICA:
             self._caches.unread(profile, slot, matched_blocks)
 
+    def shortened(self, chain: bytes, slot: int, blocks: int) -> None:
+        self._caches.shortened(chain, slot, blocks)
+
+    def holds(self, chain: bytes, slot: int, now_ns: int) -> None:
+        self._caches.holds(chain, slot, now_ns)
+
+    def emptied(self, slot: int) -> None:
+        self._caches.left(slot)
+
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:
         """Learn the prefill time from a first token. Prefill began when the request was sent, or when the previous
         first token came; a request that waited for a slot is no sample, and a stalled one is capped, because all

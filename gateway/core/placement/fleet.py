@@ -23,7 +23,7 @@ ExactMatch = Callable[[RequestProfile, int], Match]
 """Finds the replicas of a mask that have most of a request's prompt in their caches at this moment, and how much that
 is."""
 ToldMatch = Callable[[RequestProfile, int], int]
-"""Finds how many of a prompt's first blocks the peer in a slot says its replicas hold."""
+"""Finds how many of a prompt's first blocks the target in a slot says it holds."""
 
 
 class Fleet:

@@ -21,6 +21,7 @@ from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.spare_capacity import Homes
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
+from gateway.core.placement.engine_word import EngineWord
 from gateway.core.placement.fleet import ExactMatch, Fleet, ToldMatch
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import (
@@ -110,6 +111,7 @@ class Placer:
         self._eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
         self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
+        self.engines = EngineWord(self._fleet, self._policy)
 
     @property
     def taking(self) -> int:
@@ -146,6 +148,7 @@ class Placer:
             self._fleet.empty_indexes(config)
         if (old.policy, old.policy_version) != (config.policy, config.policy_version):
             self._take_policy(config)
+            self.engines.policy = self._policy
         else:
             self._policy.configure(config)
 
@@ -478,11 +481,13 @@ class Placer:
         standing = Standing.FAILED_BEFORE if failed else state.standing
         weighed = None if choice is None else _weighed_at(choice.replicas, state.slot)
         if weighed is not None:
-            return Candidate(state.target, standing, weighed.blocks, state.load, 0, weighed.costs())
+            costs = self.engines.on_record(request.profile, state.slot, weighed.costs())
+            return Candidate(state.target, standing, weighed.blocks, state.load, 0, costs)
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
         costs = None
         if self._compares_costs(request):
             costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
+        costs = self.engines.on_record(request.profile, state.slot, costs)
         return Candidate(state.target, standing, matched, state.load, 0, costs)
 
     def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice | None) -> Candidate:

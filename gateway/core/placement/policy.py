@@ -188,6 +188,15 @@ class Policy(ABC):
     def unread(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
         """Note a request that an engine refused (4xx) and whose prompt it therefore did not prefill."""
 
+    def shortened(self, chain: bytes, slot: int, blocks: int) -> None:  # noqa: B027
+        """Note that an own replica's engine holds only the first blocks of a prompt from now on."""
+
+    def holds(self, chain: bytes, slot: int, now_ns: int) -> None:  # noqa: B027
+        """Note that an own replica's engine says it holds this beginning of a prompt."""
+
+    def emptied(self, slot: int) -> None:  # noqa: B027
+        """Note that an own replica's engine has cleared its cache."""
+
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
         """Note the time to first token of an own replica that had this many blocks of the prompt."""
 

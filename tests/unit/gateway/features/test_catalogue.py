@@ -28,6 +28,7 @@ WORDS = {
     "classes": r"ClassesConfig|BatchConfig|BestEffortConfig",
     "disaggregated": r"decode_pool|decode_figure|DecodeLevels|DecodeFigures|[Pp]redictor|PredictionConfig",
     "expert_locality": r"locality|nearness|expert|eldr",
+    "kv_events": r"kv_?event|KvEvent|EngineTold|EngineUnheard",
     "lengths": r"token_budget|TokenBudget|[Mm]isroute|threshold_tokens|ThresholdConfig|[Tt]uning|[Ll]adder",
     "limits": r"TenantUse|TenantMeter|SharesConfig|limits_of|LimitLevels|tenant_limit",
     "lockdown": r"lock(ed_)?down|Lockdown|LOCKDOWN",
@@ -44,6 +45,10 @@ _PATH = "stands on a request's path"
 _FIGURES = "a figure of the core that several readers show"
 STILL_NAMED: dict[str, dict[str, str]] = {
     "cache_digests": {},
+    "kv_events": {
+        "gateway/config/region_file.py": "keys of a replica's description",
+        "gateway/config/targets.py": "keys of a replica's description",
+    },
     "classes": {},
     "resume": {
         "gateway/config/pools.py": "a key of a pool's description",

@@ -18,6 +18,8 @@ from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
+from gateway.core.features.kv_events.events import Deafness
+from gateway.core.features.kv_events.feature import KvEvents
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -30,7 +32,7 @@ from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
-from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
+from gateway.core.vocabulary import GatewayId, LegResult, PoolName, ReplicaId, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
 from tests.support.identifiers import identifiers_in
 
@@ -53,6 +55,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Classes: [],
     Adoption: [],
     CacheDigests: [events.DigestHeard(GatewayId("gw-eu"), DigestPart(True, 0, 0))],
+    KvEvents: [events.EngineTold(ReplicaId("r0"), ()), events.EngineUnheard(ReplicaId("r0"), Deafness.GAP)],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]
@@ -127,6 +130,7 @@ WORDS_OF_FEATURES = {
     "classes": r"service_?class|ClassesConfig|^classes$|promot",
     "disaggregated": r"decod|disaggregated|retain|prefill_worker|is_sequential|tick_interval",
     "expert_locality": r"nearness|locality|seat|signature|artifact|eldr|expert",
+    "kv_events": r"kv_?event|engine_?(told|unheard)",
     "lengths": r"ladder|token_?budget|estimate|misroute|tuning|refused_tokens|threshold",
     "limits": r"meter|limits|exceeded|quota",
     "lockdown": r"lock_?down|locked_down",

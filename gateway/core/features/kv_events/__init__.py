@@ -1,0 +1,1 @@
+"""KV events: engines tell what their KV caches store and remove."""

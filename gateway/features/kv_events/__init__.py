@@ -1,0 +1,1 @@
+"""KV events, outside the core."""

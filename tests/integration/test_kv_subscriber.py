@@ -1,0 +1,260 @@
+"""Subscriber of an engine's KV events, and a publisher that loses messages, restarts, lies and floods."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import structlog
+
+from gateway.core.features.kv_events.config import KvEventsConfig
+from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness
+from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscriber
+from loadgen.engine.blocks import NamesChange
+from loadgen.engine.kv_publisher import KvEventPublisher, batch_bytes
+from mesh.clock import Clock
+from mesh.supervisor import Backoff
+from tests.support.core import MS, SECOND
+from tests.support.gateways import until
+
+QUICK = Backoff(min_ns=MS, max_ns=20 * MS)
+BOUNDS = KvEventsConfig(rate_max_bytes=100_000, message_max_bytes=200_000, pause_ns=3_600 * SECOND)
+
+
+class HeardCore:
+    """Core that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        """Blocks in the order in which they were told, since the last beginning."""
+        self.begun = 0
+        self.cleared = 0
+        self.unheard: list[Deafness] = []
+        self._hears = False
+
+    def tell(self, changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
+        if is_first:
+            self.begun += 1
+            self.blocks.clear()
+            self._hears = True
+        for change in changes:
+            if change.kind is ChangeKind.CLEARED:
+                self.cleared += 1
+            else:
+                self.blocks.append(int.from_bytes(change.blocks, "big"))
+
+    def unhear(self, reason: Deafness) -> None:
+        self.unheard.append(reason)
+        self._hears = False
+
+    def hears(self) -> bool:
+        return self._hears
+
+    def drop(self) -> None:
+        """Forget the replica, as after a change of its description."""
+        self._hears = False
+
+
+def payload(block: int) -> bytes:
+    return batch_bytes(0.0, [NamesChange(True, block.to_bytes(8, "big"))], 1)
+
+
+class Pair:
+    """A publisher, and a subscriber that follows it."""
+
+    def __init__(self, publisher: KvEventPublisher, core: HeardCore, subscriber: KvEventsSubscriber) -> None:
+        self.publisher = publisher
+        self.core = core
+        self.subscriber = subscriber
+
+    async def hears(self, *blocks: int) -> None:
+        await until(lambda: self.core.blocks == list(blocks))
+
+    async def follows(self) -> None:
+        await until(lambda: self.subscriber.is_connected and self.publisher.subscribers == 1)
+
+    async def restart(self, *, keeps: bool) -> None:
+        """Start the publisher again at its ports. `keeps`: only its connections were lost."""
+        publisher = self.publisher
+        await publisher.stop()
+        if not keeps:
+            publisher.next = 0
+            publisher.forget()
+        await publisher.start(*publisher.ports)
+
+
+@asynccontextmanager
+async def pair(
+    *, repeats: bool = True, kept: int = 100, before: tuple[int, ...] = (), bounds: KvEventsConfig = BOUNDS
+) -> AsyncIterator[Pair]:
+    publisher = KvEventPublisher("127.0.0.1", 1, 0, b"kv@here", kept)
+    for block in before:
+        publisher.publish_payload(payload(block))
+    await publisher.start(0, 0)
+    port, replay_port = publisher.ports
+    core = HeardCore()
+    subscriber = KvEventsSubscriber(
+        "r0",
+        EventsAddress("127.0.0.1", port, replay_port if repeats else None),
+        core,
+        bounds=lambda: bounds,
+        clock=Clock(),
+        log=structlog.get_logger(),
+        rng=random.Random(1),
+        backoff=QUICK,
+    )
+    made = Pair(publisher, core, subscriber)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(subscriber.run())
+            await made.follows()
+            yield made
+            task.cancel()
+    finally:
+        await publisher.stop()
+
+
+async def test_it_hears_what_was_published_before_and_since() -> None:
+    async with pair(before=(1, 2)) as both:
+        await both.hears(1, 2)
+        both.publisher.publish_payload(payload(3))
+        await both.hears(1, 2, 3)
+        assert (both.core.begun, both.subscriber.repeated, both.core.unheard) == (1, 2, [])
+
+
+async def test_lost_messages_are_repeated_in_their_order() -> None:
+    async with pair() as both:
+        both.publisher.publish_payload(payload(1))
+        both.publisher.lose(payload(2))
+        both.publisher.lose(payload(3))
+        both.publisher.publish_payload(payload(4))
+        await both.hears(1, 2, 3, 4)
+        assert both.core.unheard == []
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+async def test_messages_that_are_lost_for_good_void_what_was_told(repeats: bool) -> None:
+    async with pair(repeats=repeats) as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        both.publisher.lose(payload(2))
+        both.publisher.forget()
+        both.publisher.publish_payload(payload(3))
+        await both.hears(3)
+        assert (both.core.unheard, both.core.cleared) == ([Deafness.GAP], 0)
+
+
+async def test_a_gap_older_than_what_is_kept_is_lost() -> None:
+    async with pair(kept=2) as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        for block in (2, 3):
+            both.publisher.lose(payload(block))
+        both.publisher.publish_payload(payload(4))
+        await both.hears(3, 4)
+        assert both.core.unheard == [Deafness.GAP]
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+async def test_a_lost_connection_loses_nothing(repeats: bool) -> None:
+    async with pair(repeats=repeats) as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        await both.restart(keeps=True)
+        await both.follows()
+        both.publisher.publish_payload(payload(2))
+        await both.hears(1, 2)
+        assert (both.core.begun, both.core.cleared) == (1, 0)
+
+
+async def test_what_happened_meanwhile_is_repeated() -> None:
+    async with pair() as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        await both.publisher.stop()
+        both.publisher.publish_payload(payload(2))
+        await both.publisher.start(*both.publisher.ports)
+        await both.hears(1, 2)
+        assert both.core.begun == 1
+
+
+@pytest.mark.parametrize("published", [(), (7,), (7, 8, 9)])
+async def test_another_process_has_an_empty_cache(published: tuple[int, ...]) -> None:
+    """The new one has published less than the one before, as much, or more."""
+    async with pair() as both:
+        for block in (1, 2):
+            both.publisher.publish_payload(payload(block))
+        await both.hears(1, 2)
+        await both.publisher.stop()
+        both.publisher.next = 0
+        both.publisher.forget()
+        for block in published:
+            both.publisher.publish_payload(payload(block))
+        await both.publisher.start(*both.publisher.ports)
+        await both.hears(*published)
+        assert (both.core.cleared, both.core.unheard) == (1, [])
+
+
+async def test_another_process_that_repeats_nothing_is_known_by_its_numbers() -> None:
+    async with pair(repeats=False) as both:
+        for block in (1, 2):
+            both.publisher.publish_payload(payload(block))
+        await both.hears(1, 2)
+        await both.restart(keeps=False)
+        await both.follows()
+        both.publisher.publish_payload(payload(7))
+        await both.hears(7)
+        assert (both.core.cleared, both.core.unheard) == (1, [])
+
+
+async def test_a_core_that_forgot_the_replica_is_told_all_again() -> None:
+    async with pair() as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        both.core.drop()
+        both.publisher.publish_payload(payload(2))
+        await both.hears(1, 2)
+        assert both.core.begun == 2
+
+
+def _flood(publisher: KvEventPublisher) -> None:
+    for _ in range(12):
+        publisher.publish_payload(msgspec.msgpack.encode([0.0, [{"type": "New", "text": "x" * 100_000}]]))
+
+
+def _huge(publisher: KvEventPublisher) -> None:
+    publisher.publish_payload(bytes(BOUNDS.message_max_bytes + 1))
+
+
+def _garbage(publisher: KvEventPublisher) -> None:
+    publisher.publish_payload(b"\xc1")
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "reason"), [(_flood, Deafness.FLOOD), (_huge, Deafness.FLOOD), (_garbage, Deafness.MALFORMED)]
+)
+async def test_an_engine_that_misbehaves_is_cut_off(
+    misbehave: Callable[[KvEventPublisher], None], reason: Deafness
+) -> None:
+    async with pair() as both:
+        both.publisher.publish_payload(payload(1))
+        await both.hears(1)
+        misbehave(both.publisher)
+        await until(lambda: both.core.unheard == [reason])
+        await until(lambda: both.publisher.subscribers == 0)
+        assert both.subscriber.fault
+        assert not both.subscriber.is_connected
+
+
+async def test_after_its_pause_an_engine_is_followed_again() -> None:
+    async with pair(bounds=msgspec.structs.replace(BOUNDS, pause_ns=MS)) as both:
+        _garbage(both.publisher)
+        await until(lambda: both.core.unheard.count(Deafness.MALFORMED) > 1)
+        both.publisher.forget()
+        await both.follows()
+        both.publisher.publish_payload(payload(2))
+        await until(lambda: both.core.blocks[-1:] == [2])
