@@ -328,6 +328,36 @@ async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: Gatew
         assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["input_file_lost"])
 
 
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_an_input_file_that_cannot_be_read_stops_its_batch_and_no_other(
+    config: GatewayConfig, engine: FakeEngine, is_checked: bool
+) -> None:
+    engine.plays(hang)
+    none_runs = replace(config, batches=replace(config.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway, client_of(gateway) as client:
+        file = await client.files.create(file=("in.jsonl", io.BytesIO(lines_of(3))), purpose="batch")
+        path = (config.batches.folder or Path()) / "files" / file.id
+        if not is_checked:
+            unreadable(path)
+        bad = await client.batches.create(input_file_id=file.id, endpoint=CHAT_PATH, completion_window="24h")
+        if is_checked:
+            await until_status(client, bad.id, lambda each: each.status == "in_progress")
+            unreadable(path)
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        await until(lambda: bad.id in runner._stops)
+        good = await submit(client, lines_of(3))
+        assert (await ended(client, good.id)).status == "completed"
+
+
+def unreadable(path: Path) -> None:
+    """Have each read of a file fail, for root as well."""
+    path.unlink()
+    path.mkdir()
+
+
 @asynccontextmanager
 async def stopped_batch(config: GatewayConfig) -> AsyncIterator[tuple[openai.AsyncOpenAI, BatchRunner, str]]:
     """Client, runner and id of a batch that was stopped by a defect, which is gone since."""

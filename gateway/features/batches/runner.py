@@ -6,7 +6,8 @@ The output and error file say which lines are done: after a crash, a line with a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from os import urandom
@@ -82,6 +83,10 @@ class _Stop(Struct, frozen=True):
     status: BatchStatus
     tries: int
     again_ns: int
+
+
+class InputUnreadable(Exception):
+    """The input file of one batch cannot be read; the store and the result files may well be."""
 
 
 class LineCounts:
@@ -244,8 +249,8 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own stops it for a while, and no other one; a failing disk stops
-        all."""
+        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one; a
+        store or results that fail stop all."""
         try:
             await self._drive(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
@@ -266,13 +271,14 @@ class BatchRunner:
 
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
-        if not self._book.batches[batch_id].is_checked:
-            await self._validate(batch_id)
-            return
-        if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
+        path = self._book.store.path(self._book.batches[batch_id].input_file_id)
+        with _of_input():
+            is_there = await asyncio.to_thread(path.exists)
+        if not is_there:
             await self._lost_input(batch_id)
-            return
-        if self._is_over(self._book.batches[batch_id]):
+        elif not self._book.batches[batch_id].is_checked:
+            await self._validate(batch_id)
+        elif self._is_over(self._book.batches[batch_id]):
             async with self._ends:
                 await self._run_and_finish(batch_id)
         else:
@@ -313,11 +319,8 @@ class BatchRunner:
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         path = self._book.store.path(batch.input_file_id)
-        try:
+        with _of_input():
             faults = await asyncio.to_thread(_check_file, path, checker, config.line_max_bytes)
-        except FileNotFoundError:
-            await self._lost_input(batch_id)
-            return
         caller = self._caller(batch, ServiceClass.BATCH)
         assert self._api is not None, "clients are served"
         if not faults and caller is not None and checker.model not in self._api.models_of(caller):
@@ -369,9 +372,11 @@ class BatchRunner:
     async def _each_left(
         self, batch: ClientBatch, results: BatchResults, take: Callable[[LineRequest], Awaitable[None]]
     ) -> None:
-        """Hand on each line without a result. Lines are read a few at a time."""
-        with self._book.store.path(batch.input_file_id).open("rb") as file:
-            while lines := await finish_in_thread(_read_some, file):
+        """Hand on each line without a result. Lines are read a few at a time. Raises InputUnreadable."""
+        with _of_input():
+            file = self._book.store.path(batch.input_file_id).open("rb")
+        with file:
+            while lines := await _next_lines(file):
                 for line in lines:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
                         await take(request)
@@ -501,6 +506,20 @@ def _disk_error(error: Exception) -> OSError | None:
         found = [_disk_error(each) for each in error.exceptions]
         return None if None in found else found[0]
     return None
+
+
+@contextmanager
+def _of_input() -> Iterator[None]:
+    """Raise InputUnreadable for an error of an input file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputUnreadable(str(error)) from error
+
+
+async def _next_lines(file: BinaryIO) -> list[bytes]:
+    with _of_input():
+        return await finish_in_thread(_read_some, file)
 
 
 def _read_some(file: BinaryIO) -> list[bytes]:
