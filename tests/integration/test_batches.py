@@ -397,6 +397,51 @@ async def test_a_stopped_batch_can_be_cancelled(config: GatewayConfig) -> None:
         await until(lambda: not runner._stops)
 
 
+async def test_a_batch_that_runs_again_is_not_stopped(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    engine.plays(answer(200, GOOD_ANSWER), answer_after(gate))
+    monkeypatch.setattr(state_module, "_WAIT_MIN_S", 0.0)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(BatchRunner, "_ask", meet_defect)
+            batch = await submit(client, lines_of(3))
+            await until(lambda: runner.stopped == 1)
+        await until_status(client, batch.id, lambda each: each.request_counts.completed == 1)
+        assert (batch.id in runner._tasks, runner.stopped) == (True, 0)
+        gate.set()
+        assert (await ended(client, batch.id)).request_counts.completed == 3
+        await until(lambda: not runner._stops)
+
+
+async def meet_defect(*_: object) -> None:
+    raise ValueError("defect")
+
+
+@pytest.mark.parametrize(("torn", "results_written"), [(b"", 5), (b'{"custom_id"\n', None)])
+async def test_a_batch_that_cannot_be_ended_fails_after_its_window(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, torn: bytes, results_written: int | None
+) -> None:
+    engine.plays(hang)
+    none_runs = replace(config, batches=replace(config.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(8))
+        await until_status(client, batch.id, lambda each: each.status == "in_progress")
+        ((config.batches.folder or Path()) / "files" / batch.input_file_id).write_bytes(lines_of(5) + torn)
+    monkeypatch.setattr(state_module, "_WAIT_MIN_S", 0.0)
+    clock = SettableClock()
+    clock.ahead_s = 24 * 3600
+    async with serving(config, clock) as gateway, client_of(gateway) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["internal_error"])
+        if results_written is not None:
+            assert len(await results(client, done.error_file_id)) == done.request_counts.failed == results_written
+        assert (await client.files.delete(batch.input_file_id)).deleted
+
+
 async def test_a_cancel_that_cannot_be_stored_is_not_carried_out(config: GatewayConfig, engine: FakeEngine) -> None:
     gate = asyncio.Event()
 
