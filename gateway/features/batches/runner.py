@@ -262,8 +262,8 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one; a
-        store or results that fail stop all."""
+        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one;
+        a store or results that fail stop all."""
         try:
             await self._drive(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own

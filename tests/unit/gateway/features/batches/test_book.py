@@ -11,6 +11,7 @@ from gateway.core.vocabulary import TenantName
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.state import StoredFile
 from gateway.features.batches.store import BatchStore
+from mesh.task_group import TaskGroup
 from tests.support.batches import client_batch
 
 FILE = StoredFile(
@@ -37,12 +38,12 @@ async def cancelled(book: BatchBook, what: str, monkeypatch: pytest.MonkeyPatch)
         work(row_id)
 
     monkeypatch.setattr(book.store, what, slow)
-    task = asyncio.create_task(getattr(book, what)(FILE.id if what == "delete_file" else "batch_1"))
-    await began.wait()
-    task.cancel()
-    may_go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with TaskGroup() as tasks:
+        task = tasks.create_task(getattr(book, what)(FILE.id if what == "delete_file" else "batch_1"))
+        await began.wait()
+        task.cancel()
+        may_go_on.set()
+    assert task.cancelled()
 
 
 async def test_a_client_that_leaves_while_its_file_is_deleted_leaves_none(
