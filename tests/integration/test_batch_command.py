@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,13 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
+from gateway.features.batches import cli
+from gateway.features.batches import client as client_module
 from gateway.features.batches.cli import KEY_VARIABLE, batch
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
-from tests.support.batches import batches_config, line_of, lines_of, serving
+from tests.support.batches import batches_config, batches_of, line_of, lines_of, serving
 
 
 @pytest.fixture
@@ -27,7 +32,7 @@ def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
 @pytest.fixture
 def requests_file(tmp_path: Path) -> Path:
     path = tmp_path / "requests.jsonl"
-    path.write_bytes(lines_of(3))
+    path.write_bytes(b"\n" + lines_of(3))
     return path
 
 
@@ -61,13 +66,17 @@ async def test_a_file_goes_in_and_its_results_come_out(
         assert "2 of 3 lines succeeded, 1 failed" in fetched.stderr
         assert {json.loads(line)["custom_id"] for line in out.read_text().splitlines()} == {"line-0", "line-1"}
         assert [json.loads(line)["custom_id"] for line in errors.read_text().splitlines()] == ["line-2"]
-        assert not out.with_name("out.jsonl.part").exists()
+        assert not hidden_in(tmp_path)
         to_stdout = await run(gateway, "fetch", batch_id)
         assert (to_stdout.exit_code, to_stdout.stdout) == (1, out.read_text()), to_stdout.exc_info
         assert "--errors FILE" in to_stdout.stderr
         listed = await run(gateway, "list")
         assert all(word in listed.stdout for word in (batch_id, "completed"))
         assert [each["id"] for each in json.loads((await run(gateway, "list", "--json")).stdout)] == [batch_id]
+
+
+def hidden_in(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir() if each.name.startswith(".")]
 
 
 async def test_a_batch_is_followed_from_its_upload_to_its_end(
@@ -126,11 +135,88 @@ async def test_keys_are_read_from_a_file_or_the_environment(
         assert (missing.exit_code, "--key-file" in missing.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("line", [b"", b"nonsense\n", b'{"url": "/v1/images"}\n'])
-def test_a_file_without_an_api_is_wrong_use(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(line)
-    assert CliRunner().invoke(batch, ["submit", str(path)]).exit_code == 2
+async def test_files_of_an_earlier_batch_are_replaced(
+    config: GatewayConfig, engine: FakeEngine, requests_file: Path, tmp_path: Path
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    out, errors, linked = (tmp_path / name for name in ("out.jsonl", "errors.jsonl", "linked"))
+    for each in (out, errors, linked):
+        each.write_text("old")
+    (tmp_path / "out.jsonl.part").symlink_to(linked)
+    async with serving(config) as gateway:
+        batch_id = json.loads((await run(gateway, "submit", requests_file, "--watch", "--json")).stdout)["id"]
+        assert (await run(gateway, "fetch", batch_id, "-o", out, "--errors", errors)).exit_code == 0
+    assert (len(out.read_text().splitlines()), errors.read_text(), linked.read_text()) == (3, "", "old")
+    assert out.stat().st_mode & 0o077 == 0
+
+
+async def test_an_order_that_is_refused_leaves_no_file(config: GatewayConfig, requests_file: Path) -> None:
+    full = replace(config, batches=replace(config.batches, tenant_files_max=1))
+    async with serving(full) as gateway:
+        refused = await run(gateway, "submit", requests_file)
+        assert (refused.exit_code, "(files_full)" in refused.stderr) == (1, True)
+        book = batches_of(gateway)._book
+        assert book is not None
+        assert book.files == {}
+
+
+@asynccontextmanager
+async def odd_gateway(*answers: bytes) -> AsyncIterator[str]:
+    """URL of a server that gives these answers by turns, and then the last one; None of its requests is read whole."""
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+
+
+def answer_of(status: int, body: bytes, further: str = "") -> bytes:
+    return f"HTTP/1.1 {status} x\r\ncontent-length: {len(body)}\r\nconnection: close\r\n{further}\r\n".encode() + body
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with odd_gateway(answer_of(200, b'{"data": []}')) as other:
+        async with odd_gateway(answer_of(307, b"", f"location: {other}/v1/batches\r\n")) as url:
+            done = await run(url, "list")
+            assert (done.exit_code, "the answer has status 307" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_answer_that_is_no_text_is_told(status: int) -> None:
+    async with odd_gateway(answer_of(status, b'{"\xff": 1}')) as url:
+        done = await run(url, "list")
+        assert (done.exit_code, "reached" in done.stderr, done.stderr.startswith("Error: ")) == (1, False, True)
+
+
+async def test_a_busy_gateway_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_LOOK_MIN_S", 0.0)
+    monkeypatch.setattr(cli, "_UNREACHED_S", 0.0)
+    counts = {"completed": 1, "failed": 0, "total": 1}
+    found = json.dumps({"id": "batch_1", "status": "completed", "request_counts": counts}).encode()
+    async with odd_gateway(*[answer_of(429, b"{}")] * 3, answer_of(200, found)) as url:
+        assert (await run(url, "watch", "batch_1")).exit_code == 0
+    async with odd_gateway(answer_of(503, b"{}")) as url:
+        assert (await run(url, "watch", "batch_1")).exit_code == 1
+
+
+async def test_an_upload_that_is_not_taken_ends(requests_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_UPLOAD_PAUSE_S", 0.01)
+    async with silent_gateway() as url:
+        done = await run(url, "submit", requests_file)
+        assert (done.exit_code, f"{url} cannot be reached: TimeoutError" in done.stderr) == (1, True)
+
+
+@asynccontextmanager
+async def silent_gateway() -> AsyncIterator[str]:
+    """URL of a server that takes connections, and neither reads nor answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        yield f"http://{host}:{port}"
 
 
 async def test_a_gateway_that_does_not_answer_is_named(requests_file: Path) -> None:

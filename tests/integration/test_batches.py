@@ -328,6 +328,36 @@ async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: Gatew
         assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["input_file_lost"])
 
 
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_an_input_file_that_cannot_be_read_stops_its_batch_and_no_other(
+    config: GatewayConfig, engine: FakeEngine, is_checked: bool
+) -> None:
+    engine.plays(hang)
+    none_runs = replace(config, batches=replace(config.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway, client_of(gateway) as client:
+        file = await client.files.create(file=("in.jsonl", io.BytesIO(lines_of(3))), purpose="batch")
+        path = (config.batches.folder or Path()) / "files" / file.id
+        if not is_checked:
+            unreadable(path)
+        bad = await client.batches.create(input_file_id=file.id, endpoint=CHAT_PATH, completion_window="24h")
+        if is_checked:
+            await until_status(client, bad.id, lambda each: each.status == "in_progress")
+            unreadable(path)
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        await until(lambda: bad.id in runner._stops)
+        good = await submit(client, lines_of(3))
+        assert (await ended(client, good.id)).status == "completed"
+
+
+def unreadable(path: Path) -> None:
+    """Have each read of a file fail, for root as well."""
+    path.unlink()
+    path.mkdir()
+
+
 @asynccontextmanager
 async def stopped_batch(config: GatewayConfig) -> AsyncIterator[tuple[openai.AsyncOpenAI, BatchRunner, str]]:
     """Client, runner and id of a batch that was stopped by a defect, which is gone since."""
@@ -365,6 +395,51 @@ async def test_a_stopped_batch_can_be_cancelled(config: GatewayConfig) -> None:
         done = await ended(client, batch_id)
         assert (done.status, done.request_counts.failed) == ("cancelled", 3)
         await until(lambda: not runner._stops)
+
+
+async def test_a_batch_that_runs_again_is_not_stopped(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    engine.plays(answer(200, GOOD_ANSWER), answer_after(gate))
+    monkeypatch.setattr(state_module, "_WAIT_MIN_S", 0.0)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        runner = batches_of(gateway)._runner
+        assert runner is not None
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(BatchRunner, "_ask", meet_defect)
+            batch = await submit(client, lines_of(3))
+            await until(lambda: runner.stopped == 1)
+        await until_status(client, batch.id, lambda each: each.request_counts.completed == 1)
+        assert (batch.id in runner._tasks, runner.stopped) == (True, 0)
+        gate.set()
+        assert (await ended(client, batch.id)).request_counts.completed == 3
+        await until(lambda: not runner._stops)
+
+
+async def meet_defect(*_: object) -> None:
+    raise ValueError("defect")
+
+
+@pytest.mark.parametrize(("torn", "results_written"), [(b"", 5), (b'{"custom_id"\n', None)])
+async def test_a_batch_that_cannot_be_ended_fails_after_its_window(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, torn: bytes, results_written: int | None
+) -> None:
+    engine.plays(hang)
+    none_runs = replace(config, batches=replace(config.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(8))
+        await until_status(client, batch.id, lambda each: each.status == "in_progress")
+        ((config.batches.folder or Path()) / "files" / batch.input_file_id).write_bytes(lines_of(5) + torn)
+    monkeypatch.setattr(state_module, "_WAIT_MIN_S", 0.0)
+    clock = SettableClock()
+    clock.ahead_s = 24 * 3600
+    async with serving(config, clock) as gateway, client_of(gateway) as client:
+        done = await ended(client, batch.id)
+        assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["internal_error"])
+        if results_written is not None:
+            assert len(await results(client, done.error_file_id)) == done.request_counts.failed == results_written
+        assert (await client.files.delete(batch.input_file_id)).deleted
 
 
 async def test_a_cancel_that_cannot_be_stored_is_not_carried_out(config: GatewayConfig, engine: FakeEngine) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import BinaryIO, TypeVar
 
 from gateway.features.batches.forecast import LineRate
@@ -77,33 +78,34 @@ class BatchBook:
 
     async def keep_file(self, upload: BinaryIO, file: StoredFile) -> None:
         """Keep an upload. It is kept as well if the caller is cancelled meanwhile."""
+        await self._do_and_know(partial(self._remember_file, file), self.store.finish_upload, upload, file)
+
+    async def _do_and_know(self, learn: Callable[[], None], work: Callable[..., None], *arguments: object) -> None:
+        """Run work on the store, and learn what it changed; also if the caller is cancelled meanwhile."""
         try:
-            await self.do(self.store.finish_upload, upload, file)
+            await self.do(work, *arguments)
         except asyncio.CancelledError as cancelled:
             if cancelled.__cause__ is None:
-                self._remember_file(file)
+                learn()
             raise
-        self._remember_file(file)
+        learn()
 
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
         self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
-        await self.do(self.store.delete_file, file_id)
+        """Delete a file. It is forgotten as well if the caller is cancelled meanwhile."""
+        await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+
+    def _forget_file(self, file_id: str) -> None:
         self.files.pop(file_id, None)
         self.sizes.drop(file_id)
 
     async def put(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
         """Keep a batch, with files that it has brought. It is kept as well if the caller is cancelled meanwhile."""
         files = tuple(files)
-        try:
-            await self.do(self.store.put_batch, batch, files)
-        except asyncio.CancelledError as cancelled:
-            if cancelled.__cause__ is None:
-                self._remember(batch, files)
-            raise
-        self._remember(batch, files)
+        await self._do_and_know(partial(self._remember, batch, files), self.store.put_batch, batch, files)
 
     def _remember(self, batch: ClientBatch, files: Iterable[StoredFile]) -> None:
         for file in files:
@@ -152,8 +154,12 @@ class BatchBook:
                 self.sizes.drop(file_id)
 
     async def delete_batch(self, batch_id: str) -> None:
-        await self.do(self.store.delete_batch, batch_id)
-        self.batches.pop(batch_id, None)
+        """Delete a batch. It is forgotten as well if the caller is cancelled meanwhile."""
+
+        def forget() -> None:
+            self.batches.pop(batch_id, None)
+
+        await self._do_and_know(forget, self.store.delete_batch, batch_id)
 
     def is_used(self, file_id: str) -> bool:
         """True while a batch that has not ended reads the file."""

@@ -7,10 +7,11 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from tempfile import NamedTemporaryFile
+from typing import IO, Any, BinaryIO, NoReturn
 from urllib.parse import quote
 
 import click
@@ -20,15 +21,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.features.batches.client import BatchClient, BatchFault, GatewayUnreachable, batch_client
+from gateway.features.batches.client import BatchClient, BatchFault, GatewayBusy, GatewayUnreachable, batch_client
 from gateway.features.batches.state import ENDED, ENDPOINTS, WINDOW, BatchStatus
 from mesh.admin_client import secret_in
 from mesh.environment import PROCESS_ENVIRONMENT
 
 KEY_VARIABLE = "NIGHTSIDE_API_KEY"
-_LOOK_EVERY_S = 1.0
-_UNREACHED_MAX = 60
-"""Looks in a row without an answer after which following a batch ends."""
+_LOOK_MIN_S = 1.0
+_LOOK_MAX_S = 10.0
+_UNREACHED_S = 60.0
+"""Time without an answer after which following a batch ends."""
 _LINE_BYTES_MAX = 16 << 20
 _Work = Callable[[BatchClient], Awaitable[Any]]
 _Asks = Callable[[_Work], Any]
@@ -97,8 +99,15 @@ def submit(asks: _Asks, file: Path, endpoint: str | None, is_watched: bool, as_j
         with file.open("rb") as opened:
             order = {"endpoint": endpoint or _endpoint_in(opened), "completion_window": WINDOW}
             opened.seek(0)
-            uploaded = await client.upload(opened, file.name)
-        return await client.ask("POST", "/v1/batches", {**order, "input_file_id": uploaded["id"]})
+            file_id = (await client.upload(opened, file.name))["id"]
+        try:
+            return await client.ask("POST", "/v1/batches", {**order, "input_file_id": file_id})
+        except GatewayUnreachable as fault:  # the batch may exist
+            raise GatewayUnreachable(f"{fault.message}\nThe file is at the gateway as {file_id}.") from fault
+        except BatchFault:
+            with suppress(BatchFault):
+                await client.ask("DELETE", f"/v1/files/{file_id}")
+            raise
 
     made = asks(work)
     if is_watched:
@@ -109,11 +118,12 @@ def submit(asks: _Asks, file: Path, endpoint: str | None, is_watched: bool, as_j
 
 
 def _endpoint_in(file: BinaryIO) -> str:
-    """API of the first line."""
-    line = file.readline(_LINE_BYTES_MAX)
+    """API of the first line that is not blank."""
+    while (line := file.readline(_LINE_BYTES_MAX)) and not line.strip():
+        pass
     try:
         url = msgspec.json.decode(line, type=dict[str, Any])["url"]
-    except (msgspec.DecodeError, KeyError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise click.UsageError("the first line of FILE has no `url`: name the API by --endpoint") from error
     if url not in ENDPOINTS:
         raise click.UsageError(f"the `url` of the first line is none of {', '.join(ENDPOINTS)}")
@@ -140,21 +150,41 @@ def _watch(asks: _Asks, batch_id: str, *, as_json: bool) -> NoReturn:
 
 
 async def _ended(client: BatchClient, batch_id: str, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Batch once it has ended. A gateway that is restarted meanwhile is asked again."""
-    unreached = 0
+    """Batch once it has ended. A gateway that is restarted meanwhile, or busy, is asked again."""
+    now_s = asyncio.get_running_loop().time
+    looks = LookSchedule(now_s())
     while True:
         try:
             found = await client.ask("GET", _path_of(batch_id))
+        except GatewayBusy:
+            looks.reached(now_s())
         except GatewayUnreachable:
-            unreached += 1
-            if unreached >= _UNREACHED_MAX:
+            if looks.is_lost(now_s()):
                 raise
         else:
-            unreached = 0
+            looks.reached(now_s())
             show(found)
             if found["status"] in ENDED:
                 return found
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(looks.next_wait_s())
+
+
+class LookSchedule:
+    """Pauses between looks at a batch, which grow, and the time after which an unreachable gateway is given up."""
+
+    def __init__(self, now_s: float) -> None:
+        self._reached_s = now_s
+        self._wait_s = _LOOK_MIN_S
+
+    def reached(self, now_s: float) -> None:
+        self._reached_s = now_s
+
+    def is_lost(self, now_s: float) -> bool:
+        return now_s - self._reached_s >= _UNREACHED_S
+
+    def next_wait_s(self) -> float:
+        wait_s, self._wait_s = self._wait_s, min(_LOOK_MAX_S, self._wait_s * 1.2)
+        return wait_s
 
 
 @contextmanager
@@ -211,13 +241,19 @@ def fetch(asks: _Asks, batch_id: str, out: Path | None, errors: Path | None) -> 
     Exit codes: 0 every line succeeded, 1 not, or the batch has not ended.
     """
 
+    if out is not None and errors is not None and out.resolve() == errors.resolve():
+        raise click.UsageError("--out and --errors name the same file")
+
     async def work(client: BatchClient) -> dict[str, Any]:
         found = await client.ask("GET", _path_of(batch_id))
         if found["status"] not in ENDED:
             raise BatchFault(f"{batch_id} is {found['status']}: results can be fetched once it has ended")
-        for file_id, path in ((found["output_file_id"], out), (found["error_file_id"], errors)):
-            if file_id is not None and (path is not None or file_id == found["output_file_id"]):
-                await _download(client, file_id, path)
+        if out is not None:
+            await _write(client, found["output_file_id"], out)
+        elif found["output_file_id"] is not None:
+            await client.download(found["output_file_id"], sys.stdout.buffer)
+        if errors is not None:
+            await _write(client, found["error_file_id"], errors)
         return found
 
     ended = asks(work)
@@ -227,20 +263,29 @@ def fetch(asks: _Asks, batch_id: str, out: Path | None, errors: Path | None) -> 
     raise SystemExit(0 if _succeeded(ended) else 1)
 
 
-async def _download(client: BatchClient, file_id: str, path: Path | None) -> None:
-    """Write a file; it has its name once it is complete. None: standard output."""
-    if path is None:
-        await client.download(file_id, sys.stdout.buffer)
-        return
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as opened:
+async def _write(client: BatchClient, file_id: str | None, path: Path) -> None:
+    """Write a file of results. It is empty where there is none: an older file would pass for this batch's."""
+    with _replacement(path) as opened:
+        if file_id is not None:
             await client.download(file_id, opened)
-        part.replace(path)
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[IO[bytes]]:
+    """File that only its owner can read, and that has its name once it is complete. Raises BatchFault."""
+    if path.exists() and not path.is_file():
+        raise BatchFault(f"{path} is no regular file")
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as fresh:
+            try:
+                yield fresh.file
+                fresh.flush()
+                Path(fresh.name).replace(path)
+            except BaseException:
+                Path(fresh.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise BatchFault(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @batch.command()

@@ -6,7 +6,8 @@ The output and error file say which lines are done: after a crash, a line with a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from os import urandom
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
@@ -44,6 +46,8 @@ from gateway.features.batches.state import (
     LineFault,
     StoredFile,
     ended,
+    given_up,
+    is_hopeless,
     lines_over,
     next_to_check,
     next_to_run,
@@ -63,6 +67,8 @@ _TICK_S = 5.0
 _ENDS_MAX = 2
 """Batches without lines to run that are brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
+_FORGET_NS = 3600 * _SECOND_NS
+"""Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
 
 
@@ -82,6 +88,12 @@ class _Stop(Struct, frozen=True):
     status: BatchStatus
     tries: int
     again_ns: int
+    is_over: bool = False
+    """True once the batch has got on since; its tries count for a while longer."""
+
+
+class InputUnreadable(Exception):
+    """The input file of one batch cannot be read; the store and the result files may well be."""
 
 
 class LineCounts:
@@ -117,7 +129,7 @@ class BatchRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
         self._stops: dict[str, _Stop] = {}
-        """Unfinished batches that met an error of this gateway's own in their last try."""
+        """Batches that met an error of this gateway's own, until they are over."""
         self._swept_s = 0
         self._classes: dict[str, LineClasses] = {}
         """Classes of the lines of batches that run."""
@@ -153,8 +165,13 @@ class BatchRunner:
 
     @property
     def stopped(self) -> int:
-        """Batches that met an error of this gateway's own in their last try."""
-        return len(self._stops)
+        """Batches that met an error of this gateway's own, and have not got on since."""
+        return sum(not each.is_over and self._is_open(batch_id) for batch_id, each in self._stops.items())
+
+    def _is_open(self, batch_id: str) -> bool:
+        """True if a batch is kept and has not ended."""
+        batch = self._book.batches.get(batch_id)
+        return batch is not None and not batch.has_ended
 
     @property
     def now_s(self) -> int:
@@ -176,6 +193,7 @@ class BatchRunner:
         if now_s == self._swept_s:
             return  # once a second: it looks at every file
         self._swept_s = now_s
+        self._stops = {batch_id: stop for batch_id, stop in self._stops.items() if self._is_open(batch_id)}
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
             if not self._book.is_used(file.id):
@@ -244,8 +262,8 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own stops it for a while, and no other one; a failing disk stops
-        all."""
+        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one;
+        a store or results that fail stop all."""
         try:
             await self._drive(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
@@ -256,23 +274,29 @@ class BatchRunner:
             self._stops.pop(batch_id, None)
 
     def _stop(self, batch_id: str, error: Exception) -> None:
-        before, batch = self._stops.get(batch_id), self._book.batches.get(batch_id)
-        tries = 1 if before is None else before.tries + 1
+        before, now_ns = self._stops.pop(batch_id, None), self._clock.now_ns()
+        is_first = before is None or (before.is_over and before.again_ns + _FORGET_NS <= now_ns)
+        tries = 1 if before is None or is_first else before.tries + 1
         wait_s = wait_after_error_s(tries)
-        if batch is not None and not batch.has_ended:
-            again_ns = self._clock.now_ns() + int(wait_s * _SECOND_NS)
-            self._stops[batch_id] = _Stop(batch.status, tries, again_ns)
+        if self._is_open(batch_id):
+            again_ns = now_ns + int(wait_s * _SECOND_NS)
+            self._stops[batch_id] = _Stop(self._book.batches[batch_id].status, tries, again_ns)
         self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
-        if not self._book.batches[batch_id].is_checked:
-            await self._validate(batch_id)
+        stop = self._stops.get(batch_id)
+        if stop is not None and not stop.is_over and is_hopeless(self._book.batches[batch_id], stop.tries, self.now_s):
+            await self._give_up(batch_id)
             return
-        if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
+        path = self._book.store.path(self._book.batches[batch_id].input_file_id)
+        with _of_input():
+            is_there = await asyncio.to_thread(path.exists)
+        if not is_there:
             await self._lost_input(batch_id)
-            return
-        if self._is_over(self._book.batches[batch_id]):
+        elif not self._book.batches[batch_id].is_checked:
+            await self._validate(batch_id)
+        elif self._is_over(self._book.batches[batch_id]):
             async with self._ends:
                 await self._run_and_finish(batch_id)
         else:
@@ -296,6 +320,8 @@ class BatchRunner:
     def _on_written(self, batch_id: str, completed: int, failed: int) -> None:
         self.counts.completed += completed
         self.counts.failed += failed
+        if (stop := self._stops.get(batch_id)) is not None:
+            self._stops[batch_id] = replace(stop, is_over=True)
         if (rate := self._book.rates.get(batch_id)) is not None:
             rate.add(completed + failed, self._clock.now_ns())
 
@@ -313,11 +339,8 @@ class BatchRunner:
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         path = self._book.store.path(batch.input_file_id)
-        try:
+        with _of_input():
             faults = await asyncio.to_thread(_check_file, path, checker, config.line_max_bytes)
-        except FileNotFoundError:
-            await self._lost_input(batch_id)
-            return
         caller = self._caller(batch, ServiceClass.BATCH)
         assert self._api is not None, "clients are served"
         if not faults and caller is not None and checker.model not in self._api.models_of(caller):
@@ -369,9 +392,11 @@ class BatchRunner:
     async def _each_left(
         self, batch: ClientBatch, results: BatchResults, take: Callable[[LineRequest], Awaitable[None]]
     ) -> None:
-        """Hand on each line without a result. Lines are read a few at a time."""
-        with self._book.store.path(batch.input_file_id).open("rb") as file:
-            while lines := await finish_in_thread(_read_some, file):
+        """Hand on each line without a result. Lines are read a few at a time. Raises InputUnreadable."""
+        with _of_input():
+            file = self._book.store.path(batch.input_file_id).open("rb")
+        with file:
+            while lines := await _next_lines(file):
                 for line in lines:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
                         await take(request)
@@ -455,6 +480,17 @@ class BatchRunner:
         completed, failed = await results.until_written()
         now_s = self.now_s
         last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
+        await self._keep_ended(last, now_s)
+
+    async def _give_up(self, batch_id: str) -> None:
+        """End a batch that cannot be ended otherwise, with the results that its files hold."""
+        results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
+        await results.reconcile()
+        now_s = self.now_s
+        await self._keep_ended(given_up(self._book.batches[batch_id], now_s, unrun=results.unrun), now_s)
+
+    async def _keep_ended(self, last: ClientBatch, now_s: int) -> None:
+        """Store a batch that has ended, with its files."""
         files = [
             self._file(last, file_id, name, now_s)
             for file_id, name, lines in (
@@ -465,7 +501,7 @@ class BatchRunner:
         ]
         await self._book.put(last, files)
         await self._book.drop_results(last, files)
-        self._log.info("batch_ended", batch=batch_id, status=str(last.status), lines=last.total, failed=last.failed)
+        self._log.info("batch_ended", batch=last.id, status=str(last.status), lines=last.total, failed=last.failed)
 
     def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
         return StoredFile(
@@ -501,6 +537,20 @@ def _disk_error(error: Exception) -> OSError | None:
         found = [_disk_error(each) for each in error.exceptions]
         return None if None in found else found[0]
     return None
+
+
+@contextmanager
+def _of_input() -> Iterator[None]:
+    """Raise InputUnreadable for an error of an input file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputUnreadable(str(error)) from error
+
+
+async def _next_lines(file: BinaryIO) -> list[bytes]:
+    with _of_input():
+        return await finish_in_thread(_read_some, file)
 
 
 def _read_some(file: BinaryIO) -> list[bytes]:

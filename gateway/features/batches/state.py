@@ -18,6 +18,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 _RISK_SHARE = 0.1
 _WAIT_MIN_S = 30.0
 _WAIT_MAX_S = 900.0
+_TRIES_MAX = 5
 
 
 class BatchStatus(StrEnum):
@@ -178,6 +179,17 @@ def ended(batch: ClientBatch, completed: int, failed: int, now_s: int, *, unrun:
     if batch.status is BatchStatus.CANCELLING:
         return _moved(counted, BatchStatus.CANCELLED, now_s)
     return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)
+
+
+def given_up(batch: ClientBatch, now_s: int, *, unrun: int) -> ClientBatch:
+    """Batch that cannot be ended otherwise, with the results that it has."""
+    fault = LineFault("internal_error", "The gateway could not bring this batch to its end.")
+    return _moved(replace(batch, unrun=unrun, faults=(fault,)), BatchStatus.FAILED, now_s)
+
+
+def is_hopeless(batch: ClientBatch, tries: int, now_s: int) -> bool:
+    """True if a batch is given up: its window is over, and its last tries met an error of this gateway's own."""
+    return tries >= _TRIES_MAX and batch.expires_s <= now_s
 
 
 def is_at_risk(batch: ClientBatch, now_s: int) -> bool:

@@ -10,7 +10,9 @@ from gateway.features.batches.state import (
     LineFault,
     cancelling,
     ended,
+    given_up,
     is_at_risk,
+    is_hopeless,
     lines_over,
     next_to_check,
     next_to_run,
@@ -102,6 +104,16 @@ def test_a_batch_that_was_not_checked_holds_no_line() -> None:
     assert not client_batch().is_checked
     assert not cancelling(client_batch(), 1).is_checked
     assert running().is_checked
+
+
+def test_a_batch_is_given_up_after_some_tries_past_its_window() -> None:
+    batch = replace(running(), completed=4, failed=2)
+    assert [is_hopeless(batch, tries, DAY_S) for tries in (4, 5)] == [False, True]
+    assert not is_hopeless(batch, 1_000, DAY_S - 1)
+    told = given_up(batch, DAY_S, unrun=1).document()
+    assert (told["status"], told["failed_at"], told["output_file_id"]) == ("failed", DAY_S, "file-out")
+    assert told["request_counts"] == {"total": 10, "completed": 4, "failed": 2}
+    assert told["errors"]["data"][0].code == "internal_error"  # type: ignore[index]
 
 
 def test_waits_after_errors_double_up_to_a_limit() -> None:
