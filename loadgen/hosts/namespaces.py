@@ -35,7 +35,7 @@ _LOCK = "nightside-wan.lock"
 
 
 class HostsUnavailable(Exception):
-    """This machine does not permit hosts of this kind; the message says what is missing."""
+    """Machine that does not permit hosts of this kind; the message says what is missing."""
 
 
 def address_of(number: int) -> str:
@@ -116,7 +116,7 @@ def on_host(site: Site) -> Iterator[None]:
             yield
         finally:
             if libc.setns(own, _CLONE_NEWNET):
-                os.abort()  # everything that this process does from now on would be on the wrong host
+                os.abort()  # sockets made later would be on the wrong host
     finally:
         os.close(own)
 

@@ -39,7 +39,7 @@ class IpPacket(Struct, frozen=True):
     flow: _Flow | None
     """Connection that it belongs to; None: it is not of TCP."""
     is_opening: bool
-    """It is the first one of its connection."""
+    """True for the first packet of its connection."""
 
 
 def read_packet(data: bytes) -> IpPacket | None:

@@ -101,7 +101,7 @@ class WanFault:
 
     name: str
     begins: str
-    """What happens when it begins, in words."""
+    """Beginning in words."""
     heals: str
     expected: str
     """Expectation in words."""

@@ -42,7 +42,7 @@ def violations(
     sound_ns: int,
     overlap_max_ns: int,
 ) -> list[HistoryViolation]:
-    """Everything in the history that must not be. From `sound_ns` on all links are sound, so that two gateways may
+    """Violations in the history. From `sound_ns` on all links are sound, so that two gateways may
     serve one replica for `overlap_max_ns` at most."""
     lines = [each for each in records if isinstance(each, AuditLine)]
     return [

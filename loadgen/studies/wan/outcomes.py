@@ -33,7 +33,7 @@ class FaultOutcome(msgspec.Struct, frozen=True):
 
     fault: str
     phases: dict[str, PhaseSeen]
-    """Before, during and after the fault, of all clients together."""
+    """Phases before, during and after the fault, of all clients together."""
     cut_off: PhaseSeen
     """During it, of the clients of the region at which it strikes."""
     losses: dict[str, float]

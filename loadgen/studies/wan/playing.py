@@ -88,7 +88,9 @@ async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
             write_table(scenario.regions, {region: network.network(str(region)) for region in REGIONS})
             hosts = Hosts({region: _host(network, region) for region in REGIONS}, network.session)
             async with asyncio.TaskGroup() as tasks:
-                async with running_mesh(scenario, OverflowMode.ON, folder, tasks, hosts=hosts) as mesh:
+                async with running_mesh(
+                    scenario, OverflowMode.ON, folder, tasks, further_gateway=False, hosts=hosts
+                ) as mesh:
                     await recorded.play(mesh, network, scenario, sound, tasks)
         return recorded.outcome(scenario)
 
@@ -184,7 +186,7 @@ class _RecordedFault:
         return self._folder / f"calls-{region}.jsonl"
 
     def outcome(self, scenario: DemoScenario) -> FaultOutcome:
-        """What was recorded, once all processes have ended."""
+        """Sum of the records, once all processes have ended."""
         calls = {region: read_calls(self._log(region)) for region in REGIONS}
         every = [each for region in REGIONS for each in calls[region]]
         records, contradictions = _read_audit(self._folder / "audit", scenario)

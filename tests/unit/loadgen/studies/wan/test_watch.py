@@ -1,4 +1,4 @@
-"""When a fault was noticed, and when its effects were over, from what the processes say of themselves."""
+"""Times at which a fault was noticed and its effects were over, by what the processes say of themselves."""
 
 from __future__ import annotations
 
