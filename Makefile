@@ -133,7 +133,7 @@ results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study or records, or list; TRACE
 	    $(if $(filter token-budget-classifier,$(NAME)),build/prompts/documents.jsonl) $(STORES) \
 	    $(if $(TRACES),--traces $(abspath $(TRACES))) $(if $(FULL),--full) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)
 
-wan: ## Break the network between three hosts, in docs/results/wan.md; Linux, root, twenty minutes; ARGS=….
+wan: ## Break the network between three hosts, in docs/results/wan.md; needs root; ARGS=….
 	@$(MAKE) results NAME=wan
 
 ##@ Generate

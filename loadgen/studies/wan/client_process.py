@@ -17,7 +17,7 @@ from loadgen.studies.failover.clients import Clients, SdkCall
 from mesh.clock import Clock
 
 
-class ClientSettings(msgspec.Struct, frozen=True):
+class SdkClientSettings(msgspec.Struct, frozen=True):
     region: RegionName
     url: str
     """URL with the mesh's one name."""
@@ -37,12 +37,12 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
 
 def main(file: Path) -> None:
-    settings = msgspec.json.decode(file.read_bytes(), type=ClientSettings)
+    settings = msgspec.json.decode(file.read_bytes(), type=SdkClientSettings)
     calls = asyncio.run(_calls(settings))
     Path(settings.log).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in calls))
 
 
-async def _calls(settings: ClientSettings) -> list[SdkCall]:
+async def _calls(settings: SdkClientSettings) -> list[SdkCall]:
     clock = Clock()
     resolver = NameResolver(settings.servers, settings.network, clock)
     clients = Clients(

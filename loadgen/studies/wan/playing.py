@@ -31,7 +31,7 @@ from loadgen.hosts.wire_process import WireCounts
 from loadgen.interrupts import leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
-from loadgen.studies.wan.client_process import ClientSettings, read_calls
+from loadgen.studies.wan.client_process import SdkClientSettings, read_calls
 from loadgen.studies.wan.faults import REGIONS, Loss, WanFault, base_links, clients_of, sites
 from loadgen.studies.wan.histories import HistoryViolation, overlaps, ran_twice, violations
 from loadgen.studies.wan.outcomes import OVERLAP_S, RECONNECT_S, SLOTS, TIMEOUT_S, USERS, FaultOutcome, PhaseSeen
@@ -170,7 +170,7 @@ class _RecordedFault:
         assert mesh.name is not None, "there is a controller"
         region = REGIONS[number]
         controller, *gateways = mesh.name.servers
-        settings = ClientSettings(
+        settings = SdkClientSettings(
             region, mesh.name.url, str(scenario.model), (gateways[number], *gateways, controller),
             mesh.name.networks[region], USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, TIMEOUT_S,
             str(self._log(region)),
