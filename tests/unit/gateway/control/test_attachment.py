@@ -210,6 +210,22 @@ async def test_one_that_says_nothing_is_left_and_the_next_one_tried() -> None:
             assert gateway.logged("controller_unreachable")[0]["reason"] == "it fell silent"
 
 
+async def test_a_pause_between_attempts_ends_at_once_when_the_network_may_be_back() -> None:
+    settings = replace(PATIENT, controllers=(Address("127.0.0.1", 1),))
+    for is_early in (False, True):
+        attachment = Attachment(
+            settings, Plaintext(), Speaker(), clock=Clock(), rng=random.Random(1), log=CapturingLogger()
+        )
+        if is_early:
+            attachment.try_at_once()
+        async with asyncio.TaskGroup() as tasks:
+            pause = tasks.create_task(attachment._pause(3600.0))
+            if not is_early:
+                await asyncio.sleep(0)
+                assert not pause.done()
+                attachment.try_at_once()
+
+
 async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> None:
     async with scripted() as controller:
         controller.scripts.append(controller.says(b"\xff\xff\xff"))
