@@ -21,7 +21,9 @@ class LinkShape(Struct, frozen=True):
     delay_ms: float = 0.0
     """Time of a packet on its way, besides its queue."""
     jitter_ms: float = 0.0
-    """Greatest deviation from `delay_ms`, uniformly distributed. It reorders no packets."""
+    """Greatest deviation from `delay_ms`, uniformly distributed."""
+    reorders: bool = False
+    """Jitter lets packets overtake each other."""
     loss: float = 0.0
     """Share of packets that are lost, each by itself."""
     rate_kbit_s: float | None = None

@@ -96,7 +96,7 @@ class ShapedLink:
         self._free_ns = 0
         """Time at which the last packet has left the bandwidth's queue."""
         self._last_ns = 0
-        """Arrival of the last packet; none arrives earlier."""
+        """Latest arrival of a packet so far; none arrives earlier, unless the shape reorders."""
 
     def arrival_ns(self, now_ns: int, size: int) -> int | None:
         """Time at which a packet arrives; None: it is lost."""
@@ -114,8 +114,9 @@ class ShapedLink:
         delay_ms = shape.delay_ms
         if shape.jitter_ms:
             delay_ms += self._rng.uniform(-shape.jitter_ms, shape.jitter_ms)
-        self._last_ns = max(self._last_ns, leaves_ns + round(max(0.0, delay_ms) * _MILLISECOND_NS))
-        return self._last_ns
+        arrival_ns = leaves_ns + round(max(0.0, delay_ms) * _MILLISECOND_NS)
+        self._last_ns = max(self._last_ns, arrival_ns)
+        return arrival_ns if shape.reorders else self._last_ns
 
 
 class PacketWire:

@@ -102,6 +102,8 @@ class Clients:
     """Longest wait for the next part of an answer; None: the SDK's own, ten minutes."""
     pause_s: float = _PAUSE_S
     answer_tokens: int = _ANSWER_TOKENS
+    prompt_bytes: int = 0
+    """Length that questions are filled up to."""
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
@@ -125,7 +127,8 @@ class Clients:
             asked = SdkCall(self.region, self.clock.now_ns())
             self.asked.append(asked)
             try:
-                await self._ask(client, asked, f"{number}/{turn} of {self.region}: how are you?")
+                question = f"{number}/{turn} of {self.region}: how are you?"
+                await self._ask(client, asked, question.ljust(self.prompt_bytes, "."))
             except (OpenAIError, httpx2.HTTPError) as error:
                 asked.fault = "; ".join(_chain(error))
                 if isinstance(error, APIStatusError):

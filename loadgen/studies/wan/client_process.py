@@ -16,6 +16,9 @@ from loadgen.names import NameResolver
 from loadgen.studies.failover.clients import Clients, SdkCall
 from mesh.clock import Clock
 
+STARTED = "started"
+"""Word that a process prints once its clients ask."""
+
 
 class SdkClientSettings(msgspec.Struct, frozen=True):
     region: RegionName
@@ -30,6 +33,7 @@ class SdkClientSettings(msgspec.Struct, frozen=True):
     timeout_s: float
     """The SDK's time-out for each part of an answer."""
     pause_s: float
+    prompt_bytes: int
     drain_s: float
     """Time for calls to end once no further one is made."""
     log: str
@@ -47,12 +51,14 @@ async def _calls(settings: SdkClientSettings) -> list[SdkCall]:
     resolver = NameResolver(settings.servers, settings.network, clock)
     clients = Clients(
         settings.region, settings.url, settings.model, resolver, clock, timeout_s=settings.timeout_s,
-        pause_s=settings.pause_s, answer_tokens=settings.answer_tokens,
+        pause_s=settings.pause_s, answer_tokens=settings.answer_tokens, prompt_bytes=settings.prompt_bytes,
     )  # fmt: skip
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(clients.run(settings.users))
+        sys.stdout.write(f"{STARTED}\n")
+        sys.stdout.flush()
         await stop.wait()
         clients.is_over = True
         await asyncio.wait([running], timeout=settings.drain_s)

@@ -158,6 +158,14 @@ FAULTS = (
         loses={pair: SILENCE_S if pair[0] == AP else DEAF_S for pair in _mutual(AP, SILENCE_S)},
     ),
     WanFault(
+        "partial partition",
+        f"{AP} and {US}, where the controller runs, are cut off from each other; {EU} reaches both",
+        _BACK,
+        "the two lose each other, and no gateway is taken for down, since one peer hears it",
+        links=with_shape(_talking(both_ways(in_region(AP), in_region(US))), is_cut=True),
+        loses={(AP, US): SILENCE_S, (US, AP): SILENCE_S},
+    ),
+    WanFault(
         "5 % loss",
         "links between regions lose 5 % of their packets",
         _BACK,
@@ -171,6 +179,13 @@ FAULTS = (
         "peers may be lost and found again; no request fails, since home serves",
         links=with_shape(ACROSS, loss=0.2),
         may_lose=True,
+    ),
+    WanFault(
+        "reordering",
+        "links between regions have 60 ms of jitter, by which packets overtake each other",
+        _BACK,
+        "no peer is lost, no request fails",
+        links=with_shape(ACROSS, jitter_ms=60.0, reorders=True),
     ),
     WanFault(
         "10 × latency",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 10.0
 """Time-out of the clients' SDK for each part of an answer."""
 USERS = (12, 4, 4)
 """Users in each region; those of the first are more than its engine has room for, so that requests overflow."""
 SLOTS = 4
+PROMPT_BYTES = 3_000
+"""Bytes of each question: larger than a packet."""
 OVERLAP_S = 6.5
 """Longest time in which two gateways serve one replica after both hear the mesh (docs/concepts/controller.md)."""
 RECONNECT_S = 10.0

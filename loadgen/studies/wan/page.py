@@ -11,14 +11,24 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.report import quantile
 from loadgen.studies.rendering import render, shortened
 from loadgen.studies.wan.faults import REGIONS, WanFault
-from loadgen.studies.wan.outcomes import OVERLAP_S, RECONNECT_S, SLOTS, TIMEOUT_S, USERS, FaultOutcome, PhaseSeen
+from loadgen.studies.wan.outcomes import (
+    OVERLAP_S,
+    PROMPT_BYTES,
+    RECONNECT_S,
+    SLOTS,
+    TIMEOUT_S,
+    USERS,
+    FaultOutcome,
+    PhaseSeen,
+)
 
 
 def page_of(faults: Sequence[WanFault], outcomes: Sequence[FaultOutcome], machine: Mapping[str, object]) -> str:
     played = {fault.name: [each for each in outcomes if each.fault == fault.name] for fault in faults}
     return render(
         "wan/page.j2", machine=machine, faults=faults, played=played, rounds=max(map(len, played.values())),
-        regions=REGIONS, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
+        regions=REGIONS, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
+        overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
         ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
         judged=[line for fault in faults for line in _judged(fault, played[fault.name])], total=_total, others=_others,

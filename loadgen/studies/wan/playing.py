@@ -31,16 +31,26 @@ from loadgen.hosts.wire_process import WireCounts
 from loadgen.interrupts import leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
-from loadgen.studies.wan.client_process import SdkClientSettings, read_calls
+from loadgen.studies.wan.client_process import STARTED, SdkClientSettings, read_calls
 from loadgen.studies.wan.faults import REGIONS, Loss, WanFault, base_links, clients_of, sites
 from loadgen.studies.wan.histories import HistoryViolation, overlaps, ran_twice, violations
-from loadgen.studies.wan.outcomes import OVERLAP_S, RECONNECT_S, SLOTS, TIMEOUT_S, USERS, FaultOutcome, PhaseSeen
+from loadgen.studies.wan.outcomes import (
+    OVERLAP_S,
+    PROMPT_BYTES,
+    RECONNECT_S,
+    SLOTS,
+    TIMEOUT_S,
+    USERS,
+    FaultOutcome,
+    PhaseSeen,
+)
 from loadgen.studies.wan.watch import MeshSeen, MeshWatch, first_seen, is_whole, losses_after
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _WARM_S = 10.0
 """Time before a fault, in which each link learns how late the other end's signs of life are."""
+_START_S = 60.0
 _RETURN_S = 45.0
 """Longest wait for the mesh to be whole again once links are sound."""
 _AFTER_S = 6.0
@@ -126,6 +136,7 @@ class _RecordedFault:
                 await stack.enter_async_context(self._clients(mesh, network, scenario, number, tasks))
                 for number in range(len(REGIONS))
             ]
+            await self._until_started(clients)
             await asyncio.sleep(_WARM_S)
             home = self._seen[-1].replicas
             await self._strike(network, sound)
@@ -136,6 +147,16 @@ class _RecordedFault:
             self._counts = await network.counts()
             for each in clients:
                 await each.stop(TIMEOUT_S + 5.0)
+
+    async def _until_started(self, clients: Sequence[Child]) -> None:
+        """Wait until all clients ask. Raises DemoFailure on time-out."""
+        try:
+            async with asyncio.timeout(_START_S):
+                for each in clients:
+                    while STARTED.encode() not in each.log.read_bytes():  # noqa: ASYNC110 - other processes
+                        await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise DemoFailure(f"the clients did not start within {_START_S:.0f} s") from None
 
     async def _strike(self, network: HostNetwork, sound: LinkTable) -> None:
         fault = self._fault
@@ -172,7 +193,7 @@ class _RecordedFault:
         controller, *gateways = mesh.name.servers
         settings = SdkClientSettings(
             region, mesh.name.url, str(scenario.model), (gateways[number], *gateways, controller),
-            mesh.name.networks[region], USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, TIMEOUT_S,
+            mesh.name.networks[region], USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, PROMPT_BYTES, TIMEOUT_S,
             str(self._log(region)),
         )  # fmt: skip
         file = self._folder / f"clients-{region}.json"

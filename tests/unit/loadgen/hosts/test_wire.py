@@ -60,6 +60,13 @@ def test_jitter_reorders_nothing_and_stays_in_its_bounds() -> None:
     assert arrivals == sorted(arrivals)  # type: ignore[type-var]
 
 
+def test_jitter_that_reorders_lets_packets_overtake_each_other() -> None:
+    link = ShapedLink(LinkShape(delay_ms=10.0, jitter_ms=5.0, reorders=True), random.Random(1))
+    arrivals = [link.arrival_ns(sent * MS, 100) for sent in range(200)]
+    assert arrivals != sorted(arrivals)  # type: ignore[type-var]
+    assert all(5 * MS <= each - sent * MS <= 15 * MS for sent, each in enumerate(arrivals) if each is not None)
+
+
 def test_a_link_loses_its_share() -> None:
     link = ShapedLink(LinkShape(loss=0.2), random.Random(1))
     lost = sum(link.arrival_ns(0, 100) is None for _ in range(5_000))
