@@ -69,6 +69,10 @@ class Gateway(Protocol):
 
     def hello(self) -> Hello: ...
 
+    def attached(self) -> None:
+        """A controller is heard again."""
+        ...
+
     def report(self) -> Report: ...
 
     async def take(self, snapshot: ControlSnapshot) -> None:
@@ -219,6 +223,7 @@ class Attachment:
             self.controller = address
             self.tallies.last_loss = ""
             self._log.info("controller_attached", controller=str(address))
+            self.gateway.attached()
 
     async def until_news(self, until_s: float) -> bool:
         """Wait for news, or until a time of the event loop's clock. Returns True if the news calls for a report."""

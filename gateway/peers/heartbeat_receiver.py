@@ -48,13 +48,16 @@ class HeartbeatReceiver:
             heartbeats.try_at_once()
 
     def found(self, peer: GatewayId) -> None:
-        """A peer was found: the network that it was lost with may be back, so that all others that are not heard are
-        tried at once, instead of each after its own back-off."""
-        for each, heartbeats in self._heartbeats.items():
-            if each != peer:
-                heartbeats.try_at_once()
+        """A peer was found: whatever had cut it off may have cut off others, and the controller."""
+        self.try_at_once(other_than=peer)
         if self._on_found is not None:
             self._on_found()
+
+    def try_at_once(self, other_than: GatewayId | None = None) -> None:
+        """Try all peers that are not heard, instead of each after its own back-off: the network may be back."""
+        for peer, heartbeats in self._heartbeats.items():
+            if peer != other_than:
+                heartbeats.try_at_once()
 
     def hear(self, peer: GatewayId, event: Event) -> None:
         self._hand_on(peer, event)

@@ -66,11 +66,15 @@ class Speaker:
     def __init__(self) -> None:
         self.said = hello("us-1", US)
         self.taken: list[ControlSnapshot] = []
+        self.attachments = 0
         self.refuses = ""
         self.places: list[Place] = []
         """Places of controllers that were asked for histories."""
         self.offers: list[HistoryOffer] = []
         self.histories_taken: list[PoolHistory] = []
+
+    def attached(self) -> None:
+        self.attachments += 1
 
     def hello(self) -> Hello:
         return self.said
@@ -187,6 +191,7 @@ async def test_what_is_said_is_taken_and_answered_in_order() -> None:
             assert [each.version.version for each in controller.all(SnapshotTaken)] == [1, 2]
             assert gateway.speaker.taken == [snapshot(1), snapshot(2)]
             assert gateway.attachment.controller == controller.address
+            assert gateway.speaker.attachments == 1, "told once, however much the controller says"
 
 
 async def test_a_question_is_answered_by_its_number_between_snapshots() -> None:

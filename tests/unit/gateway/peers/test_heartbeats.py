@@ -237,7 +237,7 @@ async def test_a_peer_that_is_found_has_all_others_tried_at_once() -> None:
             async with serve_fake_peer(first.port) as one, serve_fake_peer(other.port) as two:
                 for fake in (one, two):
                     fake.subscribed = lambda _, context: stay(context, REPORT)
-                beats_eu.try_at_once()
+                receiver.try_at_once(other_than=ap)
                 assert isinstance(await events_eu.get(), PeersObserved)
                 assert isinstance(await events_ap.get(), PeersObserved)
     assert len(told) == 4
