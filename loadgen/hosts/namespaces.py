@@ -15,7 +15,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +30,8 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _CLONE_NEWNET = 0x40000000
 _COMMAND_S = 20.0
-_LOCK = "nightside-wan.lock"
+_LOCK = Path("/run/nightside-wan.lock")
+"""File in a folder that only root writes in: in a shared one, another user's link would lead elsewhere."""
 
 
 class HostsUnavailable(Exception):
@@ -138,7 +138,7 @@ def open_device(site: Site) -> int:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Hold the lock of this machine's hosts: two runs at a time would remove each other's."""
-    with (Path(tempfile.gettempdir()) / _LOCK).open("w") as lock:
+    with _LOCK.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -158,11 +158,17 @@ def _make(site: Site, number: int) -> None:
 
 
 def _remove_all() -> None:
-    """Kill all processes in namespaces of these hosts, and remove the namespaces."""
-    names = [each.split()[0] for each in _ip("netns", "list").splitlines() if each.startswith(_PREFIX)]
-    for name in names:
-        signal_all_on(name.removeprefix(_PREFIX), signal.SIGKILL)
-        _ip("netns", "del", name)
+    """Kill all processes in namespaces of these hosts, and remove the namespaces. Raises HostsUnavailable for those
+    that could not be removed, once all others are."""
+    faults = []
+    for name in [each.split()[0] for each in _ip("netns", "list").splitlines() if each.startswith(_PREFIX)]:
+        try:
+            signal_all_on(name.removeprefix(_PREFIX), signal.SIGKILL)
+            _ip("netns", "del", name)
+        except HostsUnavailable as fault:
+            faults.append(str(fault))
+    if faults:
+        raise HostsUnavailable("; ".join(faults))
 
 
 def _program() -> str:
@@ -170,7 +176,8 @@ def _program() -> str:
 
 
 def _ip(*arguments: str) -> str:
-    """Output of `ip`. Raises HostsUnavailable with its message."""
+    """Output of `ip`, which a Ctrl-C does not reach: it ends what it has begun. Raises HostsUnavailable with its
+    message."""
     try:
         done = subprocess.run(  # noqa: S603 - names are this module's own
             [_program(), *arguments],
@@ -179,6 +186,7 @@ def _ip(*arguments: str) -> str:
             timeout=_COMMAND_S,
             check=False,
             stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostsUnavailable(f"ip {' '.join(arguments)}: {error}") from error

@@ -95,7 +95,7 @@ class ShapedLink:
         self._rng = rng
         self._free_ns = 0
         """Time at which the last packet has left the bandwidth's queue."""
-        self._last_ns = 0
+        self.latest_ns = 0
         """Latest arrival of a packet so far; none arrives earlier, unless the shape reorders."""
 
     def arrival_ns(self, now_ns: int, size: int) -> int | None:
@@ -115,8 +115,8 @@ class ShapedLink:
         if shape.jitter_ms:
             delay_ms += self._rng.uniform(-shape.jitter_ms, shape.jitter_ms)
         arrival_ns = leaves_ns + round(max(0.0, delay_ms) * _MILLISECOND_NS)
-        self._last_ns = max(self._last_ns, arrival_ns)
-        return arrival_ns if shape.reorders else self._last_ns
+        self.latest_ns = max(self.latest_ns, arrival_ns)
+        return arrival_ns if shape.reorders else self.latest_ns
 
 
 class PacketWire:
@@ -133,6 +133,10 @@ class PacketWire:
         self.lost: Counter[Direction] = Counter()
         """Packets lost, by direction."""
         self.carried: Counter[Direction] = Counter()
+        self.overtaking: Counter[Direction] = Counter()
+        """Carried packets that arrive before one that was sent earlier."""
+        self.delay_ns: Counter[Direction] = Counter()
+        """Sum of the carried packets' time on their way."""
 
     def shape(self, links: LinkTable) -> None:
         """Give links other shapes. Packets on their way arrive as they would have."""
@@ -155,12 +159,15 @@ class PacketWire:
         link = self._links.get(way)
         if link is None:
             return
+        latest_ns = link.latest_ns
         is_known = link.shape.is_cut or self._flows[frozenset(way)].lets_through(packet)
         arrival_ns = link.arrival_ns(now_ns, len(data)) if is_known else None
         if arrival_ns is None:
             self.lost[way] += 1
             return
         self.carried[way] += 1
+        self.overtaking[way] += arrival_ns < latest_ns
+        self.delay_ns[way] += arrival_ns - now_ns
         self._sent += 1
         heapq.heappush(self._on_their_way, (arrival_ns, self._sent, destination, data))
 

@@ -26,10 +26,11 @@ _PACKET_BYTES_MAX = 65_535
 _AT_ONCE_MAX = 64
 """Packets read from one device before the others, and what has arrived, have their turn."""
 _SECOND_NS = 1_000_000_000
+_MILLISECOND_NS = 1_000_000
 _WAIT_MAX_S = 1.0
 _NICE = -15
 """Priority: a late wire would be measured as a longer one."""
-_LATE_NS = 5_000_000
+LATE_MS = 5
 """Lateness of an arrival that is counted."""
 
 
@@ -52,6 +53,10 @@ class DirectionCounts(msgspec.Struct, frozen=True):
     destination: Site
     carried: int
     lost: int
+    overtaking: int
+    """Carried packets that arrive before one that was sent earlier."""
+    delay_ms: float
+    """Sum of the carried packets' time on their way."""
 
 
 class WireCounts(msgspec.Struct, frozen=True):
@@ -59,7 +64,7 @@ class WireCounts(msgspec.Struct, frozen=True):
 
     directions: tuple[DirectionCounts, ...]
     late: int
-    """Packets delivered more than 5 ms after they were due, because the machine was busy."""
+    """Packets delivered more than `LATE_MS` after they were due, because the machine was busy."""
     late_max_ms: float
 
 
@@ -101,8 +106,13 @@ class _Carrier:
         """Answer an order."""
         wire = self._wire
         ways = sorted(wire.carried.keys() | wire.lost.keys())
-        counts = tuple(DirectionCounts(*way, wire.carried[way], wire.lost[way]) for way in ways)
-        told = WireCounts(counts, self._late, self._late_max_ns / 1_000_000)
+        counts = tuple(
+            DirectionCounts(
+                *way, wire.carried[way], wire.lost[way], wire.overtaking[way], wire.delay_ns[way] / _MILLISECOND_NS
+            )
+            for way in ways
+        )
+        told = WireCounts(counts, self._late, self._late_max_ns / _MILLISECOND_NS)
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         sys.stdout.buffer.flush()
 
@@ -124,7 +134,7 @@ class _Carrier:
         now_ns = self._clock.now_ns()
         for due_ns, site, data in self._wire.arrived(now_ns):
             late_ns = now_ns - due_ns
-            self._late += late_ns > _LATE_NS
+            self._late += late_ns > LATE_MS * _MILLISECOND_NS
             self._late_max_ns = max(self._late_max_ns, late_ns)
             with suppress(OSError):  # a device whose queue is full loses packets, as devices do
                 os.write(self._devices[site], data)

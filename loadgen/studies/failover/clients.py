@@ -4,7 +4,7 @@ its HTTP client. It must never mend what it measures."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import httpx2
@@ -17,6 +17,7 @@ from mesh.clock import Clock
 _ANSWER_TOKENS = 12
 _PAUSE_S = 0.02
 REGION_HEADER = "x-nightside-region"
+GATEWAY_HEADER = "x-nightside-gateway"
 REQUEST_ID_HEADER = "x-request-id"
 
 
@@ -36,6 +37,8 @@ class SdkCall:
     """The last response was a gateway's own error, before any answer."""
     request_id: str = ""
     """Id by which the gateways know the last try; empty where no head has arrived."""
+    gateway: str = ""
+    """Gateway that answered the last try, as its head says."""
     ran_in: str = ""
     """Region whose engine answered, as the head says."""
 
@@ -133,7 +136,7 @@ class Clients:
                 asked.fault = "; ".join(_chain(error))
                 if isinstance(error, APIStatusError):
                     asked.is_refused = True
-                    asked.request_id = error.response.headers.get(REQUEST_ID_HEADER, "")
+                    _note_sender(asked, error.response.headers)
             asked.ended_ns = self.clock.now_ns()
             await asyncio.sleep(self.pause_s)
 
@@ -145,7 +148,8 @@ class Clients:
             stream=True,
         )
         headers = stream.response.headers
-        asked.request_id, asked.ran_in = headers.get(REQUEST_ID_HEADER, ""), headers.get(REGION_HEADER, "")
+        _note_sender(asked, headers)
+        asked.ran_in = headers.get(REGION_HEADER, "")
         reason = None
         async for chunk in stream:
             if asked.first_ns is None:
@@ -153,6 +157,11 @@ class Clients:
             reason = chunk.choices[0].finish_reason if chunk.choices else reason
         if reason is None:
             asked.fault = "the answer has no end"
+
+
+def _note_sender(asked: SdkCall, headers: Mapping[str, str]) -> None:
+    """Note the request's id and gateway, which every answer of a gateway names in its head."""
+    asked.request_id, asked.gateway = headers.get(REQUEST_ID_HEADER, ""), headers.get(GATEWAY_HEADER, "")
 
 
 def _chain(error: BaseException | None) -> Iterator[str]:

@@ -66,10 +66,5 @@ async def _calls(settings: SdkClientSettings) -> list[SdkCall]:
     return clients.asked
 
 
-def read_calls(log: Path) -> list[SdkCall]:
-    """Calls that a process has written down. Raises OSError if it has not."""
-    return [msgspec.json.decode(line, type=SdkCall) for line in log.read_bytes().splitlines()]
-
-
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

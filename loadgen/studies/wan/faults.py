@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations, permutations
 
 from gateway.core.vocabulary import RegionName
 from loadgen.hosts.shapes import (
@@ -26,7 +26,8 @@ from loadgen.round_trips import RoundTripTable
 US, EU, AP = REGIONS = tuple(RegionName(name) for name in ("us-east-1", "eu-west-1", "ap-northeast-1"))
 _CLIENTS_MS = 2.0
 """Delay between clients and the gateway of their region."""
-_JITTER_MS = 1.0
+JITTER_MS = 1.0
+"""Jitter of sound links."""
 SILENCE_S = 2.0
 """Aim: silence of a host behind a sound link is noticed within this time."""
 DEAF_S = 9.0
@@ -62,8 +63,13 @@ def base_links(table: RoundTripTable) -> dict[Direction, LinkShape]:
             continue  # clients do not talk to each other
         delay_ms = 500 * table.round_trip_s(region_of(one), region_of(other))
         delay_ms += _CLIENTS_MS * ((one not in REGIONS) + (other not in REGIONS))
-        links[one, other] = LinkShape(delay_ms=delay_ms, jitter_ms=min(_JITTER_MS, delay_ms / 4))
+        links[one, other] = LinkShape(delay_ms=delay_ms, jitter_ms=min(JITTER_MS, delay_ms / 4))
     return links
+
+
+def round_trips_ms(table: RoundTripTable) -> list[float]:
+    """Round trips between the regions, the shortest first."""
+    return sorted(1000 * table.round_trip_s(one, other) for one, other in combinations(REGIONS, 2))
 
 
 def _talking(ways: Iterable[Direction]) -> tuple[Direction, ...]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from loadgen.demo.scenario import ROUND_TRIPS_FILE
+from loadgen.hosts.wire_process import LATE_MS
 from loadgen.pages.markdown import NOTHING
 from loadgen.report import quantile
+from loadgen.round_trips import read_round_trips
 from loadgen.studies.rendering import render, shortened
-from loadgen.studies.wan.faults import REGIONS, WanFault
+from loadgen.studies.wan.faults import JITTER_MS, REGIONS, WanFault, round_trips_ms
 from loadgen.studies.wan.outcomes import (
     OVERLAP_S,
     PROMPT_BYTES,
@@ -18,21 +21,28 @@ from loadgen.studies.wan.outcomes import (
     SLOTS,
     TIMEOUT_S,
     USERS,
+    WARM_S,
     FaultOutcome,
     PhaseSeen,
+    PlayedFaults,
 )
 
 
-def page_of(faults: Sequence[WanFault], outcomes: Sequence[FaultOutcome], machine: Mapping[str, object]) -> str:
+def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[str, object]) -> str:
+    outcomes = whole.outcomes
     played = {fault.name: [each for each in outcomes if each.fault == fault.name] for fault in faults}
     return render(
         "wan/page.j2", machine=machine, faults=faults, played=played, rounds=max(map(len, played.values())),
+        measured=[each for each in faults if played[each.name]],
+        round_trips_ms=round_trips_ms(read_round_trips(ROUND_TRIPS_FILE)), jitter_ms=JITTER_MS, warm_s=WARM_S,
         regions=REGIONS, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
         overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
         ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
-        judged=[line for fault in faults for line in _judged(fault, played[fault.name])], total=_total, others=_others,
-        late_ms=max((each.late_max_ms for each in outcomes), default=0.0),
+        judged=[line for fault in faults for line in _judged(fault, played[fault.name])],
+        unplayed=[f"**not met**: {each}" for each in whole.unplayed], outcomes=outcomes, total=_total, others=_others,
+        late=_total(outcomes, "late"), late_ms=LATE_MS,
+        late_max_ms=max((each.late_max_ms for each in outcomes), default=0.0),
     )  # fmt: skip
 
 
@@ -108,9 +118,12 @@ def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
         yield f"{_word(not late)}: {fault.name}: peers are lost in time{_because(late)}"
     others = _others(fault, outcomes)
     if not fault.may_lose:
-        yield f"{_word(not others)}: {fault.name}: no other peer is lost ({others} were)"
+        yield f"{_word(not others)}: {fault.name}: no other peer is lost while it lasts ({others} were)"
     failed = sum(len(seen.failures) + seen.unfinished for each in outcomes for seen in each.phases.values())
     yield f"{_word(not failed)}: {fault.name}: no request fails ({failed} did)"
+    if fault.frozen is not None:
+        led = [each.led_away for each in outcomes]
+        yield f"{_word(all(led))}: {fault.name}: other regions answer clients of {fault.frozen} ({sum(led)} calls)"
     unhealed = sum(each.whole_s is None for each in outcomes)
     yield f"{_word(not unhealed)}: {fault.name}: the mesh is whole again"
     found = sum(len(each.violations) for each in outcomes)

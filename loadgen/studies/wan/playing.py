@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
@@ -16,24 +16,22 @@ import yaml
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.file import load_policy
-from gateway.records.audit import AuditRecord
-from gateway.records.audit_cli import DECODER, Summary
-from gateway.records.audit_files import SUFFIX, FileHeader
-from gateway.records.audit_heads import SignedHead
 from loadgen.demo.layout import RegionHost
 from loadgen.demo.mesh import Hosts, Mesh, running_mesh
 from loadgen.demo.processes import OUR_MODULES, Child, DemoFailure, running_child
 from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
+from loadgen.hosts.namespaces import HostsUnavailable
 from loadgen.hosts.network import HostNetwork, host_network
 from loadgen.hosts.shapes import LinkTable
 from loadgen.hosts.wire_process import WireCounts
-from loadgen.interrupts import leaves
+from loadgen.interrupts import ends_by_signal, leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
-from loadgen.studies.wan.client_process import STARTED, SdkClientSettings, read_calls
+from loadgen.studies.wan.client_process import STARTED, SdkClientSettings
+from loadgen.studies.wan.effects import unfelt
 from loadgen.studies.wan.faults import REGIONS, Loss, WanFault, base_links, clients_of, sites
-from loadgen.studies.wan.histories import HistoryViolation, overlaps, ran_twice, violations
+from loadgen.studies.wan.histories import led_away, overlaps, ran_twice, taken_in, violations
 from loadgen.studies.wan.outcomes import (
     OVERLAP_S,
     PROMPT_BYTES,
@@ -41,56 +39,34 @@ from loadgen.studies.wan.outcomes import (
     SLOTS,
     TIMEOUT_S,
     USERS,
+    WARM_S,
     FaultOutcome,
     PhaseSeen,
+    PlayedFaults,
 )
-from loadgen.studies.wan.watch import MeshSeen, MeshWatch, first_seen, is_whole, losses_after
+from loadgen.studies.wan.records import read_audit, read_calls
+from loadgen.studies.wan.watch import MeshSeen, MeshWatch, first_seen, is_home, is_whole, losses_after
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
-_WARM_S = 10.0
-"""Time before a fault, in which each link learns how late the other end's signs of life are."""
 _START_S = 60.0
 _RETURN_S = 45.0
 """Longest wait for the mesh to be whole again once links are sound."""
 _AFTER_S = 6.0
 """Time for which clients continue after that."""
+_LOOKS_S = 3.0
+"""Time for looks at each gateway after the last moment that is judged."""
 _PAUSE_S = 0.1
 _ANSWER_TOKENS = 24
 _ENGINES = (1, 2, 2)
 
 
-def play_faults(
-    faults: Sequence[WanFault], rounds: int, tell: Callable[[str], None], keep: Path | None = None
-) -> list[FaultOutcome]:
-    """Play all faults. Raises DemoFailure where one could not be played, and HostsUnavailable."""
-    clock = Clock()
-    outcomes: list[FaultOutcome] = []
-    for number in range(rounds):
-        for fault in faults:
-            began_ns = clock.now_ns()
-            outcomes.append(_played(fault, keep))
-            took_s = (clock.now_ns() - began_ns) / _SECOND_NS
-            during = outcomes[-1].phases["during"]
-            tell(
-                f"round {number + 1} of {rounds}: {fault.name}: {took_s:.0f} s, {len(during.failures)} of"
-                f" {during.requests} failed, {len(outcomes[-1].violations)} violations"
-            )
-    return outcomes
-
-
-def _played(fault: WanFault, keep: Path | None) -> FaultOutcome:
-    try:
-        return asyncio.run(_play(fault, keep))
-    except* DemoFailure as failures:
-        reasons = [str(each) for each in leaves(failures)]
-    raise DemoFailure("\n".join([f"{fault.name} could not be played:", *reasons]))
-
-
-async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
+async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
+    """Play a fault once. Its files are in the new folder `kept`, if there is one. Raises DemoFailure and
+    HostsUnavailable, also in groups."""
     with tempfile.TemporaryDirectory(prefix="nightside-wan-") as temporary:
-        folder = Path(temporary) if keep is None else keep / fault.name.replace(" ", "-")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(temporary) / "run" if kept is None else kept
+        folder.mkdir(parents=True)
         recorded = _RecordedFault(fault, folder)
         scenario = _scenario(folder)
         sound = base_links(read_round_trips(scenario.round_trips_file))
@@ -103,6 +79,58 @@ async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
                 ) as mesh:
                     await recorded.play(mesh, network, scenario, sound, tasks)
         return recorded.outcome(scenario)
+
+
+_Play = Callable[[WanFault, Path | None], Awaitable[FaultOutcome]]
+
+
+def play_faults(
+    faults: Sequence[WanFault],
+    rounds: int,
+    tell: Callable[[str], None],
+    keep: Path | None = None,
+    play: _Play = play_fault,
+) -> PlayedFaults:
+    """Play all faults, until a signal ends the run. One that could not be played holds up no other. With `keep`, the
+    files of each are in a new folder there."""
+    clock, played = Clock(), PlayedFaults()
+    for number in range(1, rounds + 1):
+        for fault in faults:
+            began_ns = clock.now_ns()
+            try:
+                played.is_interrupted = _played(play(fault, _folder_in(keep, fault, number)), played.outcomes)
+            except DemoFailure as failure:
+                played.unplayed.append(f"{fault.name}: {failure}")
+                tell(f"round {number} of {rounds}: {fault.name} could not be played: {failure}")
+                continue
+            if played.is_interrupted:
+                return played
+            took_s = (clock.now_ns() - began_ns) / _SECOND_NS
+            outcome = played.outcomes[-1]
+            during = outcome.phases["during"]
+            tell(
+                f"round {number} of {rounds}: {fault.name}: {took_s:.0f} s, {len(during.failures)} of"
+                f" {during.requests} failed, {len(outcome.violations)} violations"
+            )
+    return played
+
+
+def _folder_in(keep: Path | None, fault: WanFault, number: int) -> Path | None:
+    """Folder of one round of a fault: its files are never among those of another run."""
+    return None if keep is None else keep / f"{fault.name.replace(' ', '-')}-{number}"
+
+
+def _played(playing: Awaitable[FaultOutcome], outcomes: list[FaultOutcome]) -> bool:
+    """Play a fault, and append its outcome; returns True if a signal ended it first. Raises DemoFailure."""
+
+    async def play() -> None:
+        outcomes.append(await playing)
+
+    try:
+        return asyncio.run(ends_by_signal(play()))
+    except* (DemoFailure, HostsUnavailable) as failures:
+        reasons = [str(each) for each in leaves(failures)]
+    raise DemoFailure("; ".join(reasons))
 
 
 def _host(network: HostNetwork, region: RegionName) -> RegionHost:
@@ -122,11 +150,13 @@ class _RecordedFault:
         self._seen: list[MeshSeen] = []
         self._whole_s: float | None = None
         self._counts: WireCounts | None = None
+        self._gateways: dict[GatewayId, RegionName] = {}
 
     async def play(
         self, mesh: Mesh, network: HostNetwork, scenario: DemoScenario, sound: LinkTable,
         tasks: asyncio.TaskGroup,
     ) -> None:  # fmt: skip
+        self._gateways = {name: each.region for name, each in mesh.members.items()}
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(network.session())
             watch = MeshWatch(mesh, session, self._clock, self._seen)
@@ -137,13 +167,16 @@ class _RecordedFault:
                 for number in range(len(REGIONS))
             ]
             await self._until_started(clients)
-            await asyncio.sleep(_WARM_S)
-            home = self._seen[-1].replicas
-            await self._strike(network, sound)
+            await asyncio.sleep(WARM_S)
+            home = await self._until_home()
+            struck = await self._strike(network, sound)
             await asyncio.sleep(self._fault.seconds)
-            await self._heal(network, sound)
+            healed = await self._heal(network, sound)
+            if reasons := [*unfelt(self._fault, sound, struck, healed)]:
+                raise DemoFailure(f"its links were not as they should be: {'; '.join(reasons)}")
             await self._until_whole(home)
             await asyncio.sleep(_AFTER_S)
+            await self._until_judged()
             self._counts = await network.counts()
             for each in clients:
                 await each.stop(TIMEOUT_S + 5.0)
@@ -158,20 +191,45 @@ class _RecordedFault:
         except TimeoutError:
             raise DemoFailure(f"the clients did not start within {_START_S:.0f} s") from None
 
-    async def _strike(self, network: HostNetwork, sound: LinkTable) -> None:
+    async def _until_home(self) -> Mapping[GatewayId, frozenset[str]]:
+        """Wait until the mesh is whole, and return what each gateway serves then. Raises DemoFailure on time-out."""
+        try:
+            async with asyncio.timeout(_START_S):
+                while not is_home(self._seen[-1], self._gateways):  # noqa: ASYNC110 - other processes
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise DemoFailure(f"the mesh was not whole within {_START_S:.0f} s before it began") from None
+        return self._seen[-1].replicas
+
+    async def _strike(self, network: HostNetwork, sound: LinkTable) -> WireCounts:
+        """Begin the fault; returns the counts before its links have carried a packet. Raises DemoFailure."""
         fault = self._fault
         self._began_ns = self._clock.now_ns()
-        if fault.frozen is not None:
-            network.freeze(str(fault.frozen))
-        await network.shape(fault.shaped(sound))
+        if fault.frozen is not None and not network.freeze(str(fault.frozen)):
+            raise DemoFailure(f"there was no process on the host of {fault.frozen} that could be stopped")
+        counts = await network.shape(fault.shaped(sound))
         if fault.forgets:
             await network.forget_connections(fault.forgets)
+        return counts
 
-    async def _heal(self, network: HostNetwork, sound: LinkTable) -> None:
+    async def _heal(self, network: HostNetwork, sound: LinkTable) -> WireCounts:
+        """End the fault; returns the counts before a sound link has carried a packet."""
         if self._fault.frozen is not None:
             network.wake(str(self._fault.frozen))
-        await network.shape(sound)
+        counts = await network.shape(sound)
         self._healed_ns = self._clock.now_ns()
+        return counts
+
+    @property
+    def _sound_ns(self) -> int:
+        """Time from which on owners are held against the stated overlap."""
+        return self._healed_ns + round(RECONNECT_S * _SECOND_NS)
+
+    async def _until_judged(self) -> None:
+        """Wait until an overlap of owners would have been too long, and each gateway was seen after that."""
+        until_ns = self._sound_ns + round((OVERLAP_S + _LOOKS_S) * _SECOND_NS)
+        while self._clock.now_ns() < until_ns:  # noqa: ASYNC110 - other processes
+            await asyncio.sleep(0.1)
 
     async def _until_whole(self, home: Mapping[GatewayId, frozenset[str]]) -> None:
         def holds(seen: MeshSeen) -> bool:
@@ -208,35 +266,38 @@ class _RecordedFault:
 
     def outcome(self, scenario: DemoScenario) -> FaultOutcome:
         """Sum of the records, once all processes have ended."""
-        calls = {region: read_calls(self._log(region)) for region in REGIONS}
-        every = [each for region in REGIONS for each in calls[region]]
-        records, contradictions = _read_audit(self._folder / "audit", scenario)
+        calls, found = read_calls({region: self._log(region) for region in REGIONS})
+        policies = {str(each.name): load_policy(each.policy_file) for each in scenario.regions}
+        records, faults = read_audit(self._folder / "audit", policies)
         owners = [each.owners for each in self._seen]
-        sound_ns = self._healed_ns + round(RECONNECT_S * _SECOND_NS)
-        found = violations(every, records, owners, sound_ns=sound_ns, overlap_max_ns=round(OVERLAP_S * _SECOND_NS))
-        found += [HistoryViolation("nothing outside policy", "a request", each) for each in contradictions]
+        found += faults
+        found += violations(
+            calls, records, owners, gateways=self._gateways, sound_ns=self._sound_ns,
+            overlap_max_ns=round(OVERLAP_S * _SECOND_NS),
+        )  # fmt: skip
         struck = self._fault.frozen or REGIONS[-1]
-        during = self._during(every), self._during(calls[struck])
-        began_ns = self._began_ns
+        began_ns, healed_ns = self._began_ns, self._healed_ns
         assert self._counts is not None, "it was played"
         return FaultOutcome(
             self._fault.name,
             {
-                "before": _phase(each for each in every if each.left_ns < began_ns),
-                "during": during[0],
-                "after": _phase(each for each in every if each.left_ns >= self._healed_ns),
+                "before": _phase(each for each in calls if each.left_ns < began_ns),
+                "during": self._during(calls),
+                "after": _phase(each for each in calls if each.left_ns >= healed_ns),
             },
-            during[1],
-            {_words(loss): at_s for loss, at_s in losses_after(self._seen, began_ns, self._healed_ns).items()},
+            self._during([each for each in calls if each.region == struck]),
+            led_away(calls, struck, self._gateways, began_ns, healed_ns),
+            {_words(loss): at_s for loss, at_s in losses_after(self._seen, began_ns, healed_ns).items()},
             self._down(),
             self._whole_s,
-            max((each / _SECOND_NS for each, _ in overlaps(owners, self._healed_ns).values()), default=0.0),
+            max((each / _SECOND_NS for each, _ in overlaps(owners, healed_ns).values()), default=0.0),
             ran_twice(records),
             tuple(map(str, found)),
             len(records),
-            sum(bool(getattr(each, "origin_gateway", "")) for each in records),
+            taken_in(records),
             sum(each.carried for each in self._counts.directions),
             sum(each.lost for each in self._counts.directions),
+            self._counts.late,
             self._counts.late_max_ms,
         )
 
@@ -271,23 +332,6 @@ def _phase(calls: Iterator[SdkCall]) -> PhaseSeen:
     waits = sorted((each.first_ns - each.left_ns) / _SECOND_NS for each in found if each.first_ns is not None)
     failures = tuple(each.fault for each in found if each.fault and each.ended_ns is not None)
     return PhaseSeen(len(found), failures, sum(each.ended_ns is None for each in found), tuple(waits))
-
-
-def _read_audit(folder: Path, scenario: DemoScenario) -> tuple[list[AuditRecord], list[str]]:
-    """Records of all gateways, and where they contradict the regions' policies. Raises OSError, and DecodeError for a
-    line that is not whole."""
-    summary = Summary({str(each.name): load_policy(each.policy_file) for each in scenario.regions}, judges=True)
-    records: list[AuditRecord] = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        summary.read(path)
-        for line in path.read_bytes().splitlines():
-            record = DECODER.decode(line)
-            if not isinstance(record, FileHeader | SignedHead):
-                records.append(record)
-    problems = [
-        f"{each.request}: {each.problem}" for each in summary.shown if "said that it ran in" not in each.problem
-    ]
-    return records, problems
 
 
 def _scenario(folder: Path) -> DemoScenario:

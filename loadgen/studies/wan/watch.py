@@ -5,7 +5,7 @@ were over. It never takes part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,11 @@ def losses_after(seen: Sequence[MeshSeen], since_ns: int, until_ns: int) -> dict
                 for peer in peers:
                     found.setdefault((observer, peer), (each.at_ns - since_ns) / _SECOND_NS)
     return found
+
+
+def is_home(seen: MeshSeen, gateways: Collection[GatewayId]) -> bool:
+    """True if each of the gateways answers and serves replicas, and the mesh is whole with what they serve now."""
+    return seen.replicas.keys() == {*gateways} and all(seen.replicas.values()) and is_whole(seen, seen.replicas)
 
 
 def is_whole(seen: MeshSeen, home: Mapping[GatewayId, frozenset[str]]) -> bool:

@@ -141,3 +141,14 @@ def test_a_slowed_link_keeps_all_but_its_delay() -> None:
     sound = {("us", "eu"): LinkShape(delay_ms=35.0, jitter_ms=1.0), ("eu", "us"): LinkShape(delay_ms=35.0)}
     slow = slowed([("us", "eu")], 10.0)(sound)
     assert slow == {("us", "eu"): LinkShape(delay_ms=350.0, jitter_ms=1.0), ("eu", "us"): LinkShape(delay_ms=35.0)}
+
+
+def test_the_time_on_the_way_and_overtaking_packets_are_counted() -> None:
+    made = wire(delay_ms=10.0)
+    for sent in range(3):
+        made.send(tcp(2, 1, SYN, port=40_000 + sent), sent * MS)
+    assert (made.delay_ns["eu", "us"], made.overtaking["eu", "us"]) == (30 * MS, 0)
+    made.shape({("eu", "us"): LinkShape(delay_ms=1.0, jitter_ms=0.5, reorders=True)})
+    made.send(tcp(2, 1, SYN, port=40_003), 3 * MS)
+    assert made.overtaking["eu", "us"] == 1
+    assert made.carried["eu", "us"] == 4

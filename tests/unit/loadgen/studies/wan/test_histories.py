@@ -19,7 +19,7 @@ from gateway.records.audit import (
     LostAuditLines,
 )
 from loadgen.studies.failover.clients import SdkCall
-from loadgen.studies.wan.histories import OwnersSeen, overlaps, ran_twice, violations
+from loadgen.studies.wan.histories import OwnersSeen, led_away, overlaps, ran_twice, taken_in, violations
 
 SECOND = 1_000_000_000
 US, EU = AuditPlace("us-east-1", "US"), AuditPlace("eu-west-1", "EU")
@@ -37,7 +37,10 @@ def line(gateway: str, place: AuditPlace, target: str, target_place: AuditPlace,
 
 ORIGIN = line(GW_US, US, f"peer:{GW_EU}", EU)
 SERVED = line(GW_EU, EU, "replica:eu-west-1-0", EU, came_from=GW_US)
-CALL = SdkCall(RegionName("us-east-1"), 0, 5, 3, request_id="r1", ran_in="eu-west-1")
+CALL = SdkCall(RegionName("us-east-1"), 0, 5, 3, request_id="r1", gateway=GW_US, ran_in="eu-west-1")
+AT_HOME = replace(line(GW_EU, EU, "replica:eu-west-1-0", EU), request="r0", origin=EU)
+OTHER = changed(CALL, region=RegionName("eu-west-1"), request_id="r0", gateway=GW_EU)
+GATEWAYS = {GW_US: RegionName("us-east-1"), GW_EU: RegionName("eu-west-1")}
 OWNERS = [OwnersSeen(second * SECOND, {GW_US: frozenset({"us-0"}), GW_EU: frozenset({"eu-0"})}) for second in range(20)]
 
 
@@ -46,10 +49,20 @@ def found(
     records: list[AuditRecord] | None = None,
     owners: list[OwnersSeen] | None = None,
 ) -> list[str]:
-    told = violations(
-        [CALL] if calls is None else calls,
-        [ORIGIN, SERVED] if records is None else records,
+    """Rules that are violated; each history has a call of the other region's client besides."""
+    return judged(
+        [OTHER, *([CALL] if calls is None else calls)],
+        [AT_HOME, *([ORIGIN, SERVED] if records is None else records)],
         OWNERS if owners is None else owners,
+    )
+
+
+def judged(calls: list[SdkCall], records: list[AuditRecord], owners: list[OwnersSeen]) -> list[str]:
+    told = violations(
+        calls,
+        records,
+        owners,
+        gateways=GATEWAYS,
         sound_ns=5 * SECOND,
         overlap_max_ns=3 * SECOND,
     )
@@ -66,6 +79,8 @@ def test_a_forwarded_request_that_was_answered_is_a_sound_history() -> None:
     [
         ([ORIGIN, ORIGIN, SERVED], "one end per request"),
         ([SERVED], "one end per request"),
+        ([ORIGIN], "every record is there"),
+        ([ORIGIN, ORIGIN, SERVED], "every record is there"),
         ([ORIGIN, SERVED, SERVED], "nothing runs that was not sent"),
         ([ORIGIN, replace(SERVED, request="r2")], "nothing runs that was not sent"),
         ([ORIGIN, replace(SERVED, origin_gateway="gw-ap")], "nothing runs that was not sent"),
@@ -101,8 +116,26 @@ def test_an_answer_that_no_gateway_wrote_down_is_found(break_it: Callable[[SdkCa
 
 def test_a_call_that_failed_or_never_ended_needs_a_line_only_where_its_client_saw_a_head() -> None:
     failed = changed(CALL, request_id="", fault="ConnectError")
-    assert found([failed, changed(CALL, ended_ns=None), changed(CALL, fault="cut")]) == []
-    assert found([changed(CALL, request_id="r9", fault="cut")]) == ["one end per request"]
+    assert found([CALL, failed, changed(CALL, ended_ns=None), changed(CALL, fault="cut")]) == []
+    assert found([CALL, changed(CALL, request_id="r9", fault="cut")]) == ["one end per request"]
+
+
+def test_a_history_without_records_is_not_sound() -> None:
+    assert judged([], [], []) == 6 * ["every record is there"]
+    assert judged([CALL], [AT_HOME, ORIGIN, SERVED], OWNERS) == ["every record is there"]
+    assert judged([CALL, changed(OTHER, request_id="", fault="cut")], [ORIGIN], OWNERS)[0] == "every record is there"
+
+
+def test_owners_that_were_not_seen_for_as_long_as_an_overlap_may_take_are_not_judged_sound() -> None:
+    assert found(owners=OWNERS[:8]) == 2 * ["every record is there"]
+    assert found(owners=OWNERS[:9]) == []
+    silent = [OwnersSeen(each.at_ns, {GW_US: each.replicas[GW_US]}) for each in OWNERS]
+    assert found(owners=[*OWNERS[:8], *silent[8:]]) == ["every record is there"]
+
+
+def test_an_answer_of_another_gateway_than_its_line_says_is_found() -> None:
+    assert found([changed(CALL, gateway=GW_EU)]) == ["answers are the gateways'"]
+    assert found([changed(CALL, gateway="", fault="cut")]) == ["answers are the gateways'"]
 
 
 def test_two_owners_are_allowed_for_so_long_once_links_are_sound() -> None:
@@ -120,6 +153,32 @@ def test_two_owners_are_allowed_for_so_long_once_links_are_sound() -> None:
     assert overlaps(shared(6, 9), 0) == {"us-0": (3 * SECOND, (GW_US, GW_EU))}
 
 
+def test_an_overlap_ends_by_an_answer_without_the_replica_and_not_by_silence() -> None:
+    us, eu = {GW_US: frozenset({"us-0"})}, {GW_EU: frozenset({"us-0"})}
+    both, apart = us | eu, us | {GW_EU: frozenset({"eu-0"})}
+
+    def longest(*looks: dict[GatewayId, frozenset[str]]) -> int:
+        found = overlaps([OwnersSeen(at * SECOND, each) for at, each in enumerate(looks)], 0)
+        return found["us-0"][0] // SECOND if found else 0
+
+    assert longest(both, us, eu, both) == 3, "either of the two did not answer meanwhile"
+    assert longest(both, apart, both, both) == 1
+    assert longest(both, us, us) == 0, "the second one may have gone with it"
+    assert longest(us, eu, apart) == 0, "the two were never seen together"
+
+
 def test_a_request_that_two_engines_ran_to_the_end_is_counted() -> None:
     at_home = replace(ORIGIN, attempts=(*ORIGIN.attempts, replace(ORIGIN.attempts[0], target="replica:us-east-1-0")))
     assert ran_twice([at_home, SERVED]) == 1
+
+
+def test_requests_of_other_gateways_are_counted_without_those_that_were_refused() -> None:
+    refused = replace(SERVED, request="r2", outcome="refused_overloaded")
+    assert taken_in([ORIGIN, SERVED, refused, LostAuditLines("2026-01-01T00:00:00Z", GW_EU, 3)]) == 1
+
+
+def test_calls_are_led_away_whose_answer_another_region_began_in_that_time() -> None:
+    away = changed(CALL, gateway=GW_EU)
+    unanswered = changed(away, first_ns=None)
+    calls = [CALL, OTHER, away, unanswered, changed(away, first_ns=9)]
+    assert led_away(calls, RegionName("us-east-1"), GATEWAYS, 2, 9) == 1

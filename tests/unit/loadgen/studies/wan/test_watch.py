@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from loadgen.studies.wan.watch import MeshSeen, first_seen, is_whole, losses_after
+from loadgen.studies.wan.watch import MeshSeen, first_seen, is_home, is_whole, losses_after
 
 SECOND = 1_000_000_000
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
@@ -31,3 +31,10 @@ def test_a_mesh_is_whole_only_when_everything_is_as_before() -> None:
     assert not is_whole(replace(WHOLE, lost={US: NOBODY}), HOME), "a gateway does not answer"
     moved = {**HOME, GatewayId("gw-us"): frozenset({"us-0", "eu-0"})}
     assert not is_whole(replace(WHOLE, replicas=moved), HOME)
+
+
+def test_a_mesh_is_at_home_only_where_every_gateway_serves_and_none_is_lost() -> None:
+    assert is_home(WHOLE, HOME)
+    assert not is_home(LOST, HOME)
+    assert not is_home(WHOLE, [*HOME, GatewayId("gw-ap")])
+    assert not is_home(replace(WHOLE, replicas={**HOME, GatewayId("gw-us"): frozenset()}), HOME)
