@@ -63,13 +63,19 @@ _ENGINES = (1, 2, 2)
 def play_faults(
     faults: Sequence[WanFault], rounds: int, tell: Callable[[str], None], keep: Path | None = None
 ) -> list[FaultOutcome]:
-    """Play all faults. Raises DemoFailure where one could not be played, and HostsUnavailable."""
+    """Play all faults. One that could not be played, such as on a machine too busy to start a mesh in time, is played
+    again. Raises DemoFailure where that is in vain as well, and HostsUnavailable."""
     clock = Clock()
     outcomes: list[FaultOutcome] = []
     for number in range(rounds):
         for fault in faults:
             began_ns = clock.now_ns()
-            outcomes.append(_played(fault, keep))
+            try:
+                outcome = _played(fault, keep)
+            except DemoFailure as failure:
+                tell(f"{failure}\nIt is played again.")
+                outcome = _played(fault, keep)
+            outcomes.append(outcome)
             took_s = (clock.now_ns() - began_ns) / _SECOND_NS
             during = outcomes[-1].phases["during"]
             tell(
@@ -89,8 +95,7 @@ def _played(fault: WanFault, keep: Path | None) -> FaultOutcome:
 
 async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
     with tempfile.TemporaryDirectory(prefix="nightside-wan-") as temporary:
-        folder = Path(temporary) if keep is None else keep / fault.name.replace(" ", "-")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(temporary) if keep is None else _folder_in(keep, fault.name)
         recorded = _RecordedFault(fault, folder)
         scenario = _scenario(folder)
         sound = base_links(read_round_trips(scenario.round_trips_file))
@@ -103,6 +108,12 @@ async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
                 ) as mesh:
                     await recorded.play(mesh, network, scenario, sound, tasks)
         return recorded.outcome(scenario)
+
+
+def _folder_in(keep: Path, name: str) -> Path:
+    """New folder for one run of a fault."""
+    keep.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name.replace(' ', '-')}-", dir=keep))
 
 
 def _host(network: HostNetwork, region: RegionName) -> RegionHost:
