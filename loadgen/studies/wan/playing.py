@@ -28,7 +28,7 @@ from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
 from loadgen.hosts.network import HostNetwork, host_network
 from loadgen.hosts.shapes import LinkTable
 from loadgen.hosts.wire_process import WireCounts
-from loadgen.interrupts import leaves
+from loadgen.interrupts import ends_by_signal, leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
 from loadgen.studies.wan.client_process import STARTED, SdkClientSettings, read_calls
@@ -87,10 +87,22 @@ def play_faults(
 
 def _played(fault: WanFault, keep: Path | None) -> FaultOutcome:
     try:
-        return asyncio.run(_play(fault, keep))
+        return asyncio.run(_play_until_signal(fault, keep))
     except* DemoFailure as failures:
         reasons = [str(each) for each in leaves(failures)]
     raise DemoFailure("\n".join([f"{fault.name} could not be played:", *reasons]))
+
+
+async def _play_until_signal(fault: WanFault, keep: Path | None) -> FaultOutcome:
+    """Play the fault. A signal ends it, with all processes and hosts removed, by KeyboardInterrupt."""
+    outcomes: list[FaultOutcome] = []
+
+    async def play() -> None:
+        outcomes.append(await _play(fault, keep))
+
+    if await ends_by_signal(play()):
+        raise KeyboardInterrupt
+    return outcomes[0]
 
 
 async def _play(fault: WanFault, keep: Path | None) -> FaultOutcome:
