@@ -280,7 +280,7 @@ def wan(folder: Path) -> Pages:
         )  # fmt: skip
 
     *outcomes, _ = [played(number, each.name) for number, each in enumerate(FAULTS)]
-    whole = PlayedFaults(outcomes, [f"{FAULTS[-1].name}: the clients did not start within 60 s"])
+    whole = PlayedFaults(outcomes, [f"{FAULTS[-1].name} could not be played: the clients did not start within 60 s"])
     return {"wan.md": wan_page(FAULTS, whole, {**MACHINE, "busy": "half of it was in use"})}
 
 

@@ -91,17 +91,18 @@ def play_faults(
     keep: Path | None = None,
     play: _Play = play_fault,
 ) -> PlayedFaults:
-    """Play all faults, until a signal ends the run. One that could not be played holds up no other. With `keep`, the
-    files of each are in a new folder there."""
+    """Play all faults, until a signal ends the run. One that could not be played, such as on a machine too busy to
+    start a mesh in time, is played again, and then holds up no other. With `keep`, the files of each run are in a new
+    folder there."""
     clock, played = Clock(), PlayedFaults()
     for number in range(1, rounds + 1):
         for fault in faults:
             began_ns = clock.now_ns()
             try:
-                played.is_interrupted = _played(play(fault, _folder_in(keep, fault, number)), played.outcomes)
+                played.is_interrupted = _played(fault, f"{number}", keep, play, tell, played.outcomes)
             except DemoFailure as failure:
-                played.unplayed.append(f"{fault.name}: {failure}")
-                tell(f"round {number} of {rounds}: {fault.name} could not be played: {failure}")
+                played.unplayed.append(f"{fault.name} could not be played: {failure}")
+                tell(f"round {number} of {rounds}: {played.unplayed[-1]}")
                 continue
             if played.is_interrupted:
                 return played
@@ -115,12 +116,25 @@ def play_faults(
     return played
 
 
-def _folder_in(keep: Path | None, fault: WanFault, number: int) -> Path | None:
-    """Folder of one round of a fault: its files are never among those of another run."""
-    return None if keep is None else keep / f"{fault.name.replace(' ', '-')}-{number}"
+def _played(
+    fault: WanFault, run: str, keep: Path | None, play: _Play, tell: Callable[[str], None],
+    outcomes: list[FaultOutcome],
+) -> bool:  # fmt: skip
+    """Play a fault, again if it could not be played, and append its outcome; returns True if a signal ended it first.
+    Raises DemoFailure."""
+    try:
+        return _played_once(play(fault, _folder_in(keep, fault, run)), outcomes)
+    except DemoFailure as failure:
+        tell(f"{fault.name} could not be played, and is played again: {failure}")
+    return _played_once(play(fault, _folder_in(keep, fault, f"{run}-again")), outcomes)
 
 
-def _played(playing: Awaitable[FaultOutcome], outcomes: list[FaultOutcome]) -> bool:
+def _folder_in(keep: Path | None, fault: WanFault, run: str) -> Path | None:
+    """Folder of one run of a fault: its files are never among those of another."""
+    return None if keep is None else keep / f"{fault.name.replace(' ', '-')}-{run}"
+
+
+def _played_once(playing: Awaitable[FaultOutcome], outcomes: list[FaultOutcome]) -> bool:
     """Play a fault, and append its outcome; returns True if a signal ended it first. Raises DemoFailure."""
 
     async def play() -> None:

@@ -25,7 +25,7 @@ def outcome(fault: WanFault) -> FaultOutcome:
 
 
 @pytest.mark.parametrize("error", [DemoFailure("a process died"), HostsUnavailable("no device")])
-def test_a_fault_that_cannot_be_played_holds_up_no_other_and_is_named(error: Exception) -> None:
+def test_a_fault_that_twice_cannot_be_played_holds_up_no_other_and_is_named(error: Exception) -> None:
     async def play(fault: WanFault, _kept: Path | None) -> FaultOutcome:
         if fault is OUT:
             async with asyncio.TaskGroup():
@@ -35,8 +35,21 @@ def test_a_fault_that_cannot_be_played_holds_up_no_other_and_is_named(error: Exc
     told: list[str] = []
     played = play_faults([PARTITION, OUT, INTO], 1, told.append, play=play)
     assert [each.fault for each in played.outcomes] == [PARTITION.name, INTO.name]
-    assert played.unplayed == [f"{OUT.name}: {error}"]
-    assert len(told) == 3
+    assert played.unplayed == [f"{OUT.name} could not be played: {error}"]
+    assert len(told) == 4
+
+
+def test_a_fault_that_could_not_be_played_once_is_played_again_in_a_new_folder(tmp_path: Path) -> None:
+    folders: list[Path | None] = []
+
+    async def play(fault: WanFault, kept: Path | None) -> FaultOutcome:
+        folders.append(kept)
+        if len(folders) == 1:
+            raise DemoFailure("the clients did not start")
+        return outcome(fault)
+
+    played = play_faults([PARTITION], 1, lambda _: None, tmp_path, play)
+    assert (len(played.outcomes), played.unplayed, len({*folders})) == (1, [], 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
