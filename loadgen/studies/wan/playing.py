@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -99,7 +100,8 @@ def play_faults(
         for fault in faults:
             began_ns = clock.now_ns()
             try:
-                played.is_interrupted = _played(fault, f"{number}", keep, play, tell, played.outcomes)
+                folders = [_folder_in(keep, fault, run) for run in (f"{number}", f"{number}-again")]
+                played.is_interrupted = _played(partial(play, fault), folders, tell, played.outcomes)
             except DemoFailure as failure:
                 played.unplayed.append(f"{fault.name} could not be played: {failure}")
                 tell(f"round {number} of {rounds}: {played.unplayed[-1]}")
@@ -117,16 +119,20 @@ def play_faults(
 
 
 def _played(
-    fault: WanFault, run: str, keep: Path | None, play: _Play, tell: Callable[[str], None],
+    play: Callable[[Path | None], Awaitable[FaultOutcome]],
+    folders: Sequence[Path | None],
+    tell: Callable[[str], None],
     outcomes: list[FaultOutcome],
-) -> bool:  # fmt: skip
-    """Play a fault, again if it could not be played, and append its outcome; returns True if a signal ended it first.
-    Raises DemoFailure."""
-    try:
-        return _played_once(play(fault, _folder_in(keep, fault, run)), outcomes)
-    except DemoFailure as failure:
-        tell(f"{fault.name} could not be played, and is played again: {failure}")
-    return _played_once(play(fault, _folder_in(keep, fault, f"{run}-again")), outcomes)
+) -> bool:
+    """Play a fault in the first folder that it can be played in, and append its outcome; returns True if a signal ended
+    it first. Raises DemoFailure."""
+    *earlier, last = folders
+    for folder in earlier:
+        try:
+            return _played_once(play(folder), outcomes)
+        except DemoFailure as failure:
+            tell(f"a fault could not be played, and is played again: {failure}")
+    return _played_once(play(last), outcomes)
 
 
 def _folder_in(keep: Path | None, fault: WanFault, run: str) -> Path | None:
