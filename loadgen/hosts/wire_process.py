@@ -14,6 +14,7 @@ import select
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import BinaryIO
 
 import msgspec
 
@@ -75,30 +76,38 @@ def main(arguments: Sequence[str], clock: Clock) -> None:
     devices = {site: open_device(site) for site in sites}
     first = msgspec.json.decode(sys.stdin.buffer.readline(), type=WireOrder)
     links = {(each.source, each.destination): each.shape for each in first.shapes}
-    carrier = _Carrier(PacketWire(sites, links, random.Random(1)), devices, clock)
+    wire = PacketWire(sites, links, random.Random(1))
+    carrier = PacketCarrier(wire, devices, clock, sys.stdin.fileno(), sys.stdout.buffer)
     carrier.say()
     carrier.run()
 
 
-class _Carrier:
-    def __init__(self, wire: PacketWire, devices: dict[Site, int], clock: Clock) -> None:
+class PacketCarrier:
+    """Reads packets from devices and writes them to others when they arrive, and follows orders."""
+
+    def __init__(
+        self, wire: PacketWire, devices: dict[Site, int], clock: Clock, orders: int, answers: BinaryIO
+    ) -> None:
+        """`devices` and `orders` are file descriptors."""
         self._wire = wire
         self._devices = devices
         self._clock = clock
         self._late = self._late_max_ns = 0
-        self._orders = b""
+        self._orders = orders
+        self._answers = answers
+        self._unread = b""
         """Begin of a line that is not complete yet."""
 
     def run(self) -> None:
-        orders = sys.stdin.fileno()
-        os.set_blocking(orders, False)
-        watched = [*self._devices.values(), orders]
+        """Carry packets until the orders end."""
+        os.set_blocking(self._orders, False)
+        watched = [*self._devices.values(), self._orders]
         while True:
             ready, _, _ = select.select(watched, [], [], self._wait_s())
             for each in ready:
-                if each != orders:
+                if each != self._orders:
                     self._read(each)
-                elif not self._obey(orders):
+                elif not self._obey():
                     return
             self._deliver()
 
@@ -113,8 +122,8 @@ class _Carrier:
             for way in ways
         )
         told = WireCounts(counts, self._late, self._late_max_ns / _MILLISECOND_NS)
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
-        sys.stdout.buffer.flush()
+        self._answers.write(msgspec.json.encode(told) + b"\n")
+        self._answers.flush()
 
     def _wait_s(self) -> float:
         next_ns = self._wire.next_ns()
@@ -139,13 +148,13 @@ class _Carrier:
             with suppress(OSError):  # a device whose queue is full loses packets, as devices do
                 os.write(self._devices[site], data)
 
-    def _obey(self, orders: int) -> bool:
+    def _obey(self) -> bool:
         """Follow the orders that have come. Returns False at their end."""
         try:
-            read = os.read(orders, _PACKET_BYTES_MAX)
+            read = os.read(self._orders, _PACKET_BYTES_MAX)
         except BlockingIOError:
             return True
-        *lines, self._orders = (self._orders + read).split(b"\n")
+        *lines, self._unread = (self._unread + read).split(b"\n")
         for line in lines:
             order = msgspec.json.decode(line, type=WireOrder)
             self._wire.shape({(each.source, each.destination): each.shape for each in order.shapes})
