@@ -220,17 +220,19 @@ async def test_a_peer_that_is_found_has_all_others_tried_at_once() -> None:
     receiver, told = HeartbeatReceiver(lambda *_: None), []
     receiver.start(on_control=lambda *_: None, on_found=lambda: told.append("found"), on_lost=lambda: None)
     eu, ap = GatewayId("eu-1"), GatewayId("ap-1")
+    patient = replace(HOUR, silence_max_ns=3600 * SECOND)  # the fakes send one report each, and no beats
     async with serve_fake_peer() as first, serve_fake_peer() as other:
         for fake in (first, other):
             fake.subscribed = lambda _, context: stay(context, REPORT)
         async with (
-            heard(first, HOUR, partial(receiver.found, eu)) as (beats_eu, events_eu, link_eu),
-            heard(other, HOUR, partial(receiver.found, ap)) as (beats_ap, events_ap, link_ap),
+            heard(first, patient, partial(receiver.found, eu)) as (beats_eu, events_eu, link_eu),
+            heard(other, patient, partial(receiver.found, ap)) as (beats_ap, events_ap, link_ap),
         ):
             receiver.listen_to(eu, beats_eu)
             receiver.listen_to(ap, beats_ap)
-            for fake, events, link in ((first, events_eu, link_eu), (other, events_ap, link_ap)):
+            for events in (events_eu, events_ap):
                 assert isinstance(await events.get(), PeersObserved)
+            for fake, events, link in ((first, events_eu, link_eu), (other, events_ap, link_ap)):
                 await fake.stop()
                 assert isinstance(await events.get(), TargetLost)
                 await until(lambda link=link: link.is_failing)  # type: ignore[misc]
