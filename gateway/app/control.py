@@ -149,6 +149,9 @@ class ControllerLink:
 
     # Stream
 
+    def attached(self) -> None:
+        self.heartbeat_receiver.try_at_once()
+
     def hello(self) -> Hello:
         local = self.precedence.local
         announcement = announcement_of(local, self._http, self._peers, self._surroundings.abilities)

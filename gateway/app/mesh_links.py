@@ -86,7 +86,10 @@ def listen_for_control(
         clock=observed.clock,
         log=observed.log,
     )
-    control.heartbeat_receiver.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
+    attachment = control.attachment
+    control.heartbeat_receiver.start(
+        on_control=asker.heard, on_found=attachment.try_at_once, on_lost=attachment.report_soon
+    )
 
 
 def make_roster(
@@ -161,6 +164,7 @@ def _heartbeats(
         on_refused=lambda: observed.metrics.peer_refused("caller", CallerRefusal.IDENTITY),
         log=observed.log,
         on_budgets=partial(budgets.hear, gateway_id),
+        on_found=partial(heartbeat_receiver.found, gateway_id),
         on_lost=partial(budgets.fell_silent, gateway_id),
         readers=[read for read in readers if read is not None],
     )

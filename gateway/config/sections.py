@@ -211,7 +211,8 @@ class PeeringConfig(Struct, frozen=True):
     reconnect_min_ns: int = 100 * MILLISECOND_NS
     """First delay before reconnecting to a peer; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
-    """Longest delay before reconnecting to a peer; a peer that connects itself is tried at once."""
+    """Longest delay before reconnecting to a peer. It ends when the peer connects itself, or another peer or a
+    controller is found again."""
     keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection, so that a network partition is noticed."""
     keepalive_timeout_ns: int = 5 * SECOND_NS
@@ -373,7 +374,7 @@ class ControlConfig(Struct, frozen=True):
     reconnect_min_ns: int = 200 * MILLISECOND_NS
     """First delay before reconnecting to a controller; it doubles with each failure."""
     reconnect_max_ns: int = 10 * SECOND_NS
-    """Longest delay before reconnecting to a controller."""
+    """Longest delay before reconnecting to a controller. It ends when a peer is found again."""
     keepalive_interval_ns: int = 2 * SECOND_NS
     """Interval of keep-alive checks on a silent connection to the controller."""
     keepalive_timeout_ns: int = 5 * SECOND_NS

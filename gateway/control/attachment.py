@@ -69,6 +69,10 @@ class Gateway(Protocol):
 
     def hello(self) -> Hello: ...
 
+    def attached(self) -> None:
+        """A controller is heard again."""
+        ...
+
     def report(self) -> Report: ...
 
     async def take(self, snapshot: ControlSnapshot) -> None:
@@ -122,6 +126,8 @@ class Attachment:
         self._log = log
         self._backoff = Backoff(settings.reconnect_min_ns, settings.reconnect_max_ns)
         self._news = asyncio.Event()
+        self._retry = asyncio.Event()
+        """Set when the pause after the current attempt is to end early."""
         self._is_report_due = False
 
     @property
@@ -138,6 +144,11 @@ class Attachment:
         self._is_report_due = True
         self._news.set()
 
+    def try_at_once(self) -> None:
+        """End the pause after a failed attempt to attach, now or once it begins: a peer was found, so that the network
+        may be back."""
+        self._retry.set()
+
     async def run(self) -> Never:
         """Stay attached until cancelled. The controllers take turns; one whose stream was stable is tried again
         first."""
@@ -145,6 +156,7 @@ class Attachment:
         while True:
             address = self.settings.controllers[turn % len(self.settings.controllers)]
             began_ns, was_attached = self._clock.now_ns(), False
+            self._retry.clear()
             try:
                 await self._attach(address)
             except ControllerLost as lost:
@@ -155,7 +167,15 @@ class Attachment:
             well_ns = self._clock.now_ns() - began_ns if was_attached else 0
             failures = self._backoff.failures_in_a_row(failures, well_ns)
             turn += not was_attached or failures > 1
-            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+            await self._pause(self._backoff.pause_s(failures, self._rng))
+
+    async def _pause(self, longest_s: float) -> None:
+        """Wait up to `longest_s` seconds; after `reconnect_min` at the least, `try_at_once` ends it."""
+        least_s = min(longest_s, self.settings.reconnect_min_ns / _SECOND_NS)
+        await asyncio.sleep(least_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s - least_s):
+                await self._retry.wait()
 
     async def _attach(self, address: Address) -> Never:
         version = self._transport.version
@@ -203,6 +223,7 @@ class Attachment:
             self.controller = address
             self.tallies.last_loss = ""
             self._log.info("controller_attached", controller=str(address))
+            self.gateway.attached()
 
     async def until_news(self, until_s: float) -> bool:
         """Wait for news, or until a time of the event loop's clock. Returns True if the news calls for a report."""

@@ -21,13 +21,20 @@ class HeartbeatReceiver:
     def __init__(self, hand_on: Callable[[GatewayId, Event], None]) -> None:
         self._hand_on = hand_on
         self._on_control: Callable[[GatewayId, ControlVersion], None] | None = None
+        self._on_found: Callable[[], None] | None = None
         self._on_lost: Callable[[], None] | None = None
         self._heartbeats: dict[GatewayId, Heartbeats] = {}
 
-    def start(self, *, on_control: Callable[[GatewayId, ControlVersion], None], on_lost: Callable[[], None]) -> None:
-        """`on_control` is called with the version of the controller snapshot that a peer serves by, `on_lost` when the
-        link to a peer broke."""
-        self._on_control, self._on_lost = on_control, on_lost
+    def start(
+        self,
+        *,
+        on_control: Callable[[GatewayId, ControlVersion], None],
+        on_found: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        """`on_control` is called with the version of the controller snapshot that a peer serves by, `on_found` when a
+        peer was found, and `on_lost` when the link to a peer broke."""
+        self._on_control, self._on_found, self._on_lost = on_control, on_found, on_lost
 
     def listen_to(self, peer: GatewayId, heartbeats: Heartbeats) -> Callable[[], object]:
         """Register a peer's heartbeats; returns the function that removes them."""
@@ -38,7 +45,19 @@ class HeartbeatReceiver:
         """A peer has opened a subscription here, and so is reachable."""
         heartbeats = self._heartbeats.get(peer)
         if heartbeats is not None:
-            heartbeats.called()
+            heartbeats.try_at_once()
+
+    def found(self, peer: GatewayId) -> None:
+        """A peer was found: whatever had cut it off may have cut off others, and the controller."""
+        self.try_at_once(other_than=peer)
+        if self._on_found is not None:
+            self._on_found()
+
+    def try_at_once(self, other_than: GatewayId | None = None) -> None:
+        """Try all peers that are not heard, instead of each after its own back-off: the network may be back."""
+        for peer, heartbeats in self._heartbeats.items():
+            if peer != other_than:
+                heartbeats.try_at_once()
 
     def hear(self, peer: GatewayId, event: Event) -> None:
         self._hand_on(peer, event)

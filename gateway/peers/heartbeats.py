@@ -154,12 +154,13 @@ class Heartbeats:
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
         on_budgets: Callable[[Sequence[BudgetUse]], None] = lambda _: None,
+        on_found: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
         readers: Sequence[ReadHeartbeat] = (),
     ) -> None:
         """`on_refused` is called each time a connection fails because the gateway that answers shows a wrong
-        certificate, `on_budgets` with the budget uses that the peer reports, and `on_lost` when the peer is lost.
-        `readers` read what features add to heartbeats."""
+        certificate, `on_budgets` with the budget uses that the peer reports, `on_found` when the peer is found, and
+        `on_lost` when it is lost. `readers` read what features add to heartbeats."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -169,14 +170,15 @@ class Heartbeats:
         self._backoff = Backoff(link.peering.reconnect_min_ns, link.peering.reconnect_max_ns)
         self._on_refused = on_refused
         self._on_budgets = on_budgets
+        self._on_found = on_found
         self._on_lost = on_lost
         self._readers = tuple(readers)
         self._misses_something = False
         """A part of what the open subscription has told is missing."""
         self._measured = asyncio.Event()
         self._listen_pause, self._measure_pause = RetryPause(), RetryPause()
-        self._called_ns: int | None = None
-        """Time at which a call from the peer last ended our back-off; None once a heartbeat arrived."""
+        self._tried_ns: int | None = None
+        """Time at which `try_at_once` last ended our back-off; None once a heartbeat arrived."""
         self._heard = False
         self._is_silent = False
         """The peer was heard on the open subscription, and then fell silent."""
@@ -211,14 +213,14 @@ class Heartbeats:
                 self._fall_silent()
             await asyncio.sleep((wait_ns or BEAT_NS) / _SECOND_NS)
 
-    def called(self) -> None:
-        """The peer has opened a subscription here and so is reachable: end the back-off of both loops. A peer that
-        keeps calling without being heard ends it at most once per `reconnect_min`."""
+    def try_at_once(self) -> None:
+        """End the back-off of both loops: the peer may be reachable again, since it has called or another peer was
+        found. While it is not heard, this happens at most once per `reconnect_min`."""
         now_ns = self._clock.now_ns()
-        is_soon = self._called_ns is not None and now_ns < self._called_ns + self._link.peering.reconnect_min_ns
+        is_soon = self._tried_ns is not None and now_ns < self._tried_ns + self._link.peering.reconnect_min_ns
         if self._heard or is_soon:
             return
-        self._called_ns = now_ns
+        self._tried_ns = now_ns
         self._link.dial_again()
         self._measure_pause.end()
         self._listen_pause.end()
@@ -349,8 +351,9 @@ class Heartbeats:
         if not self._heard:
             self._heard, self._is_silent = True, False
             self._found_ns = self._heard_ns
-            self._called_ns = None
+            self._tried_ns = None
             self._log.info("peer_found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
+            self._on_found()
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
         began_ns = self._clock.thread_ns()
         if budgets:

@@ -23,6 +23,7 @@ from loadgen.engine.server_config import EngineServerConfig
 @click.command()
 @click.argument("engines", nargs=-1, required=True, metavar="PORT=SLOTS...")
 @click.option("--model", required=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--preset", required=True, type=click.Choice(list(PRESETS)))
 @click.option("--prefill", type=int, multiple=True, help="Run a prefill worker on this port.")
 @click.option("--decode", type=int, multiple=True, help="Run a decode worker on this port.")
@@ -31,6 +32,7 @@ def main(
     engines: Sequence[str],
     *,
     model: str,
+    host: str,
     preset: str,
     prefill: Sequence[int],
     decode: Sequence[int],
@@ -41,7 +43,7 @@ def main(
     for each in engines:
         port, _, slots = each.partition("=")
         engine = replace(PRESETS[preset], sequences_max=int(slots))
-        configs.append(EngineServerConfig(model=model, engine=engine, port=int(port), ignore_eos=True))
+        configs.append(EngineServerConfig(model=model, engine=engine, host=host, port=int(port), ignore_eos=True))
     shape = None if experts is None else ExpertShape(*map(int, experts.split("x")))
     handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL, experts=shape))
     handoffs |= dict.fromkeys(decode, HandoffConfig(CONNECTOR, ReplicaRole.DECODE))

@@ -7,7 +7,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
@@ -26,6 +26,20 @@ from loadgen.demo.region_files import (
     network_of,
 )
 from loadgen.demo.scenario import DemoScenario, RegionScenario
+
+
+@dataclass(frozen=True, slots=True)
+class RegionHost:
+    """Host of one region's processes, where regions do not share this machine's loopback."""
+
+    address: str
+    """Address for clients, peers and engines."""
+    admin_address: str
+    """Loopback address of the host for its operators; no other host has it."""
+    clients: str
+    """Network of the region's clients."""
+    command: tuple[str, ...]
+    """Begin of a command line that runs a program on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,17 @@ class Layout:
     """Role of the engine on each port."""
     networks: dict[RegionName, str]
     """Network of each region's clients; empty where gateways have no addresses of their own."""
+    hosts: Mapping[RegionName, RegionHost] = field(default_factory=dict)
+    """Host of each region; empty where all regions are on this machine's loopback."""
+
+    def runner_in(self, region: RegionName) -> tuple[str, ...]:
+        """Begin of a command line that runs a Python module in the region."""
+        host = self.hosts.get(region)
+        return OUR_MODULES if host is None else (*host.command, *OUR_MODULES)
+
+    def url_of_engine(self, region: RegionName, port: int) -> str:
+        host = self.hosts.get(region)
+        return url_at(port, LOOPBACK if host is None else host.address)
 
 
 def lay_out(
@@ -61,10 +86,14 @@ def lay_out(
     *,
     own_addresses: bool | None = None,
     may_listen: Callable[[str, int], bool] = is_free,
+    region_hosts: Mapping[RegionName, RegionHost] | None = None,
 ) -> Layout:
     """Assign ports and addresses. `own_addresses` is whether each gateway has its own; None detects it. `may_listen`
-    tests whether the system permits listening at a host and port."""
+    tests whether the system permits listening at a host and port. `region_hosts`: each region has a host of its own,
+    on which no other program listens."""
     rng = rng or random.Random()
+    if region_hosts:
+        return _on_hosts(lay_out(scenario, rng, own_addresses=True, may_listen=lambda *_: True), region_hosts)
     own = scenario.has_controller and (has_addresses_of_its_own() if own_addresses is None else own_addresses)
     places = [(region, number) for region in scenario.regions for number in range(region.gateways)]
     hosts = [host_of(index) if own else LOOPBACK for index in range(len(places))]
@@ -87,6 +116,21 @@ def lay_out(
         for port, role in zip(engines[region.name], roles_of(region), strict=True)
     }
     return Layout(tuple(seats), engines, controller, roles, networks if own else {})
+
+
+def _on_hosts(layout: Layout, hosts: Mapping[RegionName, RegionHost]) -> Layout:
+    """Layout with each region's processes at the addresses of its host."""
+    seats = []
+    for seat in layout.seats:
+        assert not seat.number, "a host has one address for clients, and so one gateway"
+        host = hosts[seat.region.name]
+        ports = replace(seat.ports, host=host.address, peers_host=host.address, admin_host=host.admin_address)
+        seats.append(replace(seat, ports=ports))
+    controller, where = layout.controller, hosts[seats[0].region.name]
+    if controller is not None:
+        controller = replace(controller, host=where.address, admin_host=where.admin_address)
+    networks = {name: host.clients for name, host in hosts.items()}
+    return replace(layout, seats=tuple(seats), controller=controller, networks=networks, hosts=hosts)
 
 
 def roles_of(region: RegionScenario) -> list[ReplicaRole]:

@@ -17,20 +17,27 @@ from loadgen.demo.processes import Child, DemoFailure, log_tail
 _READY_S = 30.0
 _POLL_S = 0.1
 _ANSWER_S = 2.0
+NewSession = Callable[[], aiohttp.ClientSession]
 
 
 class Member:
     """One gateway of a running mesh."""
 
     def __init__(
-        self, seat: Seat, start: Callable[[], AbstractAsyncContextManager[Child]], stack: AsyncExitStack
+        self,
+        seat: Seat,
+        start: Callable[[], AbstractAsyncContextManager[Child]],
+        stack: AsyncExitStack,
+        new_session: NewSession = aiohttp.ClientSession,
     ) -> None:
-        """Describe the gateway; a process that is started later stops when `stack` closes."""
+        """Describe the gateway; a process that is started later stops when `stack` closes. `new_session` makes sessions
+        that reach its admin address."""
         self.gateway_id: GatewayId = seat.gateway_id
         self.region: RegionName = seat.region.name
         self.host = seat.ports.host
         self.url = url_at(seat.ports.http, seat.ports.host)
-        self.admin = url_at(seat.ports.admin)
+        self.admin = url_at(seat.ports.admin, seat.ports.admin_host)
+        self.new_session = new_session
         self._start = start
         self._stack = stack
         self._child: Child | None = None
@@ -45,17 +52,17 @@ class Member:
         self._child = await self._stack.enter_async_context(self._start())
 
     async def until_ready(self) -> None:
-        await until_ready(self.child, [f"{self.admin}/ready"])
+        await until_ready(self.child, [f"{self.admin}/ready"], self.new_session)
 
     async def state(self, session: aiohttp.ClientSession) -> dict[str, Any] | None:
         """State reported by the gateway's admin API; None while it does not answer."""
         return await state_at(session, self.admin)
 
 
-async def until_ready(child: Child, urls: Iterable[str]) -> None:
+async def until_ready(child: Child, urls: Iterable[str], new_session: NewSession = aiohttp.ClientSession) -> None:
     """Wait until all URLs answer 200. Raises DemoFailure on time-out."""
     try:
-        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(_READY_S), new_session() as session:
             for url in urls:
                 while not await _answers(session, url):  # noqa: ASYNC110 - another process, which sends no event
                     await asyncio.sleep(_POLL_S)
@@ -63,11 +70,13 @@ async def until_ready(child: Child, urls: Iterable[str]) -> None:
         raise DemoFailure(f"{child.name} was not ready after {_READY_S:.0f} s\n{log_tail(child.log)}") from None
 
 
-async def until_attached(controller: Child, admin: str, gateways: Collection[GatewayId]) -> None:
+async def until_attached(
+    controller: Child, admin: str, gateways: Collection[GatewayId], new_session: NewSession = aiohttp.ClientSession
+) -> None:
     """Wait until the controller reports all gateways as up, each has applied its instructions, and the name leads to
     each."""
     try:
-        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(_READY_S), new_session() as session:
             while not _all_attached(await state_at(session, admin), gateways):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
@@ -79,8 +88,9 @@ async def until_met(members: Collection[Member]) -> None:
     """Wait until each gateway has heard from every peer that a replica is available there: a request sent earlier is
     served in its own region even if replicas elsewhere are idle."""
     try:
-        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(_READY_S), AsyncExitStack() as stack:
             for member in members:
+                session = await stack.enter_async_context(member.new_session())
                 while not _has_met_all(await member.state(session)):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_S)
     except TimeoutError:

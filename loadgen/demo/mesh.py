@@ -6,7 +6,7 @@ It sends no load.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
-from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
-from loadgen.demo.members import Member, until_attached, until_met, until_ready
+from loadgen.demo.layout import Layout, RegionHost, Seat, lay_out, make_certificates, url_at
+from loadgen.demo.members import Member, NewSession, until_attached, until_met, until_ready
 from loadgen.demo.processes import Child, running_child
-from loadgen.demo.region_files import CONTROLLER, LOOPBACK, ZONE, Controlled, controller_file, region_file
-from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario
+from loadgen.demo.region_files import CONTROLLER, ZONE, Controlled, controller_file, region_file
+from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario, RegionScenario
 from loadgen.report import PrefixTokens
 from loadgen.round_trips import read_round_trips
 from loadgen.wan import Wan
@@ -62,6 +62,15 @@ class Mesh:
         return next(each for each in self.members.values() if each.region == region)
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts on which the regions' processes run, instead of this machine's loopback."""
+
+    regions: Mapping[RegionName, RegionHost]
+    new_session: NewSession
+    """Makes HTTP sessions that reach every host."""
+
+
 @asynccontextmanager
 async def running_mesh(
     scenario: DemoScenario,
@@ -71,24 +80,30 @@ async def running_mesh(
     *,
     may_gateways_die: bool = False,
     further_gateway: bool = True,
+    hosts: Hosts | None = None,
 ) -> AsyncIterator[Mesh]:
     """Run all regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`,
-    except gateways when `may_gateways_die`. `further_gateway`: the name leads to a further region too."""
+    except gateways when `may_gateways_die`. `further_gateway`: the name leads to a further region too. With `hosts`,
+    each region runs on its own, and the network between them delays."""
+    new_session = aiohttp.ClientSession if hosts is None else hosts.new_session
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
-        layout = lay_out(scenario)
+        layout = lay_out(scenario, region_hosts=None if hosts is None else hosts.regions)
         start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die, further_gateway)
-        engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks))
+        engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks, new_session))
         engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
-        controller = None
+        controller, admin = None, ""
         if layout.controller is not None:
             tls = await make_certificates(folder / "certificates", layout)
             controller = await stack.enter_async_context(start.controller(tls[CONTROLLER]))
-            await until_ready(controller, [f"{url_at(layout.controller.admin)}/ready"])
+            admin = url_at(layout.controller.admin, layout.controller.admin_host)
+            await until_ready(controller, [f"{admin}/ready"], new_session)
         for seat in layout.seats:
             start.file_of(seat).write_text(await start.region_file(seat, tls))
-        members = {seat.gateway_id: Member(seat, partial(start.gateway, seat), stack) for seat in layout.seats}
+        members = {
+            seat.gateway_id: Member(seat, partial(start.gateway, seat), stack, new_session) for seat in layout.seats
+        }
         for member in members.values():
             await member.start()
         for member in members.values():
@@ -100,12 +115,10 @@ async def running_mesh(
             engines=engine_urls,
             members=members,
         )
-        children = [engines, *(member.child for member in members.values())]
-        if controller is not None and layout.controller is not None:
-            mesh = replace(
-                mesh, controller=controller, controller_admin=url_at(layout.controller.admin), name=_named(layout)
-            )
-            await until_attached(controller, mesh.controller_admin, members)
+        children = [*engines, *(member.child for member in members.values())]
+        if controller is not None:
+            mesh = replace(mesh, controller=controller, controller_admin=admin, name=_named(layout))
+            await until_attached(controller, mesh.controller_admin, members, new_session)
             children.append(controller)
         await until_met(members.values())
         yield replace(mesh, pids=tuple(child.pid for child in children))
@@ -113,29 +126,50 @@ async def running_mesh(
 
 @asynccontextmanager
 async def running_engines(
-    scenario: DemoScenario, layout: Layout, folder: Path, tasks: asyncio.TaskGroup
-) -> AsyncIterator[Child]:
-    """Run all engines of all regions in one process, ready for requests. Its death fails `tasks`."""
-    log = folder / "engines.log"
-    slots = {port: region.slots for region in scenario.regions for port in layout.engines[region.name]}
+    scenario: DemoScenario,
+    layout: Layout,
+    folder: Path,
+    tasks: asyncio.TaskGroup,
+    new_session: NewSession = aiohttp.ClientSession,
+) -> AsyncIterator[Sequence[Child]]:
+    """Run all engines, ready for requests: those of all regions in one process, or in one process on each host. The
+    death of one fails `tasks`."""
+    together = [[each] for each in scenario.regions] if layout.hosts else [scenario.regions]
+    async with AsyncExitStack() as stack:
+        children = [
+            await stack.enter_async_context(_running_engines(scenario, each, layout, folder, tasks))
+            for each in together
+        ]
+        for child, regions in zip(children, together, strict=True):
+            urls = urls_of_engines(layout)
+            await until_ready(child, [f"{url}/health" for each in regions for url in urls[each.name]], new_session)
+        yield children
+
+
+def _running_engines(
+    scenario: DemoScenario, regions: Sequence[RegionScenario], layout: Layout, folder: Path, tasks: asyncio.TaskGroup
+) -> AbstractAsyncContextManager[Child]:
+    """Run the engines of some regions in one process."""
+    host, name = layout.hosts.get(regions[0].name), "the engines' process"
+    log = folder / ("engines.log" if host is None else f"engines-{regions[0].name}.log")
+    slots = {port: region.slots for region in regions for port in layout.engines[region.name]}
     if scenario.llamacpp is not None:
+        assert host is None, "real engines listen on loopback"
         real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.regions[0].slots), *map(str, slots)]
-        running = running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
-    else:
-        options = ["--model", scenario.model, "--preset", scenario.preset]
-        options += ["--experts", scenario.experts] if scenario.experts else []
-        for port, role in layout.roles.items():
-            if role is not ReplicaRole.UNIFIED:
-                options += [f"--{role}", str(port)]
-        engines = [f"{port}={count}" for port, count in slots.items()]
-        running = running_child("the engines' process", ["loadgen.demo.engines", *options, *engines], log, tasks)
-    async with running as child:
-        await until_ready(child, [f"{url}/health" for urls in urls_of_engines(layout).values() for url in urls])
-        yield child
+        return running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
+    options = ["--model", scenario.model, "--preset", scenario.preset]
+    options += ["--host", host.address] if host is not None else []
+    options += ["--experts", scenario.experts] if scenario.experts else []
+    for port, role in layout.roles.items():
+        if role is not ReplicaRole.UNIFIED and port in slots:
+            options += [f"--{role}", str(port)]
+    engines = [f"{port}={count}" for port, count in slots.items()]
+    runner = layout.runner_in(regions[0].name)
+    return running_child(name, ["loadgen.demo.engines", *options, *engines], log, tasks, runner=runner)
 
 
 def urls_of_engines(layout: Layout) -> dict[RegionName, tuple[str, ...]]:
-    return {name: tuple(map(url_at, ports)) for name, ports in layout.engines.items()}
+    return {name: tuple(layout.url_of_engine(name, port) for port in ports) for name, ports in layout.engines.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +201,16 @@ class _Start:
         )
         file.write_text(text)
         arguments = ["nightside", "controller", "run", str(file)]
-        return running_child("the controller", arguments, self.folder / "controller.log", self.tasks)
+        log, runner = self.folder / "controller.log", layout.runner_in(layout.seats[0].region.name)
+        return running_child("the controller", arguments, log, self.tasks, runner=runner)
 
     def gateway(self, seat: Seat) -> AbstractAsyncContextManager[Child]:
         """Start a gateway whose configuration file has been written."""
         arguments = ["nightside", "gateway", "run", str(self.file_of(seat))]
         log = self.folder / f"{_named_after(seat)}.log"
         name, is_vital = f"the gateway {seat.gateway_id}", not self.may_gateways_die
-        return running_child(name, arguments, log, self.tasks, is_vital=is_vital)
+        runner = self.layout.runner_in(seat.region.name)
+        return running_child(name, arguments, log, self.tasks, runner=runner, is_vital=is_vital)
 
     def file_of(self, seat: Seat) -> Path:
         return self.folder / f"{seat.gateway_id.removeprefix('gw-')}.yaml"
@@ -182,12 +218,12 @@ class _Start:
     async def region_file(self, seat: Seat, tls: Mapping[str, Mapping[str, str]]) -> str:
         layout, controlled = self.layout, None
         if layout.controller is not None:
-            at = f"{LOOPBACK}:{layout.controller.grpc}"
+            at = f"{layout.controller.host}:{layout.controller.grpc}"
             controlled = Controlled(at, tls[seat.gateway_id], self.folder / "state", self.scenario.artifacts)
         return region_file(
             seat.region,
             ports=seat.ports,
-            engines=[url_at(port) for port in seat.engines],
+            engines=[layout.url_of_engine(seat.region.name, port) for port in seat.engines],
             model=self.scenario.model,
             peers=[
                 (each.gateway_id, each.region, await self._way(seat, each)) for each in layout.seats if each != seat
@@ -198,13 +234,15 @@ class _Start:
             roles=[layout.roles[port] for port in seat.engines],
             number=seat.number,
             controlled=controlled,
+            sections=self.scenario.sections,
         )
 
-    async def _way(self, seat: Seat, other: Seat) -> int:
-        """Port through which one gateway reaches another, with the network delay between their regions."""
-        if seat.region == other.region:
-            return other.ports.peers
-        return await self.wan.route(seat.region.name, other.region.name, other.ports.peers)
+    async def _way(self, seat: Seat, other: Seat) -> str:
+        """Address through which one gateway reaches another, with the network delay between their regions."""
+        port = other.ports.peers
+        if seat.region != other.region and not self.layout.hosts:
+            port = await self.wan.route(seat.region.name, other.region.name, port)
+        return f"{other.ports.peers_host}:{port}"
 
 
 def _named_after(seat: Seat) -> str:
@@ -215,7 +253,10 @@ def _named(layout: Layout) -> NamedMesh | None:
     """Name of the mesh; None where gateways have no addresses of their own."""
     if not layout.networks or layout.controller is None:
         return None
-    servers = [(LOOPBACK, layout.controller.dns), *((seat.ports.host, seat.ports.dns) for seat in layout.seats)]
+    servers = [
+        (layout.controller.host, layout.controller.dns),
+        *((seat.ports.host, seat.ports.dns) for seat in layout.seats),
+    ]
     return NamedMesh(url_at(layout.seats[0].ports.http, ZONE), tuple(servers), layout.networks)
 
 

@@ -34,9 +34,11 @@ class GatewayPorts:
     peers: int
     admin: int
     host: str = LOOPBACK
-    """Address on which clients connect; all other ports are on the one loopback address."""
+    """Address on which clients connect."""
     dns: int = 0
     """Zero for a gateway that does not answer DNS queries."""
+    peers_host: str = LOOPBACK
+    admin_host: str = LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,15 @@ def gateway_id(region: RegionName, number: int = 0) -> GatewayId:
     return GatewayId(f"gw-{region}" if number == 0 else f"gw-{region}-{1 + number}")
 
 
-def write_table(regions: Sequence[RegionScenario]) -> None:
-    """Write the table of regions beside the policies, which name it; replicas of each region are on this machine."""
+def write_table(regions: Sequence[RegionScenario], networks: Mapping[RegionName, str] | None = None) -> None:
+    """Write the table of regions beside the policies, which name it. `networks` has the network of each region's
+    replicas, which are on this machine's loopback otherwise."""
     table = {
-        str(each.name): {"jurisdiction": str(each.place.jurisdiction), "replicas": ["127.0.0.0/8"]} for each in regions
+        str(each.name): {
+            "jurisdiction": str(each.place.jurisdiction),
+            "replicas": ["127.0.0.0/8" if networks is None else networks[each.name]],
+        }
+        for each in regions
     }
     for file in {each.table_file for each in regions}:
         file.write_text(yaml.safe_dump({"version": 1, "regions": table}))
@@ -129,17 +136,18 @@ def region_file(
     ports: GatewayPorts,
     engines: Sequence[str],
     model: ModelName,
-    peers: Iterable[tuple[GatewayId, RegionScenario, int]],
+    peers: Iterable[tuple[GatewayId, RegionScenario, str]],
     overflow: OverflowMode,
     seed: int,
     dialect: str = "vllm",
     roles: Sequence[ReplicaRole] = (),
     number: int = 0,
     controlled: Controlled | None = None,
+    sections: Mapping[str, object] | None = None,
 ) -> str:
-    """One gateway's configuration. `peers` gives the local port through which each other gateway is reached, `number`
-    the gateway's number in its region. `roles` are those of the engines, which form a disaggregated pool if there are
-    several."""
+    """One gateway's configuration. `peers` gives the address through which each other gateway is reached, `number` the
+    gateway's number in its region. `roles` are those of the engines, which form a disaggregated pool if there are
+    several. `sections` are further keys."""
     name = gateway_id(region.name, number)
     replicas: list[dict[str, object]] = [
         {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
@@ -152,8 +160,8 @@ def region_file(
         "policy": str(region.policy_file),
         "listen": {
             "http": f"{ports.host}:{ports.http}",
-            "peers": f"{LOOPBACK}:{ports.peers}",
-            "admin": f"{LOOPBACK}:{ports.admin}",
+            "peers": f"{ports.peers_host}:{ports.peers}",
+            "admin": f"{ports.admin_host}:{ports.admin}",
         },
         "seed": seed,
         "replicas": replicas,
@@ -162,9 +170,9 @@ def region_file(
                 "gateway": peer_id,
                 "region": peer.name,
                 "jurisdiction": peer.place.jurisdiction,
-                "address": f"{LOOPBACK}:{port}",
+                "address": address,
             }
-            for peer_id, peer, port in peers
+            for peer_id, peer, address in peers
         ],
         "placement": {"overflow": str(overflow)},
         "limits": {"drain": "2s"},
@@ -173,6 +181,7 @@ def region_file(
         document |= _sharing(replicas, roles, region)
     if controlled is not None:
         document |= _controlled(region, ports, controlled)
+    document |= sections or {}
     return yaml.safe_dump(document, sort_keys=False)
 
 
@@ -213,6 +222,9 @@ class ControllerPorts:
     grpc: int
     admin: int
     dns: int
+    host: str = LOOPBACK
+    """Address for gateways and DNS queries."""
+    admin_host: str = LOOPBACK
 
 
 def controller_file(
@@ -229,13 +241,13 @@ def controller_file(
 ) -> str:
     """The controller's configuration, with decisions at their defaults but for `further_gateway`. `name_servers` are
     the addresses of further servers that answer for the name; `region` is the controller's."""
-    servers = [LOOPBACK, *name_servers]
+    servers = list(dict.fromkeys([ports.host, *name_servers]))
     document = {
         "controller": CONTROLLER,
         "regions": str(regions),
         "region": str(region),
         "store": {"path": str(store)},
-        "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
+        "listen": {"grpc": f"{ports.host}:{ports.grpc}", "admin": f"{ports.admin_host}:{ports.admin}"},
         "link": {"tls": dict(tls)},
         "decisions": {"further_gateway": further_gateway},
         "naming": {
@@ -247,6 +259,6 @@ def controller_file(
             "port": client_port,
             "tls": False,
         },
-        "dns": {"listen": [f"{LOOPBACK}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
+        "dns": {"listen": [f"{ports.host}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
     }
     return yaml.safe_dump(document, sort_keys=False)

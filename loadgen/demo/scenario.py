@@ -79,6 +79,8 @@ class DemoScenario:
     artifacts: Path | None = None
     """Folder of files that gateways may read for pools that they adopt."""
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    sections: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of every gateway's file."""
     has_controller: bool = True
     """Gateways attach to a controller, and clients know the one name alone."""
     killed: str = "ap-northeast-1"

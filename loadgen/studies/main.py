@@ -20,10 +20,11 @@ from loadgen.studies.skywalker.command import skywalker
 from loadgen.studies.succession.command import succession
 from loadgen.studies.token_budget.command import token_budget
 from loadgen.studies.token_budget.live_command import token_budget_live
+from loadgen.studies.wan.command import wan
 
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
-    token_budget_classifier, eldr, resume, sharing, failover, composition, succession,
+    token_budget_classifier, eldr, resume, sharing, failover, composition, succession, wan,
 )  # fmt: skip
 
 

@@ -66,6 +66,9 @@ from loadgen.studies.token_budget.live_command import section as live_section
 from loadgen.studies.token_budget.plan import BudgetCell as TokenBudgetSetting
 from loadgen.studies.token_budget.plan import cells as token_budget_cells
 from loadgen.studies.token_budget.workloads import WORKLOADS
+from loadgen.studies.wan.faults import FAULTS
+from loadgen.studies.wan.outcomes import FaultOutcome, PhaseSeen, PlayedFaults
+from loadgen.studies.wan.page import page_of as wan_page
 from tests.support.traces import published
 
 Pages = dict[str, str]
@@ -260,6 +263,25 @@ def succession(folder: Path) -> Pages:
     late = Succession("dynamodb", 10.0, 3.0, 1.0, (*changes, LeaderChange(11.0, 12.0)))
     machine = {**MACHINE, "busy": "half of it"}
     return {"succession.md": succession_page([Succession("postgres", 6.0, 2.0, 0.5, changes), late], machine)}
+
+
+def wan(folder: Path) -> Pages:
+    def seen(*names: object, fails: bool = False) -> PhaseSeen:
+        waits = tuple(sorted(made(*names, number, high=3) for number in range(20)))
+        return PhaseSeen(100, ("APIConnectionError: cut",) if fails else (), int(fails), waits)
+
+    def played(number: int, name: str) -> FaultOutcome:
+        losses = {f"{one} of {other}": made(name, one, other, high=2.5) for one, other in FAULTS[number].loses}
+        phases = {phase: seen(name, phase, fails=number == 1) for phase in ("before", "during", "after")}
+        return FaultOutcome(
+            name, phases, seen(name), number % 5, {**losses, "a of b": 3.0} if number == 3 else losses,
+            {"eu-west-1": 1.5} if losses else {}, None if number == 2 else 4.2, 0.3, number % 2,
+            ("one end per request: r1: it ended 2 times",) if number == 4 else (), 900, 300, 40_000, 1_234, 12, 8.5,
+        )  # fmt: skip
+
+    *outcomes, _ = [played(number, each.name) for number, each in enumerate(FAULTS)]
+    whole = PlayedFaults(outcomes, [f"{FAULTS[-1].name} could not be played: the clients did not start within 60 s"])
+    return {"wan.md": wan_page(FAULTS, whole, {**MACHINE, "busy": "half of it was in use"})}
 
 
 def sharing(folder: Path) -> Pages:
@@ -518,7 +540,7 @@ def _eldr_results() -> EldrResults:
 
 MAKERS = (
     skywalker, skywalker_part, placement, placement_part, placement_live, placement_trial, failover, resume,
-    succession, sharing, balanceroute, balanceroute_small, predictors, token_budget, token_budget_small,
+    succession, wan, sharing, balanceroute, balanceroute_small, predictors, token_budget, token_budget_small,
     token_budget_live, token_budget_classifier, eldr, cells,
 )  # fmt: skip
 RECORD = Path(__file__).parent / "study_pages.json"

@@ -4,11 +4,11 @@ its HTTP client. It must never mend what it measures."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import httpx2
-from openai import APIStatusError, AsyncOpenAI, OpenAIError
+from openai import NOT_GIVEN, APIStatusError, AsyncOpenAI, OpenAIError
 
 from gateway.core.vocabulary import RegionName
 from loadgen.names import NameResolver
@@ -17,6 +17,8 @@ from mesh.clock import Clock
 _ANSWER_TOKENS = 12
 _PAUSE_S = 0.02
 REGION_HEADER = "x-nightside-region"
+GATEWAY_HEADER = "x-nightside-gateway"
+REQUEST_ID_HEADER = "x-request-id"
 
 
 @dataclass(slots=True)
@@ -27,12 +29,23 @@ class SdkCall:
     left_ns: int
     ended_ns: int | None = None
     """Time of the call's end; not set (None) if it had not ended when the run was over."""
-    has_begun: bool = False
-    """True once part of the answer has arrived."""
+    first_ns: int | None = None
+    """Time of the answer's first part; None: none has arrived."""
     fault: str = ""
     """Empty for a complete answer."""
     is_refused: bool = False
     """The last response was a gateway's own error, before any answer."""
+    request_id: str = ""
+    """Id by which the gateways know the last try; empty where no head has arrived."""
+    gateway: str = ""
+    """Gateway that answered the last try, as its head says."""
+    ran_in: str = ""
+    """Region whose engine answered, as the head says."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True once part of the answer has arrived."""
+        return self.first_ns is not None
 
 
 @dataclass(slots=True)
@@ -88,12 +101,21 @@ class Clients:
     asked: list[SdkCall] = field(default_factory=list)
     answers: Answers = field(default_factory=Answers)
     is_over: bool = False
+    timeout_s: float | None = None
+    """Longest wait for the next part of an answer; None: the SDK's own, ten minutes."""
+    pause_s: float = _PAUSE_S
+    answer_tokens: int = _ANSWER_TOKENS
+    prompt_bytes: int = 0
+    """Length that questions are filled up to."""
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
         transport = OneName(self.resolver, self._note)
         async with httpx2.AsyncClient(transport=transport) as http:
-            async with AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", http_client=http) as client:
+            timeout = NOT_GIVEN if self.timeout_s is None else self.timeout_s
+            async with AsyncOpenAI(
+                base_url=f"{self.url}/v1", api_key="unused", http_client=http, timeout=timeout
+            ) as client:
                 async with asyncio.TaskGroup() as tasks:
                     for number in range(users):
                         tasks.create_task(self._user(client, number))
@@ -108,23 +130,38 @@ class Clients:
             asked = SdkCall(self.region, self.clock.now_ns())
             self.asked.append(asked)
             try:
-                await self._ask(client, asked, f"{number}/{turn} of {self.region}: how are you?")
+                question = f"{number}/{turn} of {self.region}: how are you?"
+                await self._ask(client, asked, question.ljust(self.prompt_bytes, "."))
             except (OpenAIError, httpx2.HTTPError) as error:
                 asked.fault = "; ".join(_chain(error))
-                asked.is_refused = isinstance(error, APIStatusError)
+                if isinstance(error, APIStatusError):
+                    asked.is_refused = True
+                    _note_sender(asked, error.response.headers)
             asked.ended_ns = self.clock.now_ns()
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(self.pause_s)
 
     async def _ask(self, client: AsyncOpenAI, asked: SdkCall, question: str) -> None:
         stream = await client.chat.completions.create(
-            model=self.model, messages=[{"role": "user", "content": question}], max_tokens=_ANSWER_TOKENS, stream=True
+            model=self.model,
+            messages=[{"role": "user", "content": question}],
+            max_tokens=self.answer_tokens,
+            stream=True,
         )
+        headers = stream.response.headers
+        _note_sender(asked, headers)
+        asked.ran_in = headers.get(REGION_HEADER, "")
         reason = None
         async for chunk in stream:
-            asked.has_begun = True
+            if asked.first_ns is None:
+                asked.first_ns = self.clock.now_ns()
             reason = chunk.choices[0].finish_reason if chunk.choices else reason
         if reason is None:
             asked.fault = "the answer has no end"
+
+
+def _note_sender(asked: SdkCall, headers: Mapping[str, str]) -> None:
+    """Note the request's id and gateway, which every answer of a gateway names in its head."""
+    asked.request_id, asked.gateway = headers.get(REQUEST_ID_HEADER, ""), headers.get(GATEWAY_HEADER, "")
 
 
 def _chain(error: BaseException | None) -> Iterator[str]:

@@ -88,7 +88,7 @@ def _router(path: Path) -> Running:
             )
             await until_ready(child, [f"{url_at(ports.http)}/readiness"])
             urls = {region.name: (await way(region.name, here, ports.http),) for region in fleet.demo.regions}
-            yield Answering(urls, _with_children((engines.pid, child.pid)))
+            yield Answering(urls, _with_children((*(each.pid for each in engines), child.pid)))
 
     return running
 

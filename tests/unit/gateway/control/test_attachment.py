@@ -66,11 +66,15 @@ class Speaker:
     def __init__(self) -> None:
         self.said = hello("us-1", US)
         self.taken: list[ControlSnapshot] = []
+        self.attachments = 0
         self.refuses = ""
         self.places: list[Place] = []
         """Places of controllers that were asked for histories."""
         self.offers: list[HistoryOffer] = []
         self.histories_taken: list[PoolHistory] = []
+
+    def attached(self) -> None:
+        self.attachments += 1
 
     def hello(self) -> Hello:
         return self.said
@@ -187,6 +191,7 @@ async def test_what_is_said_is_taken_and_answered_in_order() -> None:
             assert [each.version.version for each in controller.all(SnapshotTaken)] == [1, 2]
             assert gateway.speaker.taken == [snapshot(1), snapshot(2)]
             assert gateway.attachment.controller == controller.address
+            assert gateway.speaker.attachments == 1, "told once, however much the controller says"
 
 
 async def test_a_question_is_answered_by_its_number_between_snapshots() -> None:
@@ -208,6 +213,22 @@ async def test_one_that_says_nothing_is_left_and_the_next_one_tried() -> None:
             await until(lambda: bool(gateway.logged("controller_attached")))
             assert gateway.logged("controller_attached")[0] == {"controller": str(second.address)}
             assert gateway.logged("controller_unreachable")[0]["reason"] == "it fell silent"
+
+
+async def test_a_pause_between_attempts_ends_at_once_when_the_network_may_be_back() -> None:
+    settings = replace(PATIENT, controllers=(Address("127.0.0.1", 1),))
+    for is_early in (False, True):
+        attachment = Attachment(
+            settings, Plaintext(), Speaker(), clock=Clock(), rng=random.Random(1), log=CapturingLogger()
+        )
+        if is_early:
+            attachment.try_at_once()
+        async with asyncio.TaskGroup() as tasks:
+            pause = tasks.create_task(attachment._pause(3600.0))
+            if not is_early:
+                await asyncio.sleep(0)
+                assert not pause.done()
+                attachment.try_at_once()
 
 
 async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> None:

@@ -25,7 +25,9 @@ def test_what_is_heard_goes_on_to_the_core_and_to_whoever_has_an_ear_for_it() ->
     heartbeat_receiver = HeartbeatReceiver(lambda _, event: core.append(event))
     beat = PeersObserved((PeerObservation(idle_report(1), 0, 0, 0, 0),))
     heartbeat_receiver.hear(PEER, beat)
-    heartbeat_receiver.start(on_control=lambda *heard: versions.append(heard), on_lost=lambda: losses.append("lost"))
+    heartbeat_receiver.start(
+        on_control=lambda *heard: versions.append(heard), on_found=lambda: None, on_lost=lambda: losses.append("lost")
+    )
     loss = TargetLost(peer_target(PEER), "gone")
     heartbeat_receiver.hear(PEER, beat)
     heartbeat_receiver.hear(PEER, loss)

@@ -18,6 +18,7 @@ from gateway.core.events import Event
 from gateway.core.kernel.events import PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.peers import codec
+from gateway.peers.heartbeat_receiver import HeartbeatReceiver
 from gateway.peers.heartbeats import (
     NO_ANSWER,
     REFUSED_BY_US,
@@ -62,11 +63,11 @@ async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIter
 
 @asynccontextmanager
 async def heard(
-    peer: FakePeer, peering: PeeringConfig = QUICK
+    peer: FakePeer, peering: PeeringConfig = QUICK, on_found: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[Heartbeats, asyncio.Queue[Event], PeerLink]]:
     events: asyncio.Queue[Event] = asyncio.Queue()
     link = peer_link(peer.config(SPEC), peering)
-    heartbeats = make_heartbeats(link, events.put_nowait)
+    heartbeats = make_heartbeats(link, events.put_nowait, on_found=on_found)
     async with asyncio.TaskGroup() as tasks:
         loops = [tasks.create_task(loop()) for loop in (heartbeats.measure, heartbeats.listen, heartbeats.watch)]
         yield heartbeats, events, link
@@ -75,7 +76,12 @@ async def heard(
     await link.close()
 
 
-def make_heartbeats(link: PeerLink, submit: Callable[[Event], None], *readers: ReadHeartbeat) -> Heartbeats:
+def make_heartbeats(
+    link: PeerLink,
+    submit: Callable[[Event], None],
+    *readers: ReadHeartbeat,
+    on_found: Callable[[], None] = lambda: None,
+) -> Heartbeats:
     return Heartbeats(
         link,
         GatewayId("us-1"),
@@ -85,6 +91,7 @@ def make_heartbeats(link: PeerLink, submit: Callable[[Event], None], *readers: R
         rng=random.Random(1),
         on_refused=lambda: None,
         log=make_logger(LoggingConfig(), GatewayId("us-1")),
+        on_found=on_found,
         readers=readers,
     )
 
@@ -193,7 +200,7 @@ async def test_a_peer_that_calls_is_heard_again_however_long_it_would_be_left_al
             await until(lambda: link.is_failing)
             async with serve_fake_peer(first.port) as second:
                 second.subscribed = subscribed
-                heartbeats.called()
+                heartbeats.try_at_once()
                 assert isinstance(await events.get(), PeersObserved)
 
 
@@ -204,8 +211,38 @@ async def test_a_peer_that_was_never_reached_is_heard_once_it_calls(unused_tcp_p
         await until(lambda: link.is_failing)
         async with serve_fake_peer(unused_tcp_port) as peer:
             peer.subscribed = lambda _, context: stay(context, REPORT)
-            heartbeats.called()
+            heartbeats.try_at_once()
             assert isinstance(await events.get(), PeersObserved)
+
+
+async def test_a_peer_that_is_found_has_all_others_tried_at_once() -> None:
+    """A network that was lost as a whole comes back as a whole."""
+    receiver, told = HeartbeatReceiver(lambda *_: None), []
+    receiver.start(on_control=lambda *_: None, on_found=lambda: told.append("found"), on_lost=lambda: None)
+    eu, ap = GatewayId("eu-1"), GatewayId("ap-1")
+    patient = replace(HOUR, silence_max_ns=3600 * SECOND)  # the fakes send one report each, and no beats
+    async with serve_fake_peer() as first, serve_fake_peer() as other:
+        for fake in (first, other):
+            fake.subscribed = lambda _, context: stay(context, REPORT)
+        async with (
+            heard(first, patient, partial(receiver.found, eu)) as (beats_eu, events_eu, link_eu),
+            heard(other, patient, partial(receiver.found, ap)) as (beats_ap, events_ap, link_ap),
+        ):
+            receiver.listen_to(eu, beats_eu)
+            receiver.listen_to(ap, beats_ap)
+            for events in (events_eu, events_ap):
+                assert isinstance(await events.get(), PeersObserved)
+            for fake, events, link in ((first, events_eu, link_eu), (other, events_ap, link_ap)):
+                await fake.stop()
+                assert isinstance(await events.get(), TargetLost)
+                await until(lambda link=link: link.is_failing)  # type: ignore[misc]
+            async with serve_fake_peer(first.port) as one, serve_fake_peer(other.port) as two:
+                for fake in (one, two):
+                    fake.subscribed = lambda _, context: stay(context, REPORT)
+                receiver.try_at_once(other_than=ap)
+                assert isinstance(await events_eu.get(), PeersObserved)
+                assert isinstance(await events_ap.get(), PeersObserved)
+    assert len(told) == 4
 
 
 async def test_a_ping_and_a_subscription_outlive_the_channel_that_they_began_on(peer: FakePeer) -> None:
@@ -232,10 +269,10 @@ async def test_a_peer_that_calls_and_still_is_not_heard_ends_one_pause(unused_tc
     nothing.port = unused_tcp_port
     async with heard(nothing, HOUR) as (heartbeats, _, link):
         await until(lambda: link.is_failing)
-        heartbeats.called()
+        heartbeats.try_at_once()
         assert not link.is_failing, "a new channel has not failed yet"
         await until(lambda: link.is_failing)
-        heartbeats.called()
+        heartbeats.try_at_once()
         assert link.is_failing
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.demo.layout import Layout, lay_out, make_certificates
+from loadgen.demo.layout import Layout, RegionHost, lay_out, make_certificates
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import LOOPBACK, is_free
 from loadgen.demo.scenario import DemoScenario
@@ -63,6 +63,26 @@ def test_gateways_of_a_region_share_its_engines() -> None:
         assert [len(each) for each in shared] == [2, 2]
         assert sorted(chain(*shared)) == sorted(layout.engines[region.name])
     assert [seat.gateway_id for seat in layout.seats][:2] == ["gw-us-east-1", "gw-us-east-1-2"]
+
+
+def test_on_hosts_of_their_own_regions_listen_there_and_operators_reach_each_by_another_loopback_address() -> None:
+    hosts = {
+        each.name: RegionHost(f"10.77.{number}.1", f"127.77.{number}.1", f"10.77.10{number}.0/24", ("on", str(number)))
+        for number, each in enumerate(SCENARIO.regions, 1)
+    }
+    layout = lay_out(SCENARIO, random.Random(1), region_hosts=hosts)
+    for number, seat in enumerate(layout.seats, 1):
+        assert {seat.ports.host, seat.ports.peers_host} == {f"10.77.{number}.1"}
+        assert seat.ports.admin_host == f"127.77.{number}.1"
+        name = seat.region.name
+        assert layout.url_of_engine(name, 1).startswith(f"http://10.77.{number}.1:")
+        assert layout.runner_in(name)[:2] == ("on", str(number))
+    assert layout.controller is not None
+    assert (layout.controller.host, layout.controller.admin_host) == ("10.77.1.1", "127.77.1.1")
+    assert layout.networks == {name: host.clients for name, host in hosts.items()}
+    on_loopback = laid_out(own=True, may_listen=lambda *_: True)
+    assert on_loopback.url_of_engine(SCENARIO.regions[0].name, 1) == "http://127.0.0.1:1"
+    assert on_loopback.runner_in(SCENARIO.regions[0].name)[-1] == "-m"
 
 
 async def test_certificates_are_made_for_all_and_nobody_elses_are_taken(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_gateway_reads_what_was_written(tmp_path: Path, overflow: OverflowMode
             ports=GatewayPorts(20001, 20002, 20003),
             engines=["http://127.0.0.1:20004", "http://127.0.0.1:20005"],
             model=MODEL,
-            peers=[(gateway_id(EU), REGIONS[EU], 20006), (gateway_id(AP), REGIONS[AP], 20007)],
+            peers=[(gateway_id(EU), REGIONS[EU], "127.0.0.1:20006"), (gateway_id(AP), REGIONS[AP], "127.0.0.1:20007")],
             overflow=overflow,
             seed=1,
         )

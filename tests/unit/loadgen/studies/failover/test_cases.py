@@ -12,8 +12,8 @@ from loadgen.studies.failover.cases import CASES, _failure
 from loadgen.studies.failover.clients import SdkCall
 
 DEATH = Death(frozenset({"127.77.3.1"}), 10, 12, 1_000)
-CUT = SdkCall(RegionName("us"), 5, 15, has_begun=True, fault="RemoteProtocolError: peer closed connection")
-NOBODY = replace(CUT, left_ns=20, ended_ns=30, has_begun=False, fault="no process listens at '127.77.3.1'")
+CUT = SdkCall(RegionName("us"), 5, 15, first_ns=7, fault="RemoteProtocolError: peer closed connection")
+NOBODY = replace(CUT, left_ns=20, ended_ns=30, first_ns=None, fault="no process listens at '127.77.3.1'")
 
 
 def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:

@@ -1,0 +1,55 @@
+"""`nightside results wan`: plays faults between hosts, and writes the page. It measures nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from loadgen.hosts.namespaces import HostsUnavailable, check_machine
+from loadgen.interrupts import EXIT_INTERRUPTED
+from loadgen.studies.commands import Machine, options, refuse_over_the_whole, rounds, tell, write
+from loadgen.studies.wan.faults import FAULTS
+from loadgen.studies.wan.page import page_of
+
+
+@click.command()
+@click.pass_context
+@options("out")
+@rounds(1)
+@click.option(
+    "--only", multiple=True, metavar="FAULT", help="Play only faults that begin so; repeatable, and needs -o."
+)
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path),
+              help="Keep the files and logs of all processes in this empty or new folder.")  # fmt: skip
+def wan(context: click.Context, *, out: Path | None, rounds: int, only: tuple[str, ...], keep: Path | None) -> None:
+    """Break the network between three hosts on this machine, in OUT/wan.md; needs Linux, root and half an hour.
+
+    Exit codes: 0 everything was played, 1 something could not be: the page names it, 2 the command was used wrongly,
+    130 a signal ended it, and no page is written.
+    """
+    chosen = [each for each in FAULTS if not only or each.name.startswith(only)]
+    if only:
+        refuse_over_the_whole("--only", out)
+    if not chosen:
+        raise click.UsageError(f"no such fault; there are: {', '.join(each.name for each in FAULTS)}")
+    if keep is not None and keep.is_dir() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep: '{keep}' is not empty, and files of several runs would be taken for one's")
+    try:
+        check_machine()
+        from loadgen.studies.wan.playing import play_faults  # noqa: PLC0415 - the SDK is not always installed
+
+        machine = Machine()
+        played = play_faults(chosen, rounds, tell, keep)
+    except ImportError as error:
+        raise click.ClickException(f"{error}: the OpenAI SDK is the client that is measured (make setup)") from error
+    except HostsUnavailable as error:
+        raise click.ClickException(str(error)) from error
+    if played.is_interrupted:
+        tell(f"stopped after {len(played.outcomes)} faults; no page is written")
+        context.exit(EXIT_INTERRUPTED)
+    if not played.outcomes:
+        raise click.ClickException("\n".join(["no fault could be played:", *played.unplayed]))
+    write(out, {"wan.md": page_of(chosen, played, machine.described())})
+    if played.unplayed:
+        raise click.ClickException(f"{len(played.unplayed)} faults could not be played; the page names them")

@@ -1,0 +1,138 @@
+"""Page of faults between hosts: what clients saw, when peers noticed, when the mesh was whole again, and the judgement
+of the recorded histories. Every figure is measured elsewhere; it must never leave out a failure or a violation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from loadgen.demo.scenario import ROUND_TRIPS_FILE
+from loadgen.hosts.wire_process import LATE_MS
+from loadgen.pages.markdown import NOTHING
+from loadgen.report import quantile
+from loadgen.round_trips import read_round_trips
+from loadgen.studies.rendering import render, shortened
+from loadgen.studies.wan.faults import JITTER_MS, REGIONS, WanFault, round_trips_ms
+from loadgen.studies.wan.outcomes import (
+    OVERLAP_S,
+    PROMPT_BYTES,
+    RECONNECT_S,
+    SLOTS,
+    TIMEOUT_S,
+    USERS,
+    WARM_S,
+    FaultOutcome,
+    PhaseSeen,
+    PlayedFaults,
+)
+
+
+def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[str, object]) -> str:
+    outcomes = whole.outcomes
+    played = {fault.name: [each for each in outcomes if each.fault == fault.name] for fault in faults}
+    return render(
+        "wan/page.j2", machine=machine, faults=faults, played=played, rounds=max(map(len, played.values())),
+        measured=[each for each in faults if played[each.name]],
+        round_trips_ms=round_trips_ms(read_round_trips(ROUND_TRIPS_FILE)), jitter_ms=JITTER_MS, warm_s=WARM_S,
+        regions=REGIONS, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
+        overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
+        ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
+        violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
+        judged=[line for fault in faults for line in _judged(fault, played[fault.name])],
+        unplayed=[f"**not met**: {each}" for each in whole.unplayed], outcomes=outcomes, total=_total, others=_others,
+        late=_total(outcomes, "late"), late_ms=LATE_MS,
+        late_max_ms=max((each.late_max_ms for each in outcomes), default=0.0),
+    )  # fmt: skip
+
+
+def _total(outcomes: Sequence[FaultOutcome], figure: str) -> int:
+    return sum(getattr(each, figure) for each in outcomes)
+
+
+def _ttft(phases: Sequence[PhaseSeen]) -> str:
+    """Median and p99 of all rounds' answers."""
+    waits = sorted(wait for each in phases for wait in each.ttft_s)
+    return f"{quantile(waits, 0.5):.2f} / {quantile(waits, 0.99):.2f}" if waits else NOTHING
+
+
+def _failed(phases: Sequence[PhaseSeen]) -> str:
+    """Requests, and those of them that failed or had no end."""
+    unfinished = sum(each.unfinished for each in phases)
+    failed = sum(len(each.failures) for each in phases)
+    more = f" + {unfinished} without an end" if unfinished else ""
+    return f"{sum(each.requests for each in phases):,} / {failed:,}{more}"
+
+
+def _noticed(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> str:
+    """Seconds after which the first and the last of the peers that were to be lost were."""
+    if not fault.loses or not outcomes:
+        return NOTHING
+    times = [each.losses.get(f"{observer} of {peer}") for each in outcomes for observer, peer in fault.loses]
+    return _range(times)
+
+
+def _down(outcomes: Sequence[FaultOutcome]) -> str:
+    times = [at_s for each in outcomes for at_s in each.down_s.values()]
+    return _range(times) if times else NOTHING
+
+
+def _whole(outcomes: Sequence[FaultOutcome]) -> str:
+    return _range([each.whole_s for each in outcomes])
+
+
+def _range(times: Sequence[float | None]) -> str:
+    known = [each for each in times if each is not None]
+    never = len(times) - len(known)
+    text = f"{min(known):.1f}–{max(known):.1f}" if known else ""
+    return ", ".join(filter(None, [text, f"{never} never" if never else ""])) or NOTHING
+
+
+def _others(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> int:
+    """Losses of peers that were not to be lost, at any observer."""
+    wanted = {f"{observer} of {peer}" for observer, peer in fault.loses}
+    return sum(name not in wanted for each in outcomes for name in each.losses)
+
+
+def _words(outcomes: Sequence[FaultOutcome]) -> list[str]:
+    """Failures in the client's own words, so that readers can judge them."""
+    said = Counter(
+        (each.fault, phase, shortened(text))
+        for each in outcomes
+        for phase, seen in each.phases.items()
+        for text in seen.failures
+    )
+    return [f"{count} × {fault}, sent {phase} it: `{text}`" for (fault, phase, text), count in said.most_common(24)]
+
+
+def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
+    if not outcomes:
+        return
+    late = [
+        f"{observer} of {peer} {'never' if at_s is None else f'after {at_s:.1f} s'}"
+        for each in outcomes
+        for (observer, peer), within_s in fault.loses.items()
+        if (at_s := each.losses.get(f"{observer} of {peer}")) is None or at_s > within_s
+    ]
+    if fault.loses:
+        yield f"{_word(not late)}: {fault.name}: peers are lost in time{_because(late)}"
+    others = _others(fault, outcomes)
+    if not fault.may_lose:
+        yield f"{_word(not others)}: {fault.name}: no other peer is lost while it lasts ({others} were)"
+    failed = sum(len(seen.failures) + seen.unfinished for each in outcomes for seen in each.phases.values())
+    yield f"{_word(not failed)}: {fault.name}: no request fails ({failed} did)"
+    if fault.frozen is not None:
+        led = [each.led_away for each in outcomes]
+        yield f"{_word(all(led))}: {fault.name}: other regions answer clients of {fault.frozen} ({sum(led)} calls)"
+    unhealed = sum(each.whole_s is None for each in outcomes)
+    yield f"{_word(not unhealed)}: {fault.name}: the mesh is whole again"
+    found = sum(len(each.violations) for each in outcomes)
+    yield f"{_word(not found)}: {fault.name}: no violation in its history ({found} found)"
+
+
+def _because(late: Sequence[str]) -> str:
+    return f" ({'; '.join(late)})" if late else ""
+
+
+def _word(is_met: bool) -> str:
+    return "**met**" if is_met else "**not met**"
