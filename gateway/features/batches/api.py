@@ -15,9 +15,9 @@ from gateway.door.routes import Answer
 from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.intake import (
     UPLOAD_S,
-    AnswerBody,
     BatchIntake,
     FileUpload,
+    PacedBody,
     asked_of,
     give,
     limit_in,
@@ -95,7 +95,7 @@ class BatchApi:
 
     async def _content(self, call: ClientCall) -> None:
         file = self._file_of(call)
-        body = AnswerBody(call)
+        body = PacedBody(call)
         try:
             opened = await asyncio.to_thread(self._book.store.path(file.id).open, "rb")
         except OSError as error:

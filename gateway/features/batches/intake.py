@@ -249,7 +249,7 @@ class BatchIntake:
         return changed
 
 
-class AnswerBody:
+class PacedBody:
     """Body of an answer that is written in pieces, as fast as its client reads."""
 
     def __init__(self, call: ClientCall) -> None:

@@ -18,9 +18,9 @@ from gateway.door.routes import Answer
 from gateway.door.uploads import receive_body
 from gateway.features.batches.intake import (
     UPLOAD_S,
-    AnswerBody,
     BatchIntake,
     FileUpload,
+    PacedBody,
     asked_of,
     give,
     limit_in,
@@ -138,7 +138,7 @@ class MessageBatchApi:
         files = self._files_of(self._ended_of(call))
         if files is None:
             raise ClientFault(errors.FILE_NOT_FOUND)
-        body = AnswerBody(call)
+        body = PacedBody(call)
         with ExitStack() as stack:
             try:
                 paths = [self._book.store.path(each.id) for each in files]

@@ -51,6 +51,16 @@ def test_the_share_grows_with_what_is_missing() -> None:
     assert told == [8, 7, 5, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("left", "rate", "left_s", "lines"),
+    [(100, 0.0, DAY_S // 4 + 1, 0), (100, 0.0, DAY_S // 4, 8), (900, 1.0, 1_000, 0), (901, 1.0, 1_000, 1)],
+)
+def test_only_the_last_quarter_is_near_and_a_tenth_of_it_is_left_over(
+    left: int, rate: float, left_s: int, lines: int
+) -> None:
+    assert urgent_lines(left, rate, left_s, DAY_S, 8) == lines
+
+
 @given(st.lists(st.tuples(st.integers(0, 600 * SECOND_NS), st.integers(0, 100)), min_size=1, max_size=30))
 def test_a_rate_lies_within_those_that_it_is_made_of(steps: list[tuple[int, int]]) -> None:
     rate, now_ns = LineRate(0), 0
