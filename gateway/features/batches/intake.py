@@ -197,7 +197,7 @@ class BatchIntake:
     def check_room(self, tenant: TenantName) -> None:
         """Raise ClientFault where a further batch, or its result files, would be beyond a limit."""
         config, book = self.config, self.book
-        unfinished = sum(not each.has_ended and each.tenant == tenant for each in book.batches.values())
+        unfinished = sum(each.tenant == tenant and not each.has_ended for each in book.batches.values())
         if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
             raise ClientFault(errors.BATCHES_EXCEEDED)
         if book.sizes.files_of(tenant) >= config.tenant_files_max:
