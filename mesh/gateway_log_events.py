@@ -65,8 +65,8 @@ GATEWAY = (
         "batch_ended",
         ("info",),
         ("batch", "status", "lines", "failed"),
-        "A batch has ended: `failed` of its lines are in its error file, or, with status `failed`, that many faults of "
-        "its input file were found.",
+        "A batch has ended: `failed` of its lines are in its error file, or, with `lines` 0, that many faults of its "
+        "input file were found.",
     ),
     LogEvent(
         "batch_files_not_deleted",
@@ -94,7 +94,7 @@ GATEWAY = (
         ("error",),
         ("batch", "retry_s", "exception"),
         "A batch met an internal error; it is tried again after `retry_s` seconds, or at once if it is cancelled.",
-        "Report it as a defect, with the exception.",
+        "If the exception is `InputUnreadable`, repair the disk of `batches.folder`; else report it as a defect.",
     ),
     LogEvent(
         "cached_snapshot_applied",

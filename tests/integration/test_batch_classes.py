@@ -12,6 +12,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
 from gateway.core.tenant_config import TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
+from gateway.features.batches import forecast
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, FakeEngine, answer, hang
@@ -25,6 +26,11 @@ LATE_S = 20 * 3600
 def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
     made = batches_config(tmp_path, engine)
     return replace(made, batches=replace(made.batches, requests_max=4, urgent_share=0.5))
+
+
+@pytest.fixture(autouse=True)
+def _rates_are_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "_EVIDENCE_S", 0.0)
 
 
 def classes_of(gateway: GatewayHandle) -> Counter[ServiceClass]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.features.section import FeatureSection
+from gateway.features.section import FeatureSection, WrittenFile
+from mesh.faults import FileFault
 from mesh.values import MEBIBYTE, SECOND_NS
+
+_TENANT_UPLOADS_MAX = 4
 
 
 class BatchesConfig(FeatureSection, frozen=True):
@@ -35,7 +39,7 @@ class BatchesConfig(FeatureSection, frozen=True):
     in the last quarter of it. 0: none."""
     uploads_max: int = 8
     """Uploads at once."""
-    tenant_uploads_max: int = 4
+    tenant_uploads_max: int = _TENANT_UPLOADS_MAX
     """Uploads of one tenant at once."""
     batches_max: int = 8
     """Batches that run at once."""
@@ -44,8 +48,13 @@ class BatchesConfig(FeatureSection, frozen=True):
     tenant_unfinished_max: int = 100
     """Batches of one tenant that wait or run; a further one is refused."""
     tenant_ended_max: int = 1_000
-    """Batches of one tenant that have ended; a further batch takes the place of the oldest one, whose files stay."""
+    """Batches of one tenant that have ended; a further one takes the place of the first, whose files stay."""
     tenant_files_max: int = 10_000
     """Files of one tenant; a further upload is refused."""
     keep_ns: int = 30 * 24 * 3600 * SECOND_NS
     """Time after which a file, or a batch that has ended, is deleted."""
+
+    def faults(self, file: WrittenFile) -> Iterator[FileFault]:  # noqa: ARG002
+        is_written = self.tenant_uploads_max != _TENANT_UPLOADS_MAX
+        if is_written and self.tenant_uploads_max > self.uploads_max:
+            yield FileFault("batches.tenant_uploads_max", "should be at most batches.uploads_max")

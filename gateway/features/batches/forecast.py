@@ -14,6 +14,8 @@ _NEAR_SHARE = 0.25
 _MARGIN_SHARE = 0.1
 """Part of what is left of the window that a batch should not need."""
 _FORECAST_MAX_S = 366 * 24 * 3600
+_EVIDENCE_S = 60.0
+"""Time of running without which a rate says little: lines take a while to end."""
 
 
 class LineRate:
@@ -33,6 +35,11 @@ class LineRate:
         self._pass(now_ns)
         return self._lines / self._span_s if self._span_s else 0.0
 
+    def is_known(self, now_ns: int) -> bool:
+        """True once the batch has run for long enough to judge it by its rate."""
+        self._pass(now_ns)
+        return self._span_s >= _EVIDENCE_S
+
     def _pass(self, now_ns: int) -> None:
         assert now_ns >= self._at_ns, "time went backwards"
         kept = exp(-(now_ns - self._at_ns) / _SECOND_NS / _MEMORY_S)
@@ -46,6 +53,11 @@ def expected_end_s(lines_left: int, lines_per_s: float, now_s: int) -> int | Non
     if lines_left and lines_left > lines_per_s * _FORECAST_MAX_S:
         return None
     return now_s + (ceil(lines_left / lines_per_s) if lines_left else 0)
+
+
+def tenant_share(most: int, tenants: int) -> int:
+    """Urgent lines at once that one of so many tenants may have, of `most` in all."""
+    return ceil(most / tenants)
 
 
 def urgent_lines(lines_left: int, lines_per_s: float, left_s: int, window_s: int, lines_max: int) -> int:

@@ -197,7 +197,7 @@ class BatchIntake:
     def check_room(self, tenant: TenantName) -> None:
         """Raise ClientFault where a further batch, or its result files, would be beyond a limit."""
         config, book = self.config, self.book
-        unfinished = sum(not each.has_ended and each.tenant == tenant for each in book.batches.values())
+        unfinished = sum(each.tenant == tenant and not each.has_ended for each in book.batches.values())
         if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
             raise ClientFault(errors.BATCHES_EXCEEDED)
         if book.sizes.files_of(tenant) >= config.tenant_files_max:
@@ -227,18 +227,10 @@ class BatchIntake:
         )
 
     async def hand_in(self, batch: ClientBatch) -> None:
-        """Store a new batch, in the place of the oldest that have ended where there are as many as a tenant may
-        have."""
+        """Store a new batch."""
         with _counted(self._creating, batch.tenant):
-            await stored(self._drop_oldest(batch.tenant))
             await stored(self.book.put(batch))
         self._log.info("batch_created", batch=batch.id, tenant=batch.tenant, file=batch.input_file_id)
-
-    async def _drop_oldest(self, tenant: TenantName) -> None:
-        ended = [each for each in self.book.batches.values() if each.tenant == tenant and each.has_ended]
-        ended.sort(key=lambda each: (each.created_s, each.id))
-        for batch in ended[: max(0, len(ended) + 1 - self.config.tenant_ended_max)]:
-            await self.book.delete_batch(batch.id)
 
     async def cancel(self, batch: ClientBatch) -> ClientBatch:
         if batch.has_ended or batch.status is BatchStatus.FINALIZING:

@@ -25,7 +25,7 @@ from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
-from gateway.features.batches.forecast import LineRate, urgent_lines
+from gateway.features.batches.forecast import LineRate, tenant_share, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
     BATCH_EXPIRED,
@@ -244,7 +244,7 @@ class BatchRunner:
 
     def _begin_check(self, tasks: TaskGroup, waiting: list[ClientBatch]) -> None:
         """Have one input file checked at a time, of one tenant after another."""
-        if any(not each.is_checked for each in self._busy()):
+        if not waiting or any(not each.is_checked for each in self._busy()):
             return
         tenants = {each.tenant for each in self._book.batches.values()}
         self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
@@ -266,12 +266,23 @@ class BatchRunner:
         a store or results that fail stop all."""
         try:
             await self._drive(batch_id)
+            await self._drop_oldest(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
             if (disk_error := _disk_error(error)) is not None:
                 raise disk_error from error
             self._stop(batch_id, error)
         else:
             self._stops.pop(batch_id, None)
+
+    async def _drop_oldest(self, batch_id: str) -> None:
+        """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended."""
+        batch = self._book.batches.get(batch_id)
+        if batch is None or not batch.has_ended:
+            return
+        ends = [each for each in self._book.batches.values() if each.tenant == batch.tenant and each.has_ended]
+        ends.sort(key=lambda each: (each.ended_s, each.id))
+        for each in ends[: max(0, len(ends) - self._config.tenant_ended_max)]:
+            await self._book.delete_batch(each.id)
 
     def _stop(self, batch_id: str, error: Exception) -> None:
         before, now_ns = self._stops.pop(batch_id, None), self._clock.now_ns()
@@ -456,14 +467,24 @@ class BatchRunner:
         return exchange
 
     def _may_be_urgent(self, batch_id: str) -> bool:
-        """True if the next line of a batch may run as interactive, as its window ends."""
-        config, batch, rate = self._config, self._book.batches[batch_id], self._book.rates[batch_id]
-        most = int(config.urgent_share * config.requests_max)
+        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places."""
+        most = int(self._config.urgent_share * self._config.requests_max)
         if sum(each.urgent for each in self._classes.values()) >= most:
             return False
+        if self._classes[batch_id].urgent >= self._urgent_lines(batch_id, most):
+            return False
+        tenant_of = {each: self._book.batches[each].tenant for each in self._classes}
+        tenants = {tenant for each, tenant in tenant_of.items() if self._urgent_lines(each, most)}
+        own = sum(each.urgent for key, each in self._classes.items() if tenant_of[key] == tenant_of[batch_id])
+        return own < tenant_share(most, len(tenants))
+
+    def _urgent_lines(self, batch_id: str, most: int) -> int:
+        """Lines of a running batch that should be urgent at once; none before its rate is known."""
+        batch, rate, now_ns = self._book.batches[batch_id], self._book.rates[batch_id], self._clock.now_ns()
+        if not rate.is_known(now_ns):
+            return 0
         left, left_s = batch.total - batch.completed - batch.failed, batch.expires_s - self.now_s
-        per_s = rate.per_second(self._clock.now_ns())
-        return self._classes[batch_id].urgent < urgent_lines(left, per_s, left_s, WINDOW_S, most)
+        return urgent_lines(left, rate.per_second(now_ns), left_s, WINDOW_S, most)
 
     # End
 

@@ -109,6 +109,11 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
     @property
+    def ended_s(self) -> int:
+        """Time of the last change of the status, which is the end once the batch has ended."""
+        return max(self.times.values(), default=self.created_s)
+
+    @property
     def is_checked(self) -> bool:
         """True once the input file was found to be valid; a batch may be cancelled before."""
         return self.status is not BatchStatus.VALIDATING and self.total > 0

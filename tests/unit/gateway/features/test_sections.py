@@ -49,6 +49,13 @@ def test_a_key_that_no_feature_lists_is_unknown(tmp_path: Path) -> None:
     assert "scalings: is not a known key" in fault
 
 
+def test_a_tenant_may_not_have_more_uploads_than_all(tmp_path: Path) -> None:
+    section = "batches:\n  uploads_max: 2\n  tenant_uploads_max: "
+    (fault,) = region_faults(tmp_path, f"{SMALLEST}{section}3\n")
+    assert "batches.tenant_uploads_max: should be at most batches.uploads_max" in fault
+    assert load_config(region_at(tmp_path, f"{SMALLEST}{section}2\n"), environ={}).batches.tenant_uploads_max == 2
+
+
 def test_a_feature_that_the_file_does_not_name_has_its_defaults(tmp_path: Path) -> None:
     config = load_config(region_at(tmp_path, SMALLEST), environ={})
     assert (config.scaling, config.prices) == (ScalingConfig(), None)

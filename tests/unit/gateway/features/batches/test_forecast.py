@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.features.batches.forecast import LineRate, expected_end_s, urgent_lines
+from gateway.features.batches.forecast import LineRate, expected_end_s, tenant_share, urgent_lines
 
 SECOND_NS = 1_000_000_000
 DAY_S = 86_400
@@ -78,6 +78,15 @@ def test_a_steady_rate_is_told_and_a_stop_is_noticed() -> None:
     assert rate.per_second(3_600 * SECOND_NS) == pytest.approx(5, rel=0.01)
     assert rate.per_second(5_400 * SECOND_NS) == pytest.approx(5 * 2.7183**-6, rel=0.05)
     assert LineRate(7).per_second(7) == 0
+
+
+def test_a_rate_is_known_once_the_batch_has_run_for_a_minute() -> None:
+    assert [LineRate(0).is_known(seconds * SECOND_NS) for seconds in (0, 50, 75)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("most", "tenants", "share"), [(4, 1, 4), (4, 2, 2), (3, 2, 2), (1, 9, 1), (0, 3, 0)])
+def test_tenants_have_equal_shares(most: int, tenants: int, share: int) -> None:
+    assert tenant_share(most, tenants) == share
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_a_batch_completes() -> None:
     assert (told["status"], told["output_file_id"], told["error_file_id"]) == ("completed", "file-out", "file-errors")
     assert [told[f"{name}_at"] for name in ("created", "in_progress", "finalizing", "completed")] == [0, 1, 2, 3]
     assert told["request_counts"] == {"total": 10, "completed": 9, "failed": 1}
+    assert (done.ended_s, client_batch(created_s=7).ended_s) == (3, 7)
     assert ended(over, 10, 0, 3).document()["error_file_id"] is None
 
 
