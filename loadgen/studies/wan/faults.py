@@ -119,6 +119,8 @@ class WanFault:
     """Region whose host is stopped while it lasts."""
     loses: Mapping[Loss, float] = field(default_factory=dict)
     """Peers that are to be lost, each with the seconds within which; no other peer is to be lost."""
+    leads_away: bool = False
+    """Other regions are to answer clients of the frozen host's region."""
     may_lose: bool = False
     """Other losses are expected as well."""
     seconds: float = 20.0
@@ -230,6 +232,7 @@ FAULTS = (
         "processes and links go on, after all leases of the host have ended",
         "others lose it, and serve its clients once the name leads them there",
         frozen=AP,
+        leads_away=True,
         loses=_seen_by_others(AP, SILENCE_S),
     ),
     WanFault(

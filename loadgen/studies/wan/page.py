@@ -122,6 +122,9 @@ def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
     failed = sum(len(seen.failures) + seen.unfinished for each in outcomes for seen in each.phases.values())
     yield f"{_word(not failed)}: {fault.name}: no request fails ({failed} did)"
     if fault.frozen is not None:
+        own = [len(each.phases["during"].ttft_s) - len(each.cut_off.ttft_s) for each in outcomes]
+        yield f"{_word(all(own))}: {fault.name}: other regions answer their own clients ({sum(own)} calls)"
+    if fault.leads_away:
         led = [each.led_away for each in outcomes]
         yield f"{_word(all(led))}: {fault.name}: other regions answer clients of {fault.frozen} ({sum(led)} calls)"
     unhealed = sum(each.whole_s is None for each in outcomes)

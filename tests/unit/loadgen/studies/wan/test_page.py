@@ -1,0 +1,42 @@
+"""The page judges what each fault expects, and names the faults that could not be played."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from loadgen.studies.wan.faults import FAULTS
+from loadgen.studies.wan.outcomes import FaultOutcome, PhaseSeen, PlayedFaults
+from loadgen.studies.wan.page import page_of
+
+BY_NAME = {each.name: each for each in FAULTS}
+FROZEN, CONTROLLER = BY_NAME["frozen host"], BY_NAME["frozen host of the controller"]
+ALL, STRUCK = PhaseSeen(4, (), 0, (0.1, 0.2, 0.3)), PhaseSeen(1, (), 0, (0.1,))
+MACHINE = dict.fromkeys(("cpu", "cores", "memory_gib", "kernel", "python", "core", "busy"), "some")
+OUTCOME = FaultOutcome(
+    "", dict.fromkeys(("before", "during", "after"), ALL), STRUCK, 5, {}, {}, 1.0, 0.0, 0, (), 9, 3, 100, 1, 0, 0.0
+)
+
+
+def judged(*outcomes: FaultOutcome, unplayed: tuple[str, ...] = ()) -> list[str]:
+    faults = [BY_NAME[each.fault] for each in outcomes]
+    page = page_of(faults, PlayedFaults([*outcomes], [*unplayed]), MACHINE)
+    return [line.removeprefix("- ") for line in page.splitlines() if "met**" in line]
+
+
+def test_clients_of_a_frozen_host_are_to_be_answered_by_other_regions() -> None:
+    text = f"{FROZEN.name}: other regions answer clients of {FROZEN.frozen}"
+    assert f"**met**: {text} (5 calls)" in judged(replace(OUTCOME, fault=FROZEN.name))
+    assert f"**not met**: {text} (0 calls)" in judged(replace(OUTCOME, fault=FROZEN.name, led_away=0))
+
+
+def test_without_a_controller_other_regions_are_to_answer_their_own_clients_only() -> None:
+    text = f"{CONTROLLER.name}: other regions answer their own clients"
+    outcome = replace(OUTCOME, fault=CONTROLLER.name, led_away=0)
+    assert f"**met**: {text} (2 calls)" in judged(outcome)
+    assert f"**not met**: {text} (0 calls)" in judged(replace(outcome, cut_off=ALL))
+    assert not any("answer clients of" in line for line in judged(outcome))
+
+
+def test_faults_that_could_not_be_played_are_not_met() -> None:
+    reason = "partition could not be played: a process died"
+    assert judged(replace(OUTCOME, fault=FROZEN.name), unplayed=(reason,))[-1] == f"**not met**: {reason}"
