@@ -148,6 +148,7 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
 
 
 NEEDS = {
+    "docs/how_to/batches.md": {"nightside batch": "a gateway with batches: tests/integration/test_batch_command.py"},
     "docs/how_to/alerts.md": {
         "nightside gateway status": "a gateway: tests/integration/test_readme.py",
         "nightside explain": "a gateway that has served: tests/integration/test_get_started.py",

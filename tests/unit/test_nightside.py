@@ -139,10 +139,10 @@ def test_a_command_is_given_its_arguments_and_its_exit_code_is_kept(arguments: l
 
 # fmt: off
 VERBS = frozenset([
-    "Accept", "Add", "Allow", "Announce", "Apply", "Assign", "Change", "Check", "Compare", "Convert", "Count",
+    "Accept", "Add", "Allow", "Announce", "Apply", "Assign", "Break", "Change", "Check", "Compare", "Convert", "Count",
     "Create", "Describe", "Disable", "Do", "Drain", "End", "Explain", "Find", "Fit", "Generate", "Give", "Hold",
     "Inspect", "Keep", "Kill", "Limit", "List", "Listen", "Make", "Manage", "Measure", "Move", "Narrow", "Never",
-    "Place", "Predict", "Price", "Print", "Process", "Query", "Read", "Refuse", "Reject", "Remove", "Repeat",
+    "Place", "Play", "Predict", "Price", "Print", "Process", "Publish", "Query", "Read", "Refuse", "Reject", "Remove", "Repeat",
     "Replace", "Replay", "Report", "Request", "Resume", "Run", "Scale", "Score", "Select", "Send", "Serve", "Set",
     "Show", "Simulate", "Size", "Skip", "Start", "Stop", "Sum", "Suspend", "Take", "Train", "Try", "Use",
     "Validate", "Verify", "Write",

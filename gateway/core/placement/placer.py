@@ -481,13 +481,16 @@ class Placer:
         standing = Standing.FAILED_BEFORE if failed else state.standing
         weighed = None if choice is None else _weighed_at(choice.replicas, state.slot)
         if weighed is not None:
-            costs = self.engines.on_record(request.profile, state.slot, weighed.costs())
+            costs = weighed.costs()
+            if self.engines.match is not None:
+                costs = self.engines.on_record(request.profile, state.slot, costs)
             return Candidate(state.target, standing, weighed.blocks, state.load, 0, costs)
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
         costs = None
         if self._compares_costs(request):
             costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
-        costs = self.engines.on_record(request.profile, state.slot, costs)
+        if self.engines.match is not None:
+            costs = self.engines.on_record(request.profile, state.slot, costs)
         return Candidate(state.target, standing, matched, state.load, 0, costs)
 
     def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice | None) -> Candidate:
