@@ -24,10 +24,12 @@ from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscri
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
-_BLOCK_BYTES = 300
+_BLOCK_BYTES = 600
 """Memory of a block of an engine."""
-_CHAINS_BYTES = 16 * 2**20
-"""Memory of the prompts' chains that blocks of one engine are tied to."""
+_CHAINS_BYTES = 2 * 16 * 2**20
+"""Memory of the prompts' chains that blocks of one engine are tied to, and of those that wait to be."""
+_ANSWERS_BYTES = 2**20
+"""Memory of an engine's answers that wait, beside their chains."""
 
 
 class KvEventsExtension(Extension):
@@ -61,7 +63,7 @@ class KvEventsExtension(Extension):
         telling = sum(each.spec.tells_cache for each in (*config.replicas, *config.templates))
         if not telling:
             return 0
-        blocks = telling * (config.core.kv_events.blocks_max * _BLOCK_BYTES + _CHAINS_BYTES)
+        blocks = telling * (config.core.kv_events.blocks_max * _BLOCK_BYTES + _CHAINS_BYTES + _ANSWERS_BYTES)
         return blocks + config.core.placement.prefix_index_bytes_max
 
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:  # noqa: ARG002

@@ -63,7 +63,17 @@ class EngineTold(FeatureEvent, frozen=True):
     """Earlier changes are not known: what the engine told before is void."""
 
     def with_hashes(self, permuted: Callable[[bytes], bytes], /) -> Self:
-        hidden = [replace(each, blocks=permuted(each.blocks), parent=permuted(each.parent)) for each in self.changes]
+        """Return the event with all its hashes permuted, in one call."""
+        told = b"".join([each.parent + each.blocks for each in self.changes])
+        if not told:
+            return self
+        permuted_all, start = permuted(told), 0
+        hidden = []
+        for each in self.changes:
+            parent_end = start + len(each.parent)
+            end = parent_end + len(each.blocks)
+            hidden.append(replace(each, parent=permuted_all[start:parent_end], blocks=permuted_all[parent_end:end]))
+            start = end
         return replace(self, changes=tuple(hidden))
 
 
