@@ -93,6 +93,7 @@ class KvEventsExtension(Extension):
             if self._wanted.get(replica_id) != subscriber.address:
                 del self._subscribers[replica_id]
                 self._stops.pop(replica_id)()
+                _CoreOfOne(replica_id, self._host).unhear(Deafness.STOPPED)
         for replica_id, address in self._wanted.items():
             if replica_id not in self._subscribers:
                 subscriber = self._subscribers[replica_id] = self._made(replica_id, address)
@@ -137,4 +138,4 @@ def address_of(replica: ReplicaConfig) -> EventsAddress | None:
     if replica.kv_events_port is None or host is None:
         return None
     rank, replay = replica.rank or 0, replica.kv_events_replay_port
-    return EventsAddress(host, replica.kv_events_port + rank, None if replay is None else replay + rank)
+    return EventsAddress(host, replica.kv_events_port + rank, None if replay is None else replay + rank, replica.url)

@@ -43,6 +43,8 @@ class EventsAddress(Struct, frozen=True):
     port: int
     replay_port: int | None = None
     """Port at which the engine repeats messages; None: it repeats none."""
+    engine_url: str = ""
+    """URL at which the engine serves; at another one is another engine."""
 
 
 class _CutOff(Exception):

@@ -122,7 +122,8 @@ class EngineCache:
     """Blocks of one engine."""
 
     def __init__(self, blocks_max: int) -> None:
-        self._blocks_max = blocks_max
+        self.blocks_max = blocks_max
+        """Limit on the blocks that are kept."""
         self._blocks: dict[bytes, _Block] = {}
         self._by_end: dict[int, dict[bytes, _Block]] = {}
         """Blocks by the tokens up to their end, in the order in which they were last stored."""
@@ -215,8 +216,8 @@ class EngineCache:
     def violations(self) -> list[str]:
         """Return the broken invariants, for tests; takes time in proportion to the blocks."""
         broken = []
-        if len(self._blocks) > self._blocks_max:
-            broken.append(f"{len(self._blocks)} blocks are kept, {self._blocks_max} are allowed")
+        if len(self._blocks) > self.blocks_max:
+            broken.append(f"{len(self._blocks)} blocks are kept, {self.blocks_max} are allowed")
         if sum(map(len, self._by_end.values())) != len(self._blocks):
             broken.append("blocks and their ends differ")
         holders: dict[Tie, int] = {}
@@ -251,7 +252,7 @@ class EngineCache:
         if block is not None and (block.parent != parent or block.end_tokens != end):
             return block  # a block cannot be in two places: the first stays
         if block is None:
-            if len(self._blocks) >= self._blocks_max:
+            if len(self._blocks) >= self.blocks_max:
                 return None
             block = self._blocks[key] = _Block(parent, start, end, now_ns)
         block.stored_ns, block.followed_ns, block.is_contested = now_ns, -1, False

@@ -39,6 +39,8 @@ class Deafness(Word):
     """A message could not be read."""
     BLOCKS = "blocks"
     """The engine told of more blocks than are kept."""
+    STOPPED = "stopped"
+    """The gateway follows the engine no longer, or another one in its place."""
 
 
 class CacheChange(Struct, frozen=True):

@@ -79,6 +79,10 @@ class KvEvents(Feature):
 
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:
         self._config = all_of(config).kv_events
+        for replica_id, cache in list(self._caches.items()):
+            cache.blocks_max = self._config.blocks_max
+            if len(cache) > cache.blocks_max:
+                self._unhear(replica_id, Deafness.BLOCKS)
         bounds = config.placement.prefix_index_bytes_max, config.placement.prefix_ttl_ns
         if bounds != self._bounds:
             self._bounds = bounds

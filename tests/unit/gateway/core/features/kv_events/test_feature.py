@@ -168,6 +168,17 @@ def test_an_engine_that_tells_too_much_is_not_heard_any_more() -> None:
     assert believed(one) == CHAIN_BLOCKS
 
 
+def test_a_limit_on_blocks_changes_while_an_engine_is_heard() -> None:
+    one = listening(config=CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS)))
+    serve(one)
+    one.tell(events.ConfigApplied(CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS + 1))))
+    tell(one, stored("f", 1))
+    assert kv_events_of(one.core).hears(R0), "room for one more"
+    one.tell(events.ConfigApplied(CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS))))
+    assert not kv_events_of(one.core).hears(R0), "one more than are kept"
+    assert believed(one) == CHAIN_BLOCKS
+
+
 def test_a_replica_that_leaves_takes_its_cache_along() -> None:
     one = listening(MUTE)
     serve(one)
