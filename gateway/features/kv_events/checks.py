@@ -13,8 +13,7 @@ BLOCKS_MAX: Final = 1_000_000
 RATE_MAX: Final = 256 * MEBIBYTE
 MESSAGE_MIN: Final = 64 * 2**10
 MESSAGE_MAX: Final = 4 * MEBIBYTE
-"""Largest message. The tokens in it are skipped four times, which holds the event loop for 15 to 30 ns a byte each: a
-few tenths of a second at most."""
+"""Largest message: tokens, which are skipped, hold the event loop for 60 ms, and the rest is read in parts."""
 _DAY_NS: Final = 24 * 3600 * SECOND_NS
 
 
