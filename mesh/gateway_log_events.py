@@ -272,7 +272,8 @@ GATEWAY = (
         "kv_events_lost",
         ("warning",),
         ("replica", "next"),
-        "KV events of an engine are lost for good; what is known of its cache begins anew.",
+        "KV events of an engine are lost for good; what is known of its cache begins anew after a pause. Losses that "
+        "follow soon are not logged, and counted in `nightside_kv_events_unheard_total`.",
         "Name a `kv_events_replay_port`, or raise `buffer_steps` and `hwm` of the engine.",
     ),
     LogEvent(

@@ -16,6 +16,8 @@ _GREETING: Final = _SIGNATURE + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(3
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _HANDSHAKE_BYTES_MAX: Final = 4096
 _PARTS_MAX: Final = 16
+_COMMANDS_MAX: Final = 64
+"""Most commands before a message and between its parts."""
 _SUBSCRIBE: Final = b"\x01"
 
 
@@ -66,7 +68,7 @@ async def shake_hands(reader: asyncio.StreamReader, write: Callable[[bytes], obj
     mechanism = greeting[12:32].rstrip(b"\0")
     if mechanism != b"NULL":
         raise ZmtpFault(f"it asks for the security mechanism {mechanism.decode('ascii', 'replace')}")
-    flags, body = await _read_frame(reader, _HANDSHAKE_BYTES_MAX)
+    flags, body = await _read_frame(reader, _HANDSHAKE_BYTES_MAX, _HANDSHAKE_BYTES_MAX)
     if not flags & _COMMAND or not body.startswith(b"\x05READY"):
         raise ZmtpFault("it does not say that it is ready")
     kind = _properties(body[6:]).get(b"socket-type", b"").decode("ascii", "replace")
@@ -74,19 +76,24 @@ async def shake_hands(reader: asyncio.StreamReader, write: Callable[[bytes], obj
         raise ZmtpFault(f"it is a socket of type {kind or 'unknown'}, and {own} cannot speak with that")
 
 
-async def read_message(reader: asyncio.StreamReader, bytes_max: int) -> list[bytes]:
-    """Read the parts of the next message, `bytes_max` together at most. Commands are ignored. Raises ZmtpFault, and
-    IncompleteReadError if the other side closes."""
+async def read_message(reader: asyncio.StreamReader, bytes_max: int) -> tuple[list[bytes], int]:
+    """Read the parts of the next message, and count the bytes that were read for it. The parts, and the commands among
+    them, which are ignored, have `bytes_max` together at most. Raises ZmtpFault, and IncompleteReadError if the other
+    side closes."""
     parts: list[bytes] = []
-    left = bytes_max
+    commands = bodies = heads = 0
     while True:
-        flags, body = await _read_frame(reader, left)
+        flags, body = await _read_frame(reader, bytes_max - bodies, bytes_max)
+        bodies += len(body)
+        heads += 9 if flags & _LONG else 2
         if flags & _COMMAND:
+            commands += 1
+            if commands > _COMMANDS_MAX:
+                raise ZmtpFault(f"a message comes with more than {_COMMANDS_MAX} commands")
             continue
-        left -= len(body)
         parts.append(body)
         if not flags & _MORE:
-            return parts
+            return parts, bodies + heads
         if len(parts) == _PARTS_MAX:
             raise ZmtpFault(f"a message has more than {_PARTS_MAX} parts")
 
@@ -97,12 +104,13 @@ def _frame(body: bytes, flags: int) -> bytes:
     return bytes([flags, len(body)]) + body
 
 
-async def _read_frame(reader: asyncio.StreamReader, bytes_max: int) -> tuple[int, bytes]:
+async def _read_frame(reader: asyncio.StreamReader, left: int, bytes_max: int) -> tuple[int, bytes]:
+    """Read flags and body of a frame, of at most the bytes `left` of `bytes_max`."""
     flags = (await reader.readexactly(1))[0]
     if flags & ~(_MORE | _LONG | _COMMAND):
         raise ZmtpFault(f"a frame has the unknown flags {flags:#x}")
     size = int.from_bytes(await reader.readexactly(8 if flags & _LONG else 1), "big")
-    if size > bytes_max:
+    if size > left:
         raise ZmtpFault(f"a message has more than {bytes_max:,} bytes")
     return flags, await reader.readexactly(size)
 

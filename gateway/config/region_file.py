@@ -55,6 +55,7 @@ SIDE_CHANNEL_HOSTS_MAX = 64
 NO_CONNECTORS: Mapping[str, Connector | None] = {}
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
+_PORT_MAX = 65_535
 _SLOTS_MAX = 65536
 _ALIASES_MAX = 1000
 _MEANT_MAX = 16
@@ -158,10 +159,21 @@ class _EngineFile(FileModel):
                 raise _fault("kv_events_port", "events are not encrypted, and the engine is reached by https")
         elif self.kv_events_replay_port is not None:
             raise _fault("kv_events_replay_port", "belongs to an engine with a kv_events_port")
+        self._check_event_ports()
         if self.tls is not None and not self._is_encrypted:
             raise _fault("tls", "the engine is not reached by https")
         self._api_key = self._read_api_key(FileContext.of(info).environ)
         return self
+
+    def _check_event_ports(self) -> None:
+        ranks, port, replay_port = self.data_parallel_ranks, self.kv_events_port, self.kv_events_replay_port
+        for key, first in (("kv_events_port", port), ("kv_events_replay_port", replay_port)):
+            if first is not None and first + ranks - 1 > _PORT_MAX:
+                raise _fault(key, f"leaves no port for each of {ranks} ranks: the last would be {first + ranks - 1}")
+        if port is not None and replay_port is not None and abs(port - replay_port) < ranks:
+            raise _fault(
+                "kv_events_replay_port", f"is within the ports of kv_events_port, one for each of {ranks} ranks"
+            )
 
     def _read_api_key(self, environ: Mapping[str, str]) -> str | None:
         if self.api_key_file is not None and self.api_key_env is not None:

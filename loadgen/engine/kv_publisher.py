@@ -112,7 +112,7 @@ class KvEventPublisher:
         try:
             await shake_hands(reader, writer.write, SocketType.PUB)
             while True:
-                (word,) = await read_message(reader, _REQUEST_BYTES_MAX)
+                (word,), _ = await read_message(reader, _REQUEST_BYTES_MAX)
                 if word[:1] == b"\x01":
                     self._subscribers[writer] = word[1:]
         except (OSError, IncompleteReadError, ZmtpFault, ValueError):
@@ -126,7 +126,7 @@ class KvEventPublisher:
         try:
             await shake_hands(reader, writer.write, SocketType.ROUTER)
             while True:
-                request = await read_message(reader, _REQUEST_BYTES_MAX)
+                request, _ = await read_message(reader, _REQUEST_BYTES_MAX)
                 first = int.from_bytes(request[-1], "big")
                 for number, payload in list(self._kept):
                     if number >= first:

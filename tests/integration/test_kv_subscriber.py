@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness
@@ -87,9 +88,44 @@ class Pair:
         await publisher.start(*publisher.ports)
 
 
+class NotedBackoff(Backoff, frozen=True):
+    """Short pauses that are noted."""
+
+    failures: list[int] = msgspec.field(default_factory=list)
+
+    def pause_s(self, failures: int, rng: random.Random | None = None) -> float:
+        self.failures.append(failures)
+        return 0.001
+
+
+async def read_in_silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+def subscriber_of(
+    core: HeardCore, address: EventsAddress, bounds: KvEventsConfig = BOUNDS, backoff: Backoff = QUICK
+) -> KvEventsSubscriber:
+    return KvEventsSubscriber(
+        "r0",
+        address,
+        core,
+        bounds=lambda: bounds,
+        clock=Clock(),
+        log=structlog.get_logger(),
+        rng=random.Random(1),
+        backoff=backoff,
+    )
+
+
 @asynccontextmanager
 async def pair(
-    *, repeats: bool = True, kept: int = 100, before: tuple[int, ...] = (), bounds: KvEventsConfig = BOUNDS
+    *,
+    repeats: bool = True,
+    kept: int = 100,
+    before: tuple[int, ...] = (),
+    bounds: KvEventsConfig = BOUNDS,
+    backoff: Backoff = QUICK,
 ) -> AsyncIterator[Pair]:
     publisher = KvEventPublisher("127.0.0.1", 1, 0, b"kv@here", kept)
     for block in before:
@@ -97,16 +133,8 @@ async def pair(
     await publisher.start(0, 0)
     port, replay_port = publisher.ports
     core = HeardCore()
-    subscriber = KvEventsSubscriber(
-        "r0",
-        EventsAddress("127.0.0.1", port, replay_port if repeats else None),
-        core,
-        bounds=lambda: bounds,
-        clock=Clock(),
-        log=structlog.get_logger(),
-        rng=random.Random(1),
-        backoff=QUICK,
-    )
+    address = EventsAddress("127.0.0.1", port, replay_port if repeats else None)
+    subscriber = subscriber_of(core, address, bounds, backoff)
     made = Pair(publisher, core, subscriber)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -209,6 +237,74 @@ async def test_another_process_that_repeats_nothing_is_known_by_its_numbers() ->
         both.publisher.publish_payload(payload(7))
         await both.hears(7)
         assert (both.core.cleared, both.core.unheard) == (1, [])
+
+
+async def test_an_engine_that_restarts_before_its_first_message_is_heard() -> None:
+    """Each of the two processes begins before any traffic."""
+    async with pair() as both:
+        await both.restart(keeps=False)
+        await both.follows()
+        both.publisher.publish_payload(payload(7))
+        await both.hears(7)
+        assert both.core.unheard == []
+
+
+async def test_nothing_begins_before_the_engine_has_repeated_its_messages() -> None:
+    async with pair(before=(1,)) as both:
+        await both.hears(1)
+        address = both.subscriber.address
+        silent = await asyncio.start_server(read_in_silence, "127.0.0.1", 0)
+        core = HeardCore()
+        port = silent.sockets[0].getsockname()[1]
+        deaf = subscriber_of(core, EventsAddress(address.host, address.port, port))
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(deaf.run())
+            await until(lambda: both.publisher.subscribers == 2)
+            task.cancel()
+        silent.close()
+        await silent.wait_closed()
+        assert core.begun == 0
+
+
+async def test_losses_in_a_row_are_paced_and_logged_once() -> None:
+    backoff = NotedBackoff(max_ns=3_600 * SECOND)
+    with capture_logs() as logged:
+        async with pair(backoff=backoff) as both:
+            both.publisher.publish_payload(payload(1))
+            await both.hears(1)
+            for block in (2, 4, 6):
+                both.publisher.lose(payload(block))
+                both.publisher.forget()
+                both.publisher.publish_payload(payload(block + 1))
+                await both.hears(block + 1)
+            assert both.core.unheard == [Deafness.GAP] * 3
+    assert backoff.failures == [1, 2, 3]
+    assert [each["event"] for each in logged].count("kv_events_lost") == 1
+
+
+async def test_many_small_messages_are_a_flood() -> None:
+    async with pair(bounds=msgspec.structs.replace(BOUNDS, rate_max_bytes=20_000)) as both:
+        for at in range(300):
+            both.publisher.publish_payload(payload(at))
+        await until(lambda: both.core.unheard == [Deafness.FLOOD])
+        assert both.subscriber.bytes < 10 * 20_000
+
+
+async def test_other_work_is_done_between_the_parts_of_a_batch() -> None:
+    async with pair() as both:
+        seen = []
+        tell = both.core.tell
+
+        def told(changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
+            tell(changes, is_first=is_first)
+            asyncio.get_running_loop().call_soon(lambda: seen.append(len(both.core.blocks)))
+
+        both.core.tell = told  # type: ignore[method-assign]
+        changes = [NamesChange(False, at.to_bytes(8, "big")) for at in range(600)]
+        both.publisher.publish_payload(batch_bytes(0.0, changes, 1))
+        await both.hears(*range(600))
+        await until(lambda: len(seen) == 3)
+        assert seen == [256, 512, 600]
 
 
 async def test_a_core_that_forgot_the_replica_is_told_all_again() -> None:

@@ -69,9 +69,7 @@ class Caches:
             gap_ns = float(max(0, arrived_ns - last_ns))
             self.gap_ns += (_LEARN if self.gap_ns else 1.0) * (gap_ns - self.gap_ns)
         self._block_bytes = profile.prefix_block_bytes
-        self._kept.insert(profile.prefix, slot, now_ns)
-        if room := self._room_blocks(slot):
-            self._kept.bound(slot, room)
+        self._insert(profile.prefix, slot, now_ns)
 
     def unread(self, profile: RequestProfile, slot: int, matched_blocks: int) -> None:
         """Forget a prompt that the replica refused. `matched_blocks`: the blocks it was believed to have."""
@@ -84,7 +82,7 @@ class Caches:
     def holds(self, chain: bytes, slot: int, now_ns: int) -> None:
         """Note a beginning of a prompt that the engine says it holds."""
         if self._kept.match(chain, 1 << slot).blocks * PREFIX_HASH_BYTES < len(chain):
-            self._kept.insert(chain, slot, now_ns)
+            self._insert(chain, slot, now_ns)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         """Learn from an engine's token counts. Implausible counts are ignored, and one sample never moves an average
@@ -127,6 +125,11 @@ class Caches:
         """Return true if the replica has room for this much of a prompt beside its running requests, each of which will
         still write half of an average answer."""
         return uncached_bytes / self._bytes_per_token + load * self.output_tokens / 2 <= free_tokens
+
+    def _insert(self, chain: bytes, slot: int, now_ns: int) -> None:
+        self._kept.insert(chain, slot, now_ns)
+        if room := self._room_blocks(slot):
+            self._kept.bound(slot, room)
 
     def _room_blocks(self, slot: int) -> int:
         """Capacity of the replica's cache for prompts, in blocks of equal size; 0: not known."""

@@ -12,8 +12,8 @@ from mesh.values import MEBIBYTE, SECOND_NS
 BLOCKS_MAX: Final = 1_000_000
 RATE_MAX: Final = 256 * MEBIBYTE
 MESSAGE_MIN: Final = 64 * 2**10
-MESSAGE_MAX: Final = 64 * MEBIBYTE
-"""Largest message: decoding it holds the event loop for less than a second."""
+MESSAGE_MAX: Final = 4 * MEBIBYTE
+"""Largest message: tokens, which are skipped, hold the event loop for 60 ms, and the rest is read in parts."""
 _DAY_NS: Final = 24 * 3600 * SECOND_NS
 
 

@@ -24,10 +24,12 @@ from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscri
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
-_BLOCK_BYTES = 300
+_BLOCK_BYTES = 600
 """Memory of a block of an engine."""
-_CHAINS_BYTES = 16 * 2**20
-"""Memory of the prompts' chains that blocks of one engine are tied to."""
+_CHAINS_BYTES = 2 * 16 * 2**20
+"""Memory of the prompts' chains that blocks of one engine are tied to, and of those that wait to be."""
+_ANSWERS_BYTES = 2**20
+"""Memory of an engine's answers that wait, beside their chains."""
 
 
 class KvEventsExtension(Extension):
@@ -61,7 +63,7 @@ class KvEventsExtension(Extension):
         telling = sum(each.spec.tells_cache for each in (*config.replicas, *config.templates))
         if not telling:
             return 0
-        blocks = telling * (config.core.kv_events.blocks_max * _BLOCK_BYTES + _CHAINS_BYTES)
+        blocks = telling * (config.core.kv_events.blocks_max * _BLOCK_BYTES + _CHAINS_BYTES + _ANSWERS_BYTES)
         return blocks + config.core.placement.prefix_index_bytes_max
 
     def apply(self, config: GatewayConfig, orders: Orders, /) -> None:  # noqa: ARG002
@@ -91,6 +93,7 @@ class KvEventsExtension(Extension):
             if self._wanted.get(replica_id) != subscriber.address:
                 del self._subscribers[replica_id]
                 self._stops.pop(replica_id)()
+                _CoreOfOne(replica_id, self._host).unhear(Deafness.STOPPED)
         for replica_id, address in self._wanted.items():
             if replica_id not in self._subscribers:
                 subscriber = self._subscribers[replica_id] = self._made(replica_id, address)
@@ -135,4 +138,4 @@ def address_of(replica: ReplicaConfig) -> EventsAddress | None:
     if replica.kv_events_port is None or host is None:
         return None
     rank, replay = replica.rank or 0, replica.kv_events_replay_port
-    return EventsAddress(host, replica.kv_events_port + rank, None if replay is None else replay + rank)
+    return EventsAddress(host, replica.kv_events_port + rank, None if replay is None else replay + rank, replica.url)

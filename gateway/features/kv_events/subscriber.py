@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness
-from gateway.features.kv_events.wire import EventFault, read_batch
+from gateway.features.kv_events.wire import BatchPart, EventFault, read_batch
 from gateway.http1.vanished import give_up_vanished_engine
 from mesh.clock import Clock
 from mesh.supervisor import Backoff
@@ -27,6 +27,10 @@ from mesh.zmtp import SocketType, ZmtpFault, message_bytes, read_message, shake_
 CONNECT_S: Final = 5.0
 """Time for a connection to open, and for each message of a repetition to come."""
 _RATE_OVER_S: Final = 10
+_MESSAGE_COST: Final = 1_024
+_EVENT_COST: Final = 256
+_HASH_COST: Final = 64
+"""Bytes by which each message, event and hash counts against the rate, beside its own: each takes time to handle."""
 _NUMBER_BYTES: Final = 8
 _END: Final = 2**64 - 1
 """Number of the message that ends a repetition."""
@@ -39,6 +43,8 @@ class EventsAddress(Struct, frozen=True):
     port: int
     replay_port: int | None = None
     """Port at which the engine repeats messages; None: it repeats none."""
+    engine_url: str = ""
+    """URL at which the engine serves; at another one is another engine."""
 
 
 class _CutOff(Exception):
@@ -103,6 +109,9 @@ class KvEventsSubscriber:
         self._debt_ns = clock.now_ns()
         self._debt_bytes = 0.0
         """Bytes that the engine has sent beyond its rate."""
+        self._losses = 0
+        """Losses in a row."""
+        self._lost_ns = 0
         self.is_connected = False
         self.bytes = 0
         self.repeated = 0
@@ -118,7 +127,7 @@ class KvEventsSubscriber:
             try:
                 await self._follow()
             except _CutOff as cut:
-                self._next = None
+                self._next = None  # the core is told all anew
                 self._core.unhear(cut.reason)
                 self._log.warning("kv_events_cut_off", reason=cut.reason, detail=str(cut))
                 self.fault = str(cut)
@@ -151,8 +160,9 @@ class KvEventsSubscriber:
     # Numbers
 
     async def _catch_up(self) -> None:
-        """Learn what happened while there was no connection."""
-        if self._next is None:
+        """Learn what happened while there was no connection. Where no message has ever come, none tells one process of
+        the engine from another, and nothing that was told is void."""
+        if not self._next or not self._core.hears():
             await self._start_over()
         elif self.address.replay_port is None:
             self._is_unsure = True
@@ -169,7 +179,7 @@ class KvEventsSubscriber:
                     if batch.digest != self._last_digest:
                         break
                     is_same = True
-                elif not is_same or not self._apply_next(batch):
+                elif not is_same or not await self._apply_next(batch):
                     has_lost = True
                     break
         if has_lost:
@@ -190,55 +200,69 @@ class KvEventsSubscriber:
             await self._fill(self._next, batch.number)
         if self._next is None or self._next < batch.number:
             self._next = batch.number
-        self._apply_next(batch)
+        await self._apply_next(batch)
 
     async def _fill(self, first: int, before: int) -> None:
         """Have the messages repeated that are missing before this one. If the engine has lost any, begin anew."""
         if self.address.replay_port is not None:
             async with aclosing(self._repeated(first)) as batches:
                 async for batch in batches:
-                    if batch.number >= before or not self._apply_next(batch):
+                    if batch.number >= before or not await self._apply_next(batch):
                         break
         if self._next != before:
             await self._lose()
 
     async def _lose(self) -> None:
-        """Give up what is known: messages are lost for good."""
+        """Give up what is known, since messages are lost for good, and begin anew after a pause that grows with the
+        losses in a row. The first of them is logged."""
         self._core.unhear(Deafness.GAP)
-        self._log.warning("kv_events_lost", next=self._next)
+        now_ns = self._clock.now_ns()
+        self._losses, self._lost_ns = self._backoff.failures_in_a_row(self._losses, now_ns - self._lost_ns), now_ns
+        if self._losses == 1:
+            self._log.warning("kv_events_lost", next=self._next)
+        self._next = None
+        await asyncio.sleep(self._backoff.pause_s(self._losses, self._rng))
         await self._start_over()
 
     async def _start_over(self, *changes: CacheChange) -> None:
-        """Begin anew, with what the engine can repeat."""
-        self._begin(*changes)
+        """Begin anew, with what the engine can repeat, once it has answered."""
         if self.address.replay_port is None:
+            self._begin(*changes)
             return
+        has_begun = False
         async with aclosing(self._repeated(0)) as batches:
             async for batch in batches:
-                if self._next is not None and self._next != batch.number:
-                    self._begin()
-                self._next = batch.number
-                self._apply_next(batch)
+                if not has_begun or self._next != batch.number:
+                    self._begin(*(() if has_begun else changes))
+                has_begun, self._next = True, batch.number
+                await self._apply_next(batch)
+        if not has_begun:
+            self._begin(*changes)
         self._next = self._next or 0
 
     def _begin(self, *changes: CacheChange) -> None:
         self._next = None
         self._core.tell(changes, is_first=True)
 
-    def _apply_next(self, batch: _Batch) -> bool:
-        """Tell the core of a message, if it is the next one."""
+    async def _apply_next(self, batch: _Batch) -> bool:
+        """Tell the core of a message, if it is the next one, in parts between which other work is done."""
         if batch.number != self._next:
             return False
         try:
-            changes = tuple(read_batch(batch.payload))
+            for part in read_batch(batch.payload):
+                self._tell(part)
+                await asyncio.sleep(0)
         except EventFault as fault:
             raise _CutOff(Deafness.MALFORMED, str(fault)) from None
         self._next, self._last_digest = batch.number + 1, batch.digest
-        if changes:
-            self._core.tell(changes, is_first=False)
+        return True
+
+    def _tell(self, part: BatchPart) -> None:
+        self._charge(part.events * _EVENT_COST + part.hashes * _HASH_COST)
+        if part.changes:
+            self._core.tell(part.changes, is_first=False)
             if not self._core.hears():
                 raise _CutOff(Deafness.BLOCKS, f"it told of more than {self._bounds().blocks_max:,} blocks")
-        return True
 
     # Connections
 
@@ -270,18 +294,21 @@ class KvEventsSubscriber:
 
     async def _read(self, reader: StreamReader) -> list[bytes]:
         """Read a message within the engine's bounds."""
-        bounds = self._bounds()
         try:
-            parts = await read_message(reader, bounds.message_max_bytes)
+            parts, size = await read_message(reader, self._bounds().message_max_bytes)
         except ZmtpFault as fault:
             raise _CutOff(Deafness.FLOOD, str(fault)) from None
-        size, now_ns = sum(map(len, parts)), self._clock.now_ns()
         self.bytes += size
-        paid = (now_ns - self._debt_ns) * bounds.rate_max_bytes / SECOND_NS
-        self._debt_bytes, self._debt_ns = max(0.0, self._debt_bytes - paid) + size, now_ns
-        if self._debt_bytes > bounds.rate_max_bytes * _RATE_OVER_S:
-            raise _CutOff(Deafness.FLOOD, f"it sent more than {bounds.rate_max_bytes:,} bytes per second")
+        self._charge(size + _MESSAGE_COST)
         return parts
+
+    def _charge(self, cost: int) -> None:
+        """Count bytes against the rate."""
+        rate, now_ns = self._bounds().rate_max_bytes, self._clock.now_ns()
+        paid = (now_ns - self._debt_ns) * rate / SECOND_NS
+        self._debt_bytes, self._debt_ns = max(0.0, self._debt_bytes - paid) + cost, now_ns
+        if self._debt_bytes > rate * _RATE_OVER_S:
+            raise _CutOff(Deafness.FLOOD, f"it sent more than {rate:,} bytes per second, with its messages' costs")
 
 
 def _live(parts: list[bytes]) -> _Batch:

@@ -7,13 +7,20 @@ The formats are those of the modules `kv_events` of vLLM (in `distributed`) and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, msgpack
+from msgspec.structs import replace
 
 from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind
 
 BLOCK_TOKENS_MAX: Final = 2**20
+EVENTS_MAX: Final = 16_384
+"""Most events in a batch."""
+HASHES_MAX: Final = 65_536
+"""Most hashes in a batch. An engine tells of a few thousand at once."""
+_PART_EVENTS: Final = 256
+_PART_HASHES: Final = 2_048
 _HASH_MASK: Final = 2**64 - 1
 _HASH_BYTES: Final = 8
 _TIERS: Final = {
@@ -32,7 +39,7 @@ class EventFault(Exception):
 
 class _Batch(Struct, array_like=True):
     ts: float
-    events: list[Raw]
+    events: Raw
 
 
 class _Named(Struct):
@@ -40,7 +47,7 @@ class _Named(Struct):
 
 
 class _StoredMap(Struct):
-    block_hashes: list[_Hash]
+    block_hashes: Raw
     parent_block_hash: _Hash | None
     token_ids: Raw
     block_size: int
@@ -49,27 +56,27 @@ class _StoredMap(Struct):
 
 
 class _RemovedMap(Struct):
-    block_hashes: list[_Hash]
+    block_hashes: Raw
     medium: str | None = None
     group_idx: int | None = None
 
 
 class _StoredArray(Struct, array_like=True):
     type: str
-    block_hashes: list[_Hash]
+    block_hashes: Raw
     parent_block_hash: _Hash | None
     token_ids: Raw
     block_size: int
-    lora_id: Any = None
+    lora_id: Raw = Raw()
     medium: str | None = None
-    lora_name: Any = None
-    extra_keys: Any = None
+    lora_name: Raw = Raw()
+    extra_keys: Raw = Raw()
     group_idx: int | None = None
 
 
 class _RemovedArray(Struct, array_like=True):
     type: str
-    block_hashes: list[_Hash]
+    block_hashes: Raw
     medium: str | None = None
     group_idx: int | None = None
 
@@ -77,6 +84,7 @@ class _RemovedArray(Struct, array_like=True):
 _BATCH: Final = msgpack.Decoder(_Batch)
 _NAMED: Final = msgpack.Decoder(_Named)
 _LIST: Final = msgpack.Decoder(list[Raw])
+_HASHES: Final = msgpack.Decoder(list[_Hash])
 _TEXT: Final = msgpack.Decoder(str)
 _STORED_MAP: Final = msgpack.Decoder(_StoredMap)
 _STORED_ARRAY: Final = msgpack.Decoder(_StoredArray)
@@ -84,16 +92,60 @@ _REMOVED_MAP: Final = msgpack.Decoder(_RemovedMap)
 _REMOVED_ARRAY: Final = msgpack.Decoder(_RemovedArray)
 
 
-def read_batch(payload: bytes) -> list[CacheChange]:
-    """Changes in a batch. Events of unknown types, and those of layers other than the first group's, are left out.
-    Raises EventFault."""
+class BatchPart(Struct, frozen=True):
+    """Part of a batch that is read and taken in without a pause."""
+
+    changes: tuple[CacheChange, ...]
+    events: int
+    hashes: int
+
+
+def read_batch(payload: bytes) -> Iterator[BatchPart]:
+    """Read the changes in a batch, a part at a time. Events of unknown types, and those of layers other than the first
+    group's, are left out. Raises EventFault, also after some parts."""
     try:
-        return [change for event in _BATCH.decode(payload).events for change in _changes(event)]
-    except (DecodeError, ValidationError, RecursionError) as error:
+        yield from _parts(_BATCH.decode(payload).events)
+    except (DecodeError, ValidationError, RecursionError, UnicodeDecodeError) as error:
         raise EventFault(f"a batch of events cannot be read: {error}") from error
 
 
-def _changes(event: Raw) -> Iterator[CacheChange]:
+def _parts(array: Raw) -> Iterator[BatchPart]:
+    if _length(array) > EVENTS_MAX:
+        raise EventFault(f"a batch has more than {EVENTS_MAX:,} events")
+    room = HASHES_MAX
+    changes: list[CacheChange] = []
+    events = hashes = 0
+    for event in _LIST.decode(array):
+        events += 1
+        for change in _changes(event, room):
+            for piece in _pieces(change):
+                changes.append(piece)
+                added = len(piece.blocks) // _HASH_BYTES
+                hashes, room = hashes + added, room - added
+                if hashes >= _PART_HASHES:
+                    yield BatchPart(tuple(changes), events, hashes)
+                    changes, events, hashes = [], 0, 0
+        if events >= _PART_EVENTS:
+            yield BatchPart(tuple(changes), events, hashes)
+            changes, events, hashes = [], 0, 0
+    yield BatchPart(tuple(changes), events, hashes)
+
+
+def _pieces(change: CacheChange) -> Iterator[CacheChange]:
+    """Changes of a few blocks each that come to the same."""
+    size = _PART_HASHES * _HASH_BYTES
+    if len(change.blocks) <= size:
+        yield change
+        return
+    parent = change.parent
+    for start in range(0, len(change.blocks), size):
+        blocks = change.blocks[start : start + size]
+        yield replace(change, blocks=blocks, parent=parent)
+        parent = blocks[-_HASH_BYTES:] if change.kind is ChangeKind.STORED else b""
+
+
+def _changes(event: Raw, room: int) -> Iterator[CacheChange]:
+    """Change that an event tells of, if any, with so many hashes at most."""
     first = bytes(memoryview(event)[:1])
     is_map = bool(first) and (0x80 <= first[0] <= 0x8F or first[0] in (0xDE, 0xDF))
     kind = _NAMED.decode(event).type if is_map else _first_of(event)
@@ -102,11 +154,11 @@ def _changes(event: Raw) -> Iterator[CacheChange]:
     elif kind == "BlockStored":
         stored = (_STORED_MAP if is_map else _STORED_ARRAY).decode(event)
         if not stored.group_idx:
-            yield _stored(stored)
+            yield _stored(stored, room)
     elif kind == "BlockRemoved":
         removed = (_REMOVED_MAP if is_map else _REMOVED_ARRAY).decode(event)
         if not removed.group_idx:
-            yield CacheChange(ChangeKind.REMOVED, _packed(removed.block_hashes), tier=_tier(removed.medium))
+            yield CacheChange(ChangeKind.REMOVED, _packed(removed.block_hashes, room), tier=_tier(removed.medium))
 
 
 def _first_of(event: Raw) -> str:
@@ -116,34 +168,36 @@ def _first_of(event: Raw) -> str:
     return _TEXT.decode(parts[0])
 
 
-def _stored(event: _StoredMap | _StoredArray) -> CacheChange:
-    tokens, blocks = _length(event.token_ids), len(event.block_hashes)
+def _stored(event: _StoredMap | _StoredArray, room: int) -> CacheChange:
+    tokens, blocks = _length(event.token_ids), _length(event.block_hashes)
     size = event.block_size
     if not 1 <= size <= BLOCK_TOKENS_MAX:
         raise EventFault(f"a block has {size} tokens")
     if tokens and tokens != size * blocks:
         raise EventFault(f"{blocks} blocks of {size} tokens have {tokens} tokens")
-    parent = b"" if event.parent_block_hash is None else _packed([event.parent_block_hash])
+    parent = b"" if event.parent_block_hash is None else _hash(event.parent_block_hash)
     tier = _tier(event.medium)
     if not tokens:  # copies of blocks, whose place has been told before
         size = 0
-    return CacheChange(ChangeKind.STORED, _packed(event.block_hashes), parent, size, tier)
+    return CacheChange(ChangeKind.STORED, _packed(event.block_hashes, room), parent, size, tier)
 
 
 def _tier(medium: str | None) -> CacheTier:
     return _TIERS.get(medium, CacheTier.STORAGE)
 
 
-def _packed(hashes: list[_Hash]) -> bytes:
-    """Last 8 bytes of each hash: SGLang's are signed, and some engines send all bytes."""
-    return b"".join(
-        [
-            (each & _HASH_MASK).to_bytes(_HASH_BYTES, "big")
-            if isinstance(each, int)
-            else each[-_HASH_BYTES:].rjust(_HASH_BYTES, b"\0")
-            for each in hashes
-        ]
-    )
+def _packed(array: Raw, room: int) -> bytes:
+    """Hashes of a list, which is not read if it has more than there is room for."""
+    if _length(array) > room:
+        raise EventFault(f"a batch has more than {HASHES_MAX:,} hashes")
+    return b"".join([_hash(each) for each in _HASHES.decode(array)])
+
+
+def _hash(told: _Hash) -> bytes:
+    """Last 8 bytes of a hash: SGLang's are signed, and some engines send all bytes."""
+    if isinstance(told, int):
+        return (told & _HASH_MASK).to_bytes(_HASH_BYTES, "big")
+    return told[-_HASH_BYTES:].rjust(_HASH_BYTES, b"\0")
 
 
 def _length(array: Raw) -> int:
@@ -153,4 +207,4 @@ def _length(array: Raw) -> int:
         return head[0] & 0x0F
     if head and head[0] in (0xDC, 0xDD):
         return int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5], "big")
-    raise EventFault("the tokens of a block are no list")
+    raise EventFault("events, hashes or tokens are no list")

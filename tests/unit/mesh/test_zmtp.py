@@ -31,7 +31,7 @@ async def hears(sent: bytes, own: SocketType = SocketType.SUB) -> None:
 
 
 async def read(sent: bytes, bytes_max: int = 1_000) -> list[bytes]:
-    return await read_message(reader_of(sent), bytes_max)
+    return (await read_message(reader_of(sent), bytes_max))[0]
 
 
 @pytest.mark.parametrize(("one", "other"), [(SocketType.SUB, SocketType.PUB), (SocketType.DEALER, SocketType.ROUTER)])
@@ -41,10 +41,11 @@ async def test_two_sides_meet_and_speak(one: SocketType, other: SocketType) -> N
         tasks.create_task(shake_hands(here, there.feed_data, one))
         tasks.create_task(shake_hands(there, here.feed_data, other))
     there.feed_data(subscription_bytes(b"kv"))
-    assert await read_message(there, 100) == [b"\x01kv"]
+    assert await read_message(there, 100) == ([b"\x01kv"], 5)
     parts = [b"", b"a" * 255, b"b" * 256, b"c" * 70_000]
     here.feed_data(message_bytes(parts))
-    assert await read_message(here, 100_000) == parts
+    heads = 2 + 2 + 9 + 9
+    assert await read_message(here, 100_000) == (parts, sum(map(len, parts)) + heads)
 
 
 async def test_a_publisher_of_libzmq_is_met() -> None:
@@ -74,7 +75,8 @@ async def test_a_side_that_closes_is_noticed() -> None:
 
 
 async def test_commands_between_parts_are_ignored() -> None:
-    assert await read(b"\x01\x01a" + b"\x04\x05\x04PING" + b"\x00\x01b") == [b"a", b"b"]
+    sent = b"\x01\x01a" + b"\x04\x05\x04PING" + b"\x00\x01b"
+    assert await read_message(reader_of(sent), 1_000) == ([b"a", b"b"], len(sent))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,8 @@ async def test_commands_between_parts_are_ignored() -> None:
         (b"\x02" + (2**63).to_bytes(8, "big"), "more than"),
         (message_bytes([b"a" * 600, b"b" * 600]), "more than"),
         (message_bytes([b""] * 17), "more than 16 parts"),
+        (b"\x04\x00" * 65 + b"\x00\x01a", "more than 64 commands"),
+        ((b"\x06" + (600).to_bytes(8, "big") + bytes(600)) * 2 + b"\x00\x01a", "more than"),
     ],
 )
 async def test_no_message_exceeds_its_bounds(sent: bytes, why: str) -> None:

@@ -15,8 +15,9 @@ class KvEventsConfig(Struct, frozen=True):
     blocks_max: int = 65_536
     """Limit on the KV cache blocks kept of each replica."""
     rate_max_bytes: int = 8 * _MEBIBYTE
-    """Largest average of bytes per second that an engine may send, over ten seconds."""
-    message_max_bytes: int = 4 * _MEBIBYTE
+    """Largest average of bytes per second that an engine may send, over ten seconds. Each message counts 1,024 bytes,
+    each event 256 and each hash 64 beside its own."""
+    message_max_bytes: int = _MEBIBYTE
     """Largest message of an engine."""
     pause_ns: int = 60 * _SECOND_NS
     """Time for which an engine that exceeded a bound is not listened to."""

@@ -23,7 +23,11 @@ _SKEW_NS: Final = 200_000_000
 _ANSWERS_MAX: Final = 1024
 """Most answers that wait for their events; further ones are not tied."""
 _CHAIN_BYTES_MAX: Final = 16 * 2**20
-"""Most bytes of the prompts' chains that blocks of one engine are tied to."""
+"""Most bytes of the prompts' chains that blocks of one engine are tied to, and of those that wait to be."""
+_CANDIDATES_MAX: Final = 8
+"""Most blocks that an answer may have ended with; beyond, they are not told apart."""
+_STEPS_MAX: Final = 32_768
+"""Most blocks looked at for one answer. A search takes milliseconds at most."""
 _TIERS: Final = {CacheTier.DEVICE: 1, CacheTier.HOST: 2, CacheTier.STORAGE: 4}
 _NO_TIER: Final = 0
 
@@ -35,7 +39,7 @@ class TieResult(Word):
     KNOWN = "known"
     """All blocks of the prompt were tied before."""
     AMBIGUOUS = "ambiguous"
-    """Several chains of blocks, or several answers, have the same length."""
+    """Several chains of blocks, or several answers, have the same length, or the search takes too many steps."""
     UNHEARD = "unheard"
     """The engine told of no chain of this length while the answer ran."""
     FULL = "full"
@@ -76,7 +80,8 @@ class Answer:
 
 
 class Settled:
-    """Result for one answer; for one that is tied or known, the tie and the prompt's blocks that the engine holds."""
+    """Result for one answer. For one that is tied, the prompt, and its first blocks if the engine is known to hold all
+    of them."""
 
     __slots__ = ("blocks", "chain", "result")
 
@@ -117,12 +122,17 @@ class EngineCache:
     """Blocks of one engine."""
 
     def __init__(self, blocks_max: int) -> None:
-        self._blocks_max = blocks_max
+        self.blocks_max = blocks_max
+        """Limit on the blocks that are kept."""
         self._blocks: dict[bytes, _Block] = {}
         self._by_end: dict[int, dict[bytes, _Block]] = {}
         """Blocks by the tokens up to their end, in the order in which they were last stored."""
         self._block_tokens = 0
         self._answers: deque[Answer] = deque()
+        self._waiting_bytes = 0
+        """Bytes of the chains of answers that wait."""
+        self._steps = 0
+        """Blocks and answers looked at for the present answer."""
         self._chain_bytes = 0
         self.tied = 0
         """Number of blocks that are tied to a prompt."""
@@ -180,8 +190,10 @@ class EngineCache:
 
     def expect(self, answer: Answer) -> bool:
         """Look for the answer's blocks once its events must have come. Return false if too many answers wait."""
-        if len(self._answers) >= _ANSWERS_MAX:
+        waiting_bytes = self._waiting_bytes + len(answer.profile.prefix)
+        if len(self._answers) >= _ANSWERS_MAX or waiting_bytes > _CHAIN_BYTES_MAX:
             return False
+        self._waiting_bytes = waiting_bytes
         self._answers.append(answer)
         return True
 
@@ -191,15 +203,21 @@ class EngineCache:
         return self._answers[0].ended_ns + GRACE_NS if self._answers else None
 
     def settle(self, now_ns: int) -> Iterator[Settled]:
-        """Tie the blocks of the answers whose events must have come by this time."""
-        while self._answers and self._answers[0].ended_ns + GRACE_NS <= now_ns:
-            yield self._settle(self._answers.popleft())
+        """Tie the blocks of answers whose events must have come by this time: of as many as few steps suffice for, and
+        of one at least."""
+        spent = 0
+        while spent < _STEPS_MAX and self._answers and self._answers[0].ended_ns + GRACE_NS <= now_ns:
+            answer = self._answers.popleft()
+            self._waiting_bytes -= len(answer.profile.prefix)
+            self._steps = 0
+            yield self._settle(answer)
+            spent += self._steps
 
     def violations(self) -> list[str]:
         """Return the broken invariants, for tests; takes time in proportion to the blocks."""
         broken = []
-        if len(self._blocks) > self._blocks_max:
-            broken.append(f"{len(self._blocks)} blocks are kept, {self._blocks_max} are allowed")
+        if len(self._blocks) > self.blocks_max:
+            broken.append(f"{len(self._blocks)} blocks are kept, {self.blocks_max} are allowed")
         if sum(map(len, self._by_end.values())) != len(self._blocks):
             broken.append("blocks and their ends differ")
         holders: dict[Tie, int] = {}
@@ -212,6 +230,8 @@ class EngineCache:
             broken.append("holders of a prompt are miscounted")
         if sum(len(tie.chain) for tie in holders) != self._chain_bytes:
             broken.append("bytes of chains are miscounted")
+        if sum(len(answer.profile.prefix) for answer in self._answers) != self._waiting_bytes:
+            broken.append("bytes of waiting answers are miscounted")
         if any(not block.tiers for block in self._blocks.values()):
             broken.append("a block is in no memory")
         return broken
@@ -232,7 +252,7 @@ class EngineCache:
         if block is not None and (block.parent != parent or block.end_tokens != end):
             return block  # a block cannot be in two places: the first stays
         if block is None:
-            if len(self._blocks) >= self._blocks_max:
+            if len(self._blocks) >= self.blocks_max:
                 return None
             block = self._blocks[key] = _Block(parent, start, end, now_ns)
         block.stored_ns, block.followed_ns, block.is_contested = now_ns, -1, False
@@ -252,9 +272,12 @@ class EngineCache:
 
     def _settle(self, answer: Answer) -> Settled:
         found = self._last_blocks(answer)
+        if self._steps >= _STEPS_MAX or len(found) > _CANDIDATES_MAX:
+            return Settled(TieResult.AMBIGUOUS)
         if not found:
             return Settled(TieResult.UNHEARD)
         last = found[0]
+        self._steps += len(self._answers)
         if any(self._may_end_with(last, other) for other in self._answers):  # answers that have ended since
             last.is_contested = True
         if len(found) > 1 or last.is_contested:
@@ -262,15 +285,18 @@ class EngineCache:
         return self._tie(answer, last)
 
     def _last_blocks(self, answer: Answer) -> list[_Block]:
-        """Blocks with which the answer may have ended."""
+        """Blocks with which the answer may have ended; of too many, the first ones."""
         found: list[_Block] = []
         for end_tokens in self._ends(answer):
             since_ns = answer.since_ns(end_tokens)
             for block in reversed(self._by_end.get(end_tokens, {}).values()):
-                if block.stored_ns < since_ns:
+                self._steps += 1
+                if block.stored_ns < since_ns or self._steps >= _STEPS_MAX:
                     break
                 if _was_last(block, answer):
                     found.append(block)
+                    if len(found) > _CANDIDATES_MAX:
+                        return found
         fresh = [block for block in found if self._is_fresh(block, answer)] if len(found) > 1 else []
         return fresh or found
 
@@ -280,8 +306,17 @@ class EngineCache:
         end_tokens = answer.prompt_tokens // self._block_tokens * self._block_tokens
         block: _Block | None = last
         while block is not None and block.end_tokens > end_tokens:
-            block = self._blocks.get(block.parent)
+            block = self._before(block)
         return block is not None and answer.started_ns <= block.stored_ns <= answer.first_token_ns + _SKEW_NS
+
+    def _before(self, block: _Block) -> _Block | None:
+        """Block before this one; None: it is the first, or the one before is not held or the steps are spent. Since
+        each block ends where the next one starts, no walk goes round in a circle, whatever an engine tells."""
+        self._steps += 1
+        before = self._blocks.get(block.parent)
+        if before is None or before.end_tokens != block.start_tokens or self._steps >= _STEPS_MAX:
+            return None
+        return before
 
     def _ends(self, answer: Answer) -> list[int]:
         """Tokens up to the end of the answer's last full block. Its last token is stored only by engines that compute
@@ -298,7 +333,9 @@ class EngineCache:
 
     def _tie(self, answer: Answer, last: _Block) -> Settled:
         """Tie the prompt's blocks in the chain that ends with this one."""
-        new, known = self._untied(last, answer.prompt_tokens)
+        new, known, held_tokens = self._untied(last, answer.prompt_tokens)
+        if self._steps >= _STEPS_MAX:
+            return Settled(TieResult.AMBIGUOUS)
         if not new:
             return Settled(TieResult.KNOWN)
         profile, before = answer.profile, None if known is None else known.tie
@@ -320,20 +357,25 @@ class EngineCache:
             block.tie = tie
         tie.holders += len(new)
         self.tied += len(new)
-        return Settled(TieResult.TIED, chain, tie.blocks_at(new[0].end_tokens))
+        return Settled(TieResult.TIED, chain, tie.blocks_at(held_tokens))
 
-    def _untied(self, last: _Block, prompt_tokens: int) -> tuple[list[_Block], _Block | None]:
-        """Blocks of the prompt in the chain that ends with this one, the last first, up to the first that is tied, and
-        that one."""
+    def _untied(self, last: _Block, prompt_tokens: int) -> tuple[list[_Block], _Block | None, int]:
+        """Blocks of the prompt in the chain that ends with this one, the last first, that are not tied; the last one
+        that is; and the tokens of the prompt that the chain holds, 0 if it lacks its beginning."""
         new: list[_Block] = []
+        known: _Block | None = None
+        held_tokens, first = 0, last
         block: _Block | None = last
         while block is not None:
-            if block.tie is not None:
-                return new, block
             if block.end_tokens <= prompt_tokens:
+                held_tokens = held_tokens or block.end_tokens
+            if block.tie is not None:
+                known = known or block
+            elif block.end_tokens <= prompt_tokens:
                 new.append(block)
-            block = self._blocks.get(block.parent)
-        return new, None
+            first = block
+            block = self._before(block)
+        return new, known, held_tokens if first.start_tokens == 0 else 0
 
     def _untie(self, block: _Block, tie: Tie) -> None:
         block.tie = None

@@ -39,6 +39,8 @@ class Deafness(Word):
     """A message could not be read."""
     BLOCKS = "blocks"
     """The engine told of more blocks than are kept."""
+    STOPPED = "stopped"
+    """The gateway follows the engine no longer, or another one in its place."""
 
 
 class CacheChange(Struct, frozen=True):
@@ -63,7 +65,17 @@ class EngineTold(FeatureEvent, frozen=True):
     """Earlier changes are not known: what the engine told before is void."""
 
     def with_hashes(self, permuted: Callable[[bytes], bytes], /) -> Self:
-        hidden = [replace(each, blocks=permuted(each.blocks), parent=permuted(each.parent)) for each in self.changes]
+        """Return the event with all its hashes permuted, in one call."""
+        told = b"".join([each.parent + each.blocks for each in self.changes])
+        if not told:
+            return self
+        permuted_all, start = permuted(told), 0
+        hidden = []
+        for each in self.changes:
+            parent_end = start + len(each.parent)
+            end = parent_end + len(each.blocks)
+            hidden.append(replace(each, parent=permuted_all[start:parent_end], blocks=permuted_all[parent_end:end]))
+            start = end
         return replace(self, changes=tuple(hidden))
 
 

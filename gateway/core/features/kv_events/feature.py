@@ -79,6 +79,10 @@ class KvEvents(Feature):
 
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:
         self._config = all_of(config).kv_events
+        for replica_id, cache in list(self._caches.items()):
+            cache.blocks_max = self._config.blocks_max
+            if len(cache) > cache.blocks_max:
+                self._unhear(replica_id, Deafness.BLOCKS)
         bounds = config.placement.prefix_index_bytes_max, config.placement.prefix_ttl_ns
         if bounds != self._bounds:
             self._bounds = bounds
@@ -105,7 +109,7 @@ class KvEvents(Feature):
         for replica_id, cache in self._caches.items():
             self._settle(replica_id, cache, now_ns)
         self._told.expire(now_ns)
-        self._set_timer()
+        self._set_timer(after_ns=now_ns)
 
     # Steps
 
@@ -186,10 +190,11 @@ class KvEvents(Feature):
                 self._told.insert(chain, state.slot, now_ns)
                 self._core.placer.engines.hold(chain, state.slot, now_ns)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, after_ns: int = 0) -> None:
+        """Wake when the next answer is due: later than this, so that other work is done between long searches."""
         due = [cache.due_ns for cache in self._caches.values() if cache.due_ns is not None]
         if due:
-            self._core.timers.set_earlier(self._timer, min(due))
+            self._core.timers.set_earlier(self._timer, max(min(due), after_ns + 1))
 
     def _told_blocks(self, profile: RequestProfile, slot: int) -> int:
         """Blocks of the prompt that the engine of the replica in the slot says it holds."""

@@ -270,6 +270,18 @@ def test_a_gateway_in_a_cluster_needs_to_be_told_nothing_of_it(tmp_path: Path, h
             SMALLEST + "    data_parallel_ranks: 0\n",
             "line 8: replicas[0].data_parallel_ranks: should be greater than or equal to 1",
         ),
+        (
+            SMALLEST + "    kv_events_port: 65535\n    data_parallel_ranks: 2\n",
+            "line 8: replicas[0].kv_events_port: leaves no port for each of 2 ranks: the last would be 65536",
+        ),
+        (
+            SMALLEST + "    kv_events_port: 1\n    kv_events_replay_port: 65534\n    data_parallel_ranks: 3\n",
+            "line 9: replicas[0].kv_events_replay_port: leaves no port for each of 3 ranks: the last would be 65536",
+        ),
+        (
+            SMALLEST + "    kv_events_port: 5557\n    kv_events_replay_port: 5558\n    data_parallel_ranks: 2\n",
+            "line 9: replicas[0].kv_events_replay_port: is within the ports of kv_events_port, one for each of 2 ranks",
+        ),
         (SMALLEST + "    tls: {ca_file: ca.pem}\n", "line 8: replicas[0].tls: the engine is not reached by https"),
         (
             SMALLEST.replace("http:", "https:") + "    tls: {client_key: k}\n",

@@ -57,6 +57,15 @@ def test_what_was_sent_to_a_replica_need_not_be_read_there_again() -> None:
     assert told.uncached(prompt("a"), slot=1) == told.uncached(prompt("b")) == prompt("a").prompt_bytes
 
 
+def test_what_an_engine_says_it_holds_pushes_out_what_does_not_fit() -> None:
+    told = Told(kv_tokens=25 * 16 // 4)
+    for at_ns, letter in enumerate("ab"):
+        told.send(prompt(letter), at_ns)
+    told.caches.holds(prompt("c").prefix, 0, 2)
+    known = [letter for letter in "abc" if told.uncached(prompt(letter)) < TEN_BLOCKS]
+    assert known == ["b", "c"]
+
+
 def test_a_replica_that_left_takes_its_cache_with_it() -> None:
     told = Told()
     told.send(prompt("a"), 1)

@@ -174,6 +174,38 @@ class TestTies:
         again = answer(P, tokens=160, output=17, started=4 * SECOND, ended=6 * SECOND)
         assert engine.settle(again) == [TieResult.KNOWN]
 
+    def test_blocks_that_are_each_others_parent_are_walked_once(self) -> None:
+        """An engine tells a block again after the one that came after it."""
+        engine = Engine()
+        engine.store(stored("e", range(2)))
+        engine.remove(removed("e", range(1)))
+        engine.store(stored("e", range(1), after=key("e", 1)))
+        (settled,) = engine.settled(answer(P, tokens=48))
+        assert (settled.result, settled.blocks) == (TieResult.TIED, 0), "the beginning is not held"
+        assert engine.cache.tied == 2
+
+    def test_a_prompt_with_a_hole_is_not_claimed(self) -> None:
+        engine = Engine()
+        engine.store(stored("e", range(10)))
+        engine.settle(answer(P, tokens=160))
+        engine.store(stored("e", range(10, 15)), 5 * SECOND)
+        engine.remove(removed("e", range(12, 13)))
+        longer = chain("p", 15)
+        (settled,) = engine.settled(answer(longer, tokens=240, started=4 * SECOND, ended=6 * SECOND))
+        assert (settled.result, settled.blocks) == (TieResult.TIED, 0)
+        assert engine.cache.tied == 12
+
+    def test_a_hole_that_was_filled_is_tied_again(self) -> None:
+        engine = Engine()
+        engine.store(stored("e", range(10)))
+        engine.settle(answer(P, tokens=160))
+        assert engine.remove(removed("e", range(4, 5))) == [(P, 4)]
+        engine.store(stored("e", range(4, 5)), 5 * SECOND)
+        engine.store(stored("e", range(9, 10)), 5 * SECOND)
+        (settled,) = engine.settled(answer(P, tokens=160, started=4 * SECOND, ended=6 * SECOND))
+        assert (settled.result, settled.blocks, engine.cache.tied) == (TieResult.TIED, 10, 10)
+        assert engine.remove(removed("e", range(4, 5))) == [(P, 4)]
+
 
 class TestRemovals:
     def test_a_removed_block_shortens_the_prompt_before_it(self) -> None:
@@ -254,3 +286,36 @@ class TestBounds:
         assert engine.settle(other) == [TieResult.FULL]
         engine.remove(removed("e", range(10)))
         assert engine.settle(other) == [TieResult.TIED], "room is free again"
+
+    def test_chains_of_answers_that_wait_have_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine_cache, "_CHAIN_BYTES_MAX", 2 * len(P))
+        engine = Engine()
+        assert [engine.cache.expect(answer(P, tokens=160)) for _ in range(3)] == [True, True, False]
+        assert engine.settle() == [TieResult.UNHEARD] * 2
+        assert engine.cache.expect(answer(P, tokens=160)), "room is free again"
+
+    def test_of_many_chains_of_one_length_none_is_looked_into(self) -> None:
+        """A trunk with as many leaves: to walk from each leaf would take the square of what the engine told."""
+        engine = Engine(blocks_max=500)
+        engine.store(stored("e", range(200)), MS)
+        for at in range(200):
+            engine.cache.store(stored(chr(65 + at), range(200, 201), after=key("e", 199)), 50 * MS)
+        one = answer(P, tokens=160, output=201 * SIZE - 159)
+        assert engine.settle(one) == [TieResult.AMBIGUOUS]
+        assert engine.cache._steps < 20
+
+    def test_a_search_ends_after_many_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine_cache, "_STEPS_MAX", 8)
+        engine = Engine()
+        engine.store(stored("e", range(10)))
+        assert engine.settle(answer(P, tokens=160)) == [TieResult.AMBIGUOUS]
+        assert engine.cache.tied == 0
+
+    def test_answers_are_left_for_the_next_time_after_many_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine_cache, "_STEPS_MAX", 15)
+        engine = Engine()
+        for name, blocks in (("e", 10), ("f", 9), ("g", 8)):
+            engine.store(stored(name, range(blocks)))
+        three = [answer(chain(name, size), tokens=size * SIZE) for name, size in (("p", 10), ("q", 9), ("r", 8))]
+        assert engine.settle(*three) == [TieResult.TIED] * 2
+        assert engine.settle() == [TieResult.TIED]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.config import CoreConfig
+from gateway.core.features.kv_events import engine_cache
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.engine_cache import GRACE_NS, TieResult
 from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, Deafness
@@ -167,6 +168,17 @@ def test_an_engine_that_tells_too_much_is_not_heard_any_more() -> None:
     assert believed(one) == CHAIN_BLOCKS
 
 
+def test_a_limit_on_blocks_changes_while_an_engine_is_heard() -> None:
+    one = listening(config=CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS)))
+    serve(one)
+    one.tell(events.ConfigApplied(CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS + 1))))
+    tell(one, stored("f", 1))
+    assert kv_events_of(one.core).hears(R0), "room for one more"
+    one.tell(events.ConfigApplied(CoreConfig(kv_events=KvEventsConfig(blocks_max=BLOCKS))))
+    assert not kv_events_of(one.core).hears(R0), "one more than are kept"
+    assert believed(one) == CHAIN_BLOCKS
+
+
 def test_a_replica_that_leaves_takes_its_cache_along() -> None:
     one = listening(MUTE)
     serve(one)
@@ -199,8 +211,39 @@ def test_the_state_says_what_each_engine_tells() -> None:
     assert told.described(ReplicaId("r1")) == {"is_heard": False}
 
 
-def test_hashes_in_an_event_can_be_permuted() -> None:
-    event = events.EngineTold(R0, (CacheChange(ChangeKind.STORED, key("e", 1), key("e", 0), SIZE),))
-    hidden = event.with_hashes(lambda hashes: hashes[::-1])
-    assert hidden.changes[0].blocks == key("e", 1)[::-1]
-    assert hidden.changes[0].parent == key("e", 0)[::-1]
+def test_hashes_in_an_event_are_permuted_at_once() -> None:
+    changes = (
+        CacheChange(ChangeKind.STORED, key("e", 1) + key("e", 2), key("e", 0), SIZE),
+        CacheChange(ChangeKind.CLEARED),
+        CacheChange(ChangeKind.REMOVED, key("e", 3)),
+    )
+    calls: list[bytes] = []
+
+    def permuted(hashes: bytes) -> bytes:
+        calls.append(hashes)
+        return b"".join(hashes[at : at + 8][::-1] for at in range(0, len(hashes), 8))
+
+    hidden = events.EngineTold(R0, changes).with_hashes(permuted)
+    assert len(calls) == 1
+    assert hidden.changes == (
+        CacheChange(ChangeKind.STORED, key("e", 1)[::-1] + key("e", 2)[::-1], key("e", 0)[::-1], SIZE),
+        CacheChange(ChangeKind.CLEARED),
+        CacheChange(ChangeKind.REMOVED, key("e", 3)[::-1]),
+    )
+
+
+def test_nothing_is_permuted_where_there_are_no_hashes() -> None:
+    event = events.EngineTold(R0, (CacheChange(ChangeKind.CLEARED),))
+    assert event.with_hashes(lambda hashes: pytest.fail("no hash is there")) is event
+
+
+def test_an_answer_that_is_left_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_cache, "_STEPS_MAX", 1)
+    one = listening()
+    for name in ("a", "b"):
+        one.ask(name, prompt=TEXT)
+    for name in ("a", "b"):
+        one.finish(name, prompt_tokens=TOKENS, output_tokens=1)
+    tell(one, stored())
+    one.wait(GRACE_NS + SECOND)
+    assert results(one) == {TieResult.AMBIGUOUS: 2}
