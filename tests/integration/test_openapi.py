@@ -5,12 +5,14 @@ a 500.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import schemathesis
 import yaml
@@ -26,8 +28,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.door.errors_page import every_kind
-from gateway.request.bodies import RESERVED_FIELDS
-from gateway.request.engine_api import POSTED_PATHS
+from gateway.request.bodies import RESERVED_FIELDS, read_body
+from gateway.request.engine_api import CHAT_PATH, POSTED_PATHS
 from tests.support.core import MODEL
 from tests.support.served import in_thread, served
 
@@ -70,6 +72,16 @@ def good_body(body: dict[str, Any]) -> dict[str, Any]:
     """The same body without members that an engine is likely to refuse."""
     needed = {name: value for name, value in body.items() if name in NEEDED}
     return {**needed, "model": MODEL, **({"max_tokens": 5} if "max_tokens" in needed else {})}
+
+
+def repeated_keys(node: yaml.Node) -> Iterator[str]:
+    """Keys that a mapping has twice, with their lines."""
+    if isinstance(node, yaml.MappingNode):
+        seen = Counter(key.value for key, _ in node.value)
+        yield from (f"{key.value}, line {key.start_mark.line + 1}" for key, _ in node.value if seen[key.value] > 1)
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for each in child if isinstance(child, tuple) else (child,):
+            yield from repeated_keys(each)
 
 
 def try_out(method: str, path: str, url: str, asked: Asked) -> None:
@@ -123,6 +135,29 @@ class TestTheDocument:
     def test_it_names_every_field_that_is_refused(self) -> None:
         named = set(re.findall(r"`(\w+)`", DOCUMENT["info"]["description"].split("refused here")[1]))
         assert named == {*RESERVED_FIELDS, "unsupported_parameter", "vllm_xargs", "priority"}
+
+    def test_no_mapping_has_a_key_twice(self) -> None:
+        """A parser keeps the last one or refuses the document, as it likes."""
+        assert list(repeated_keys(yaml.compose(DESCRIPTION.read_text(), yaml.CSafeLoader))) == []
+
+    def test_it_promises_no_name_of_a_model_that_is_refused(self) -> None:
+        schema = Draft202012Validator(DOCUMENT["components"]["schemas"]["ModelName"])
+        names = [
+            "Qwen/Qwen3-8B",
+            "a b",
+            *map(chr, range(0x250)),
+            "\u2028",
+            "\ue000",
+            "\U000e0001",
+            "",
+            "m" * 256,
+            "m" * 257,
+        ]
+        promised = [name for name in names if schema.is_valid(name)]
+        assert {"Qwen/Qwen3-8B", "a b", "m" * 256} <= set(promised)
+        for name in promised:
+            body = msgspec.json.encode({"model": name, "messages": []})
+            assert read_body(CHAT_PATH, body, passes_priority=False).model == name
 
     def test_its_schemas_are_schemas(self) -> None:
         for schema in DOCUMENT["components"]["schemas"].values():
