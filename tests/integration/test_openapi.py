@@ -159,6 +159,14 @@ class TestTheDocument:
             body = msgspec.json.encode({"model": name, "messages": []})
             assert read_body(CHAT_PATH, body, passes_priority=False).model == name
 
+    def test_a_form_has_each_field_once(self) -> None:
+        """The gateway refuses a form that has a field twice, and a field with several values is sent as several."""
+        content = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+        schema = Draft202012Validator(content["multipart/form-data"]["schema"])
+        form = {"file": "{}", "purpose": "batch", "expires_after[anchor]": "created_at"}
+        assert schema.is_valid(form)
+        assert not schema.is_valid({**form, "metadata": ["a", "b"]})
+
     def test_its_schemas_are_schemas(self) -> None:
         for schema in DOCUMENT["components"]["schemas"].values():
             Draft202012Validator.check_schema(schema)
