@@ -95,12 +95,13 @@ soak: setup ## Send an hour's requests with faults in minutes, and verify that n
 nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
-	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
-	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
-	$(BIN)/nightside sim --chaos --breaking --runs 1000 --seed 1000
-	$(BIN)/nightside sim --chaos --silent --runs 1000 --seed 1000
-	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
-	$(BIN)/nightside sim --chaos --controller --disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos controller --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos breaking --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos silent --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos unsteady --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos pair --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos moving-pools --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
 ##@ Measure

@@ -128,21 +128,23 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
         )
         @wraps(command)
         def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
-            command(Admin(url, _token_in(token_file, PROCESS_ENVIRONMENT), ca_file), **others)
+            token = secret_in(token_file, "--token-file", PROCESS_ENVIRONMENT, TOKEN_VARIABLE)
+            command(Admin(url, token, ca_file), **others)
 
         return with_admin
 
     return with_options
 
 
-def _token_in(file: Path | None, environ: Mapping[str, str]) -> str | None:
-    """Token from the file, or from the environment variable, which suits short-lived tokens that a command prints."""
+def secret_in(file: Path | None, option: str, environ: Mapping[str, str], variable: str) -> str | None:
+    """Token or key from the file that an option names, or from the environment variable, which suits short-lived tokens
+    that a command prints."""
     if file is None:
-        return environ.get(TOKEN_VARIABLE, "").strip() or None
+        return environ.get(variable, "").strip() or None
     try:
-        token = read_whole(file).decode("utf-8").strip()
+        secret = read_whole(file).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{file} cannot be read", param_hint="--token-file") from error
+        raise click.BadParameter(f"{file} cannot be read", param_hint=option) from error
     for path, mode in open_to_others([file]):
         click.echo(f"warning: {path} has mode {mode}, and should have 0640 or less", err=True)
-    return token
+    return secret

@@ -92,8 +92,8 @@ GATEWAY = (
     LogEvent(
         "batch_stopped",
         ("error",),
-        ("batch", "exception"),
-        "A batch met an internal error; it goes on when the gateway is started again.",
+        ("batch", "retry_s", "exception"),
+        "A batch met an internal error; it is tried again after `retry_s` seconds, or at once if it is cancelled.",
         "Report it as a defect, with the exception.",
     ),
     LogEvent(

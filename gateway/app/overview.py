@@ -123,6 +123,7 @@ class GatewayOverview:
             "tenants": some_of(self._tenants()),
             "replicas": some_of([self._replica(each) for each in core.replicas]),
             "peers": some_of([self._peer(each) for each in core.peers]),
+            "tables": [table for each in self._observed.features if (table := each.page_table()) is not None],
             "names": self._said(),
             "policies": [self._policy()],
             "decisions": self._decisions(),

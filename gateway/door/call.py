@@ -156,11 +156,12 @@ class ClientCall:
         self.exchange.respond(status, {**names, **self.more_headers(), **headers, **more}, body)
         self.release()
 
-    def begin_body(self, headers: Mapping[str, str], body_bytes: int) -> None:
-        """Begin an answer with status 200 of this gateway's own, whose body follows in pieces."""
-        told = {**headers, "content-length": str(body_bytes)}
+    def begin_body(self, headers: Mapping[str, str], body_bytes: int | None) -> None:
+        """Begin an answer with status 200 of this gateway's own, whose body follows in pieces; None: its length is not
+        known."""
+        told = headers if body_bytes is None else {**headers, "content-length": str(body_bytes)}
         lines = "".join([f"{name}: {text}\r\n" for name, text in told.items()])
-        self.exchange.start(200, self._own_lines(self.more_headers()) + lines, has_length=True)
+        self.exchange.start(200, self._own_lines(self.more_headers()) + lines, has_length=body_bytes is not None)
 
     def refuse(self, fault: ClientFault, headers: Mapping[str, str] | None = None) -> None:
         """Answer with an error, and count it."""

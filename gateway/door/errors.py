@@ -126,6 +126,7 @@ MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model doe
 
 FILE_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "file_not_found", "No such File object.")
 BATCH_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "batch_not_found", "No such Batch object.")
+BATCH_NOT_ENDED = ErrorKind(409, _BAD_REQUEST, "batch_not_ended", "The batch has not ended.", may_retry=False)
 FILE_IN_USE = ErrorKind(409, _BAD_REQUEST, "file_in_use", "A batch that has not ended reads the file.", may_retry=False)
 BATCH_NOT_CANCELLABLE = ErrorKind(
     409, _BAD_REQUEST, "batch_not_cancellable", "The batch cannot be cancelled.", may_retry=False, shows_detail=True

@@ -37,6 +37,7 @@ _RULE = "| --: | --- | --- | --- | --- |"
 ACTIONS = {
     "audit_unavailable": "Retry; operators make room on the disk of `audit.folder`, or repair it.",
     "batch_not_cancellable": "Nothing: the batch has ended, or is about to.",
+    "batch_not_ended": "Wait for the end of the batch, or cancel it.",
     "batch_not_found": "Use the id of a batch of this tenant that was not deleted by age.",
     "batches_exceeded": "Wait for a batch to end; operators may raise `batches.tenant_unfinished_max`.",
     "batches_unavailable": "Retry; the log says why, and operators repair the disk of `batches.folder`.",
@@ -95,7 +96,7 @@ ACTIONS = {
     "too_many_connections": "Reuse connections, and retry after a pause; operators may raise `limits.connections_max`.",
     "unsupported_encoding": "Compress the body by an encoding that the detail names, or not at all.",
     "unsupported_parameter": "Leave out the field that `param` or the detail names.",
-    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max`.",
+    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max`, `batches.tenant_uploads_max`.",
     "usage_unknown": "Retry; operators repair the file of usage in `state.folder`.",
 }
 """Remedy of each code."""

@@ -33,6 +33,7 @@ from gateway.request.promises import Promises
 from mesh.clock import Clock
 from mesh.control.pool_history import PoolHistory
 from mesh.control.vocabulary import WantedReplicas
+from mesh.page.rows import TableShown
 from mesh.reloader import Reloader
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
@@ -126,6 +127,10 @@ class Extension:
     def on_page(self) -> dict[str, object]:
         """Fields of the gateway's own state on the operators' page."""
         return {}
+
+    def page_table(self) -> TableShown | None:
+        """Table of the feature on the operators' page; None: no table."""
+        return None
 
     def add_reloads(self, reloader: Reloader, /) -> None:
         """Add what is read again when it changes."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from gateway.features.batches.status import BatchesView
 from gateway.features.disaggregated.status import DisaggregatedView
 from gateway.features.lockdown.cli import lockdown
 from gateway.features.lockdown.status import LockdownView
@@ -17,6 +18,7 @@ from gateway.features.scaling.status import ScalingView
 from gateway.features.status import StatusView
 
 VIEWS: Mapping[str, type[StatusView]] = {
+    "batches": BatchesView,
     "disaggregated": DisaggregatedView,
     "lockdown_order": LockdownView,
     "prices": PricesView,

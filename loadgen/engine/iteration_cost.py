@@ -7,6 +7,7 @@ clock and do not change their arguments.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +85,43 @@ class LinearCost:
 
     def pace(self, now_ns: int, batch: list[Sequence], prefill_tokens: int) -> EvenPace:  # noqa: ARG002 - any time
         return EvenPace(self.iteration_ns(len(batch), prefill_tokens))
+
+    def next_start_ns(self, now_ns: int) -> int:
+        return now_ns
+
+    def rest(self, now_ns: int) -> None:
+        pass
+
+
+class GrowingPace(Pace):
+    """Pace at which each iteration takes longer than the one before, by a constant."""
+
+    def __init__(self, first_ns: int, growth_ns: int) -> None:
+        self._first_ns = first_ns
+        self._growth_ns = growth_ns
+
+    def duration_ns(self, iterations: int) -> int:
+        return iterations * self._first_ns + self._growth_ns * (iterations * (iterations - 1) // 2)
+
+    def ended_by(self, elapsed_ns: int) -> int:
+        return bisect_right(range(1, elapsed_ns // self._first_ns + 1), elapsed_ns, key=self.duration_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class KvCost:
+    """Linear cost, and `kv_token_ns` for each token whose keys and values an iteration reads or computes: long contexts
+    are slow to decode."""
+
+    linear: LinearCost
+    kv_token_ns: int
+
+    def __post_init__(self) -> None:
+        assert self.kv_token_ns >= 0
+
+    def pace(self, now_ns: int, batch: list[Sequence], prefill_tokens: int) -> GrowingPace:  # noqa: ARG002 - any time
+        kv_tokens = sum([sequence.computed + sequence.scheduled for sequence in batch])
+        first_ns = self.linear.iteration_ns(len(batch), prefill_tokens) + kv_tokens * self.kv_token_ns
+        return GrowingPace(first_ns, len(batch) * self.kv_token_ns)
 
     def next_start_ns(self, now_ns: int) -> int:
         return now_ns

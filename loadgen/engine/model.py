@@ -18,6 +18,27 @@ from loadgen.engine.vocabulary import FinishReason, Rejection
 
 
 @dataclass(frozen=True, slots=True)
+class NewTokenReservation:
+    """KV cache that SGLang's scheduler keeps free for tokens that requests of the batch may still generate: a ratio of
+    them, which falls while all goes well and rises when requests had to be retracted. Defaults are SGLang's."""
+
+    ratio_first: float = 0.7
+    ratio_min: float = 0.098
+    decay_iterations: int = 600
+    """Iterations in which the ratio falls from the first to the least."""
+    tokens_max: int = 4_096
+    """Maximum number of tokens of one request that are kept free."""
+    retract_iterations: int = 20
+    """Iterations for which there has to be room once requests were retracted."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.ratio_min <= self.ratio_first <= 1
+        assert self.decay_iterations > 0
+        assert self.tokens_max > 0
+        assert self.retract_iterations > 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Size and speed of one engine."""
 
@@ -36,6 +57,8 @@ class EngineConfig:
     """Waiting requests beyond which a new one is rejected (vLLM `max_num_queued_reqs`). None: no limit."""
     stream_every_iteration: bool = False
     """Report the tokens of each iteration separately. False: jump over iterations in which only token counts change."""
+    reservation: NewTokenReservation | None = None
+    """Schedule as SGLang does (`sglang_model.py`). None: as vLLM does."""
     report_tokens: bool = True
     """Report tokens after the first (`TokensGenerated`). False: only the other outputs are reported."""
 
@@ -138,7 +161,7 @@ class EngineLoad:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class Stretch:
     """One iteration in flight, or several in a row over the same batch. The pace is queried anew each time, because it
     may revise the durations of iterations that have not begun."""
 
@@ -169,7 +192,7 @@ class _Stretch:
 
 
 @dataclass(slots=True)
-class _Step:
+class NextStep:
     """One iteration while the scheduler puts it together."""
 
     now_ns: int
@@ -222,7 +245,7 @@ class EngineModel:
         self._leases = Leases()
         self._blocked = False
         """True when the head of the queue found too few blocks and none were released since."""
-        self._stretch: _Stretch | None = None
+        self._stretch: Stretch | None = None
         self._wake_ns: int | None = None
         """Time at which an idle engine starts its next iteration."""
         self._settled_ns = -1
@@ -462,10 +485,10 @@ class EngineModel:
         if self._stretch is not None and sequence.scheduled:
             self._stretch.batch.remove(sequence)
 
-    def _schedule(self, now_ns: int) -> _Stretch | None:
+    def _schedule(self, now_ns: int) -> Stretch | None:
         self._waiting.update(self._arriving)
         self._arriving.clear()
-        step = _Step(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
+        step = NextStep(now_ns, self._config.batch_tokens_max, self._config.prefill_chunk_tokens)
         self._schedule_running(step)
         self._admit_waiting(step)
         if not step.batch:
@@ -476,7 +499,7 @@ class EngineModel:
             return None
         return self._start(step)
 
-    def _schedule_running(self, step: _Step) -> None:
+    def _schedule_running(self, step: NextStep) -> None:
         """Give each running sequence its tokens, oldest first; when blocks run out, preempt the youngest."""
         size = self._config.block_tokens
         position = 0
@@ -512,7 +535,7 @@ class EngineModel:
         self._waiting[sequence.request.request_id] = sequence
         self._waiting.move_to_end(sequence.request.request_id, last=False)
 
-    def _admit_waiting(self, step: _Step) -> None:
+    def _admit_waiting(self, step: NextStep) -> None:
         while self._fetched and step.has_room and len(self._running) < self._config.sequences_max:
             self._join(step, self._fetched.popitem(last=False)[1])
         while self._waiting and step.has_room and len(self._running) < self._config.sequences_max and not self._blocked:
@@ -526,7 +549,7 @@ class EngineModel:
             else:
                 self._join(step, sequence)
 
-    def _join(self, step: _Step, sequence: Sequence) -> None:
+    def _join(self, step: NextStep, sequence: Sequence) -> None:
         """Add a sequence whose blocks are secured to the batch."""
         self._running.append(sequence)
         self._count_admission(sequence, step.now_ns)
@@ -561,10 +584,10 @@ class EngineModel:
                 sequence.request.prompt_tokens - external_tokens if external_tokens else sequence.computed
             )
 
-    def _start(self, step: _Step) -> _Stretch:
+    def _start(self, step: NextStep) -> Stretch:
         config = self._config
         pace = config.cost.pace(step.now_ns, step.batch, step.prefill_tokens)
-        stretch = _Stretch(step.now_ns, pace, 1, step.batch, [])
+        stretch = Stretch(step.now_ns, pace, 1, step.batch, [])
         if not config.stream_every_iteration and not step.prefill_tokens and self._admission_is_shut():
             self._lengthen(stretch)
         return stretch
@@ -575,7 +598,7 @@ class EngineModel:
             return True
         return not self._fetched and (not self._waiting or self._blocked)
 
-    def _lengthen(self, stretch: _Stretch) -> None:
+    def _lengthen(self, stretch: Stretch) -> None:
         """Add iterations until the first sequence finishes, but none that would run out of blocks."""
         size = self._config.block_tokens
         stretch.allocations = allocations = [0] * size
@@ -589,7 +612,7 @@ class EngineModel:
             blocks -= allocations[extra % size]
         stretch.iterations += min(extra, until_finish)
 
-    def _store_ahead(self, stretch: _Stretch, iterations: int) -> None:
+    def _store_ahead(self, stretch: Stretch, iterations: int) -> None:
         """Take and name the blocks of iterations 1 … `iterations`."""
         if not iterations:
             return
@@ -602,7 +625,7 @@ class EngineModel:
             self._hold(sequence, end)
             self._pool.publish_new(sequence.held, end // size)
 
-    def _store_in_order(self, stretch: _Stretch, iterations: int) -> None:
+    def _store_in_order(self, stretch: Stretch, iterations: int) -> None:
         """Take and name blocks in the order of single steps: the order decides which sequence names a block first and
         which blocks are evicted."""
         size = self._config.block_tokens
@@ -626,7 +649,7 @@ class EngineModel:
         if needed:
             self._pool.allocate(sequence.held, needed)
 
-    def _complete(self, stretch: _Stretch, iterations: int) -> None:
+    def _complete(self, stretch: Stretch, iterations: int) -> None:
         """Book `iterations` ended iterations: their tokens exist, and sequences with all their tokens finish."""
         at_ns = stretch.boundary_ns(iterations)
         self._iterations += iterations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from loadgen.engine.iteration_cost import LinearCost
-from loadgen.engine.model import EngineConfig
+from dataclasses import replace
+
+from loadgen.engine.iteration_cost import KvCost, LinearCost
+from loadgen.engine.model import EngineConfig, NewTokenReservation
 
 _US = 1_000
 _MS = 1_000_000
@@ -25,6 +27,19 @@ Cache: 0.92 × 24.15 GB, less 16.1 GB of weights and 1.5 GB of activations and g
 memory is the limit, so `sequences_max` keeps vLLM's default. The context is what an operator would set for it, not the
 model's 128 K.
 """
+
+LLAMA_31_8B_L4_KV = replace(
+    LLAMA_31_8B_L4,
+    cost=KvCost(LinearCost(base_ns=54 * _MS, sequence_ns=20 * _US, prefill_token_ns=480 * _US), kv_token_ns=437),
+)
+"""The same replica, with the time that each context takes to read: 128 KiB a token at 300 GB/s = 437 ns. Sampling takes
+20 µs a sequence."""
+
+LLAMA_31_8B_L4_SGLANG = replace(
+    LLAMA_31_8B_L4_KV, batch_tokens_max=2_048, prefill_chunk_tokens=2_048, reservation=NewTokenReservation()
+)
+"""The same, scheduled by SGLang, which SkyWalker's evaluation ran: chunks of 2,048 tokens, its default for a GPU with
+less than 25 GB."""
 
 LLAMA_31_8B_H100 = EngineConfig(
     cost=LinearCost(base_ns=4_800 * _US, sequence_ns=300 * _US, prefill_token_ns=32 * _US),
@@ -70,6 +85,8 @@ Small enough that a handful of clients fill it, and that a dozen of them run on 
 PRESETS: dict[str, EngineConfig] = {
     "tiny": TINY,
     "llama-3.1-8b-l4": LLAMA_31_8B_L4,
+    "llama-3.1-8b-l4-kv": LLAMA_31_8B_L4_KV,
+    "llama-3.1-8b-l4-sglang": LLAMA_31_8B_L4_SGLANG,
     "llama-3.1-8b-h100": LLAMA_31_8B_H100,
     "token-budget-a100": TOKEN_BUDGET_A100,
 }

@@ -13,6 +13,7 @@ from loadgen.engine.decode_group import Steps
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.model import EngineConfig, EngineLoad, EngineModel, EngineOutput, Expired, Finished
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import Rejection
 
 
@@ -30,7 +31,7 @@ class Ranks:
         assert count > 0
         self.config = config
         if count == 1 and not kv_token_ns:
-            self.models = [EngineModel(config)]
+            self.models = [engine_model(config)]
         else:
             cost = config.cost
             assert isinstance(cost, LinearCost), "a barrier is made of a linear cost"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -52,54 +53,37 @@ class ChaosRun:
     """Attempts to continue an answer that broke."""
 
 
-def run_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
+class ChaosKind(StrEnum):
+    """Kind of world; all but the plain mesh add something to it."""
+
+    MESH = "mesh"
+    CONTROLLER = "controller"
+    """Controller, which most of the faults hit or affect."""
+    PAIR = "pair"
+    """Two controllers on one store, of which one leads."""
+    DISAGGREGATED = "disaggregated"
+    """Pools of prefill workers that compute prompts and decode workers that answer them."""
+    MOVING_POOLS = "moving-pools"
+    """Controller and disaggregated pools, which move from gateway to gateway."""
+    POOLS = "pools"
+    """Pools of engines for requests of different lengths."""
+    BREAKING = "breaking"
+    """Answers that break all the time and are continued elsewhere."""
+    MIXED_MODELS = "mixed-models"
+    """Answers that break, and engines of one model's name that have different identities or none."""
+    SILENT = "silent"
+    """Regions that fall silent while they answer most of the requests of another one."""
+    CACHE_DIGESTS = "cache-digests"
+    """Gateways that tell each other what their replicas hold."""
+    UNSTEADY = "unsteady"
+    """Gateways that stall and go on, and links that lose and delay packets or are cut in one direction."""
+
+
+def run_chaos(
+    seed: int, kind: ChaosKind = ChaosKind.MESH, on_line: Callable[[str], object] | None = None
+) -> ChaosRun | Finding:
     """Play one seed's world. An exception from a core is a finding, too."""
-    return _endure(seed, chaos_scenario(seed), on_line)
-
-
-def run_controlled_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world with a controller, which most of the faults hit or affect."""
-    return _endure(seed, chaos_scenario(seed, has_controller=True), on_line)
-
-
-def run_disaggregated_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world in which prompts are computed by prefill workers and answered by decode workers."""
-    return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
-
-
-def run_moving_pools_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world with a controller and disaggregated pools, which move from gateway to gateway."""
-    return _endure(seed, chaos_scenario(seed, has_controller=True, is_disaggregated=True), on_line)
-
-
-def run_pools_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world whose engines take requests of different lengths, in pools distinguished by token budgets."""
-    return _endure(seed, parse_scenario(pools_document(seed), Path(f"chaos-{seed}.yaml")), on_line)
-
-
-def run_pair_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world with two controllers, of which one leads."""
-    return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
-
-
-def run_breaking_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world in which answers break all the time and are continued elsewhere."""
-    return _endure(seed, chaos_scenario(seed, breaks=True), on_line)
-
-
-def run_mixed_models_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world in which answers break, and engines of one model's name have different identities or none."""
-    return _endure(seed, chaos_scenario(seed, has_mixed_models=True), on_line)
-
-
-def run_silent_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world in which most answers come from other regions, which fall silent while they give them."""
-    return _endure(seed, chaos_scenario(seed, is_silent=True), on_line)
-
-
-def run_cache_digests_chaos(seed: int, on_line: Callable[[str], object] | None = None) -> ChaosRun | Finding:
-    """Play a world whose gateways tell each other what their replicas hold."""
-    return _endure(seed, chaos_scenario(seed, tells_caches=True), on_line)
+    return _endure(seed, chaos_scenario(seed, kind), on_line)
 
 
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> ChaosRun | Finding:
@@ -124,46 +108,26 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
     )
 
 
-def chaos_scenario(seed: int, **flavour: bool) -> Scenario:
-    """Scenario of the seed; `flavour` is that of `chaos_document`."""
-    return parse_scenario(chaos_document(seed, **flavour), Path(f"chaos-{seed}.yaml"))
+def chaos_scenario(seed: int, kind: ChaosKind = ChaosKind.MESH) -> Scenario:
+    """Scenario of the seed."""
+    return parse_scenario(chaos_document(seed, kind), Path(f"chaos-{seed}.yaml"))
 
 
-def chaos_document(
-    seed: int,
-    *,
-    has_controller: bool = False,
-    has_pair: bool = False,
-    is_disaggregated: bool = False,
-    breaks: bool = False,
-    has_mixed_models: bool = False,
-    is_silent: bool = False,
-    tells_caches: bool = False,
-) -> dict[str, Any]:
+def chaos_document(seed: int, kind: ChaosKind = ChaosKind.MESH) -> dict[str, Any]:
     """Scenario document of the seed."""
-    if tells_caches:
-        return _cache_digests_document(seed)
-    if is_silent:
-        return _silent_document(seed)
-    if has_mixed_models:
-        return _mixed_models_document(seed)
-    if breaks:
-        return _breaking_document(seed)
-    if is_disaggregated and has_controller:
-        document = _moving_pools_document(seed)
-        faults = controller_faults(seed, _places_in(document))
-        return document | {"faults": [*document["faults"], *map(_in_writing, faults)]}
-    if is_disaggregated:
-        return _disaggregated_document(seed)
-    if has_pair:
-        document = pair_document(seed)
-        faults = pair_faults(seed, _places_in(document))
-        return document | {"faults": [_in_writing(fault) for fault in faults]}
-    if has_controller:
-        document = controller_document(seed)
-        faults = controller_faults(seed, _places_in(document))
-        return document | {"faults": [_in_writing(fault) for fault in faults]}
-    return _mesh_document(seed)
+    return _DOCUMENTS[kind](seed)
+
+
+def _controller_document(seed: int) -> dict[str, Any]:
+    document = controller_document(seed)
+    faults = controller_faults(seed, _places_in(document))
+    return document | {"faults": [_in_writing(fault) for fault in faults]}
+
+
+def _pair_document(seed: int) -> dict[str, Any]:
+    document = pair_document(seed)
+    faults = pair_faults(seed, _places_in(document))
+    return document | {"faults": [_in_writing(fault) for fault in faults]}
 
 
 def _mesh_document(seed: int) -> dict[str, Any]:
@@ -267,7 +231,9 @@ def _moving_pools_document(seed: int) -> dict[str, Any]:
         "left_out_retry": refusals.choice(("1s", "5s", "300s")),
         "history_interval": random.Random(f"chaos/{seed}/histories").choice((None, "500ms", "3s")),
     }
-    return document | {"faults": crashes}
+    document["faults"] = crashes
+    faults = controller_faults(seed, _places_in(document))
+    return document | {"faults": [*crashes, *map(_in_writing, faults)]}
 
 
 def _add_decode_inputs(rng: random.Random, document: dict[str, Any]) -> None:
@@ -369,6 +335,30 @@ def _cache_digests_document(seed: int) -> dict[str, Any]:
     return document | {"faults": [*document["faults"], *faults]}
 
 
+def _unsteady_document(seed: int) -> dict[str, Any]:
+    """Document in which gateways stall, some for longer than their peers wait, and links lose and delay packets or are
+    cut in one direction; in most meshes answers break off where a peer falls silent, and go on elsewhere."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/unsteady")
+    places = _places_in(document | {"faults": []})
+    faults: list[dict[str, Any]] = []
+    for _ in range(rng.randint(1, 3)):
+        lasts = rng.choice((rng.randrange(50, 1000), rng.randrange(1000, 8000)))
+        fault = {"kind": "gateway_stalled", "target": rng.choice(places.gateways), "lasts": f"{lasts}ms"}
+        faults.append(fault | {"at": f"{rng.randrange(300, 5000)}ms"})
+    for kind, amounts in (("lossy_link", (0.01, 0.05, 0.2)), ("unsteady_link", (0.5, 3.0)), ("one_way_partition", ())):
+        if rng.random() < 0.7:
+            one, other = rng.sample(places.regions, 2)
+            fault = {"kind": kind, "target": one, "other": other, "at": f"{rng.randrange(300, 4000)}ms"}
+            fault |= {"lasts": f"{rng.randrange(500, 6000)}ms"}
+            faults.append(fault | ({"amount": rng.choice(amounts)} if amounts else {}))
+    if rng.random() < 0.7:
+        document["resumes"] = True
+        for run in document["runs"]:
+            run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("1s", "10s"))}
+    return document | {"faults": [*document["faults"], *faults]}
+
+
 def _mixed_models_document(seed: int) -> dict[str, Any]:
     """Document in which answers break, engines of one name have one of two identities or none, and every second mesh
     asks for the same identity after each failure."""
@@ -381,7 +371,7 @@ def _mixed_models_document(seed: int) -> dict[str, Any]:
     return document
 
 
-def pools_document(seed: int) -> dict[str, Any]:
+def _pools_document(seed: int) -> dict[str, Any]:
     """Document with pools of different context lengths in at least one region, beside the other replicas or in place of
     them; sometimes a pool's context is shorter than its configuration states."""
     document = _mesh_document(seed)
@@ -592,3 +582,18 @@ def _in_writing(fault: SimFault) -> dict[str, Any]:
         "every": f"{fault.every_ns}ns",
     }
     return written | ({"other": fault.other} if fault.other else {})
+
+
+_DOCUMENTS: dict[ChaosKind, Callable[[int], dict[str, Any]]] = {
+    ChaosKind.MESH: _mesh_document,
+    ChaosKind.CONTROLLER: _controller_document,
+    ChaosKind.PAIR: _pair_document,
+    ChaosKind.DISAGGREGATED: _disaggregated_document,
+    ChaosKind.MOVING_POOLS: _moving_pools_document,
+    ChaosKind.POOLS: _pools_document,
+    ChaosKind.BREAKING: _breaking_document,
+    ChaosKind.MIXED_MODELS: _mixed_models_document,
+    ChaosKind.SILENT: _silent_document,
+    ChaosKind.CACHE_DIGESTS: _cache_digests_document,
+    ChaosKind.UNSTEADY: _unsteady_document,
+}

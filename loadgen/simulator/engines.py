@@ -25,6 +25,7 @@ from loadgen.engine.model import (
     TokensGenerated,
 )
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import Rejection
 from loadgen.report import PrefixTokens
 from loadgen.simulator.agenda import Agenda
@@ -296,7 +297,7 @@ class SimEngine(SimReplica):
     # Internals
 
     def _fresh_model(self) -> EngineModel:
-        return EngineModel(replace(self.config, report_tokens=False))
+        return engine_model(replace(self.config, report_tokens=False))
 
     def _own_ns(self) -> int:
         if self._hangs:

@@ -37,6 +37,10 @@ class FaultKind(StrEnum):
     """Partition in one direction: messages from the first region do not reach the other."""
     SLOW_LINK = "slow_link"
     """Slow connection of two regions; amount: factor on all delays between them."""
+    LOSSY_LINK = "lossy_link"
+    """Loss on the connection of two regions; amount: share of packets lost, both ways."""
+    UNSTEADY_LINK = "unsteady_link"
+    """Jitter on the connection of two regions; amount: maximum extension of each delay, as a share of it."""
     HEARTBEAT_LOSS = "heartbeat_loss"
     """Loss of a gateway's heartbeats; amount: share that is lost."""
     HEARTBEAT_DELAY = "heartbeat_delay"
@@ -49,6 +53,8 @@ class FaultKind(StrEnum):
     GATEWAY_SILENT = "gateway_silent"
     """Loss of a gateway's host: connections are not closed, and requests sent there are never answered. It restarts as
     after a crash."""
+    GATEWAY_STALLED = "gateway_stalled"
+    """Stall of a gateway's process, as on a frozen host: it stops for a while, and then goes on without noticing."""
     CONTROLLER_CRASH = "controller_crash"
     """Crash of the controller, which restarts with what it had written to the store."""
     STORE_LOST = "store_lost"
@@ -69,11 +75,11 @@ class FaultKind(StrEnum):
 
     @property
     def joins_regions(self) -> bool:
-        return self in (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.SLOW_LINK)
+        return self in _JOINING
 
     @property
     def hits_both_ways(self) -> bool:
-        return self in (FaultKind.PARTITION, FaultKind.SLOW_LINK)
+        return self in _JOINING and self is not FaultKind.ONE_WAY_PARTITION
 
     @property
     def hits_replica(self) -> bool:
@@ -82,6 +88,11 @@ class FaultKind(StrEnum):
     @property
     def hits_controller(self) -> bool:
         return self in (FaultKind.CONTROLLER_CRASH, FaultKind.STORE_LOST, FaultKind.CLOCK_JUMP) or self.needs_pair
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if random faults include it. The others belong to worlds of chaos of their own."""
+        return self not in (FaultKind.LOSSY_LINK, FaultKind.UNSTEADY_LINK, FaultKind.GATEWAY_STALLED)
 
     @property
     def needs_pair(self) -> bool:
@@ -96,6 +107,7 @@ class FaultKind(StrEnum):
     def needs_amount(self) -> bool:
         return self not in (
             FaultKind.GATEWAY_SILENT,
+            FaultKind.GATEWAY_STALLED,
             FaultKind.CONTROLLER_CRASH,
             FaultKind.CONTROLLER_STOPPED,
             FaultKind.STORE_CUT,
@@ -113,6 +125,15 @@ class FaultKind(StrEnum):
         )
 
 
+_JOINING = frozenset(
+    {
+        FaultKind.PARTITION,
+        FaultKind.ONE_WAY_PARTITION,
+        FaultKind.SLOW_LINK,
+        FaultKind.LOSSY_LINK,
+        FaultKind.UNSTEADY_LINK,
+    }
+)
 _NEEDING_CONTROLLER = frozenset(
     {
         FaultKind.CONTROLLER_CRASH,
@@ -183,6 +204,8 @@ def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_
 
 
 def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
+    if not kind.is_drawn:
+        return False
     if (kind.needs_controller or kind is FaultKind.GATEWAY_SILENT) and not places.has_controller:
         return False
     if kind.needs_pair and not places.has_pair:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from msgspec.structs import replace
 
@@ -59,7 +59,7 @@ from gateway.request.port import OpenRequest, Order
 from gateway.request.proxied import ProxiedRequest, RequestContext
 from loadgen.engine.blocks import NAME_BYTES
 from loadgen.engine.sequences import EngineRequest
-from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.agenda import Action, Agenda
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt, Upstream
 from loadgen.simulator.decode_inputs import DecodeInputs
 from loadgen.simulator.engines import EngineRun, PrefillRun, SimEngine, SimReplica
@@ -68,6 +68,7 @@ from loadgen.simulator.network import Network, NetworkLine
 from loadgen.simulator.observers import GatewayObserver, GatewaySpec
 from loadgen.simulator.pool_sections import DisaggregatedSection
 from loadgen.simulator.probes import Probes
+from loadgen.simulator.process import Process
 from loadgen.simulator.requests import SimContinuation, SimEngineLeg, SimPeerLeg, SimProgress, SimSink
 from mesh.control.pool_history import PoolHistory
 from mesh.silence import TIMEOUT_MIN_NS
@@ -131,6 +132,8 @@ class SimEnvironment:
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
     prices: Prices | None = None
     """Prices in force, if the scenario has any."""
+    can_stall: bool = False
+    """Gateways' processes stall in this world."""
 
 
 def _always(_: int) -> bool:
@@ -227,6 +230,8 @@ class SimGateway:
         self.late_share = 0.0
         self._around = around
         self._agenda = around.agenda
+        self.process = Process() if around.can_stall else None
+        """Process, in worlds where it may stall."""
         self.first_seed = seed
         self._life = 0
         """Number of starts and ends of its process; actions due from an earlier life are dropped."""
@@ -242,7 +247,7 @@ class SimGateway:
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._wake_ns: int | None = None
-        self.heartbeats = HeartbeatQueue(around.agenda, around.heartbeat_batch_ns, self._hear)
+        self.heartbeats = HeartbeatQueue(around.agenda, around.heartbeat_batch_ns, self._heartbeats_came)
         self._tellings: dict[GatewayId, Telling] = {}
         """Cache digest as each peer was told it."""
         self._digest_due_ns: dict[GatewayId, int] = {}
@@ -268,6 +273,10 @@ class SimGateway:
     @property
     def is_up(self) -> bool:
         return self.core is not None
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.process is not None and self.process.is_stalled
 
     @property
     def follows_answers(self) -> bool:
@@ -318,7 +327,7 @@ class SimGateway:
         if self._around.prices is not None:
             self.prices_changed(self._around.prices)
         self._tell_assignment(replicas)
-        self._agenda.after(first_probe_ns, self._probe, self._life)
+        self._after(first_probe_ns, self._probe, self._life)
 
     def prices_changed(self, prices: Prices) -> None:
         if self.core is not None:
@@ -383,6 +392,36 @@ class SimGateway:
                     self._around.network.fall_silent(leg.line)
         if self.control is not None:
             self.control.ended(False)
+
+    def stall(self) -> None:
+        """Stall the process: peers notice by its silence, and by connections on which no keep-alive is answered."""
+        if self.process is None or self.core is None or self.process.is_stalled:
+            return
+        self.process.stall()
+        self._agenda.after(NOTICED_AFTER_NS, self._stall_is_noticed, self.process.stalls)
+        self._agenda.after(self._around.network.connection_timeout_ns, self._peers_hang_up, self.process.stalls)
+
+    def go_on(self) -> None:
+        """End a stall, and handle all that came meanwhile."""
+        if self.is_stalled and self.process is not None:
+            self.process.go_on()
+            self.turn_over()
+
+    def _stall_is_noticed(self, stall: int) -> None:
+        if self.is_stalled and self.process is not None and self.process.stalls == stall:
+            for peer in self.spec.peers:
+                self._around.gateways[peer.gateway_id].peer_silent(self.gateway_id)
+
+    def _peers_hang_up(self, stall: int) -> None:
+        """Break the connections to other gateways, which heard no answer to their keep-alives."""
+        if not self.is_stalled or self.process is None or self.process.stalls != stall:
+            return
+        for sink in list(self._sinks.values()):
+            lines = [leg.line for leg in sink.legs if isinstance(leg, SimPeerLeg) and leg.line is not None]
+            if isinstance(sink.upstream, SimPeerLeg):
+                lines.append(sink.line)
+            for line in lines:
+                line.break_both("no keep-alive was answered")
 
     def _end_life(self) -> list[SimSink]:
         """Reset the state of the process. Returns the receivers of its requests' answers."""
@@ -460,7 +499,7 @@ class SimGateway:
 
     def turn_over(self) -> None:
         """Handle the events that wait. Events caused by their effects wait until all effects are performed."""
-        if self.core is None or self._is_pumping:
+        if self.core is None or self._is_pumping or self.is_stalled:
             return
         self._is_pumping = True
         try:
@@ -473,7 +512,14 @@ class SimGateway:
             self._repeat_late(each)
 
     def after(self, delay_ns: int, timer: _SimTimer) -> None:
-        self._agenda.after(delay_ns, timer.fire, self.turn_over)
+        self._after(delay_ns, timer.fire, self.turn_over)
+
+    def _after(self, delay_ns: int, action: Action, *details: Any) -> None:
+        """Run an action of the process later."""
+        if self.process is None:
+            self._agenda.after(delay_ns, action, *details)
+        else:
+            self._agenda.after(delay_ns, self.process.run, action, *details)
 
     def _pump(self, core: GatewayCore) -> None:
         now_ns, gateway_id, observers = self._agenda.now_ns, self.spec.gateway_id, self._around.observers
@@ -492,7 +538,7 @@ class SimGateway:
         wake_ns = max(wake_ns, self._agenda.now_ns)
         if self._wake_ns is None or wake_ns < self._wake_ns:
             self._wake_ns = wake_ns
-            self._agenda.at(wake_ns, self._wake, self._life, wake_ns)
+            self._after(wake_ns - self._agenda.now_ns, self._wake, self._life, wake_ns)
 
     def _wake(self, life: int, wake_ns: int) -> None:
         if life != self._life or wake_ns != self._wake_ns:
@@ -607,7 +653,7 @@ class SimGateway:
         result = self._around.rng.choice((LegResult.COMPLETED, LegResult.FAILED))
         late = events.LegEnded(ended.request_id, ended.attempt, ended.leg, result, detail="a late answer")
         delay_ns = self._around.rng.choice(_LATE_NS)
-        self._agenda.after(delay_ns, self._tell_late, self._life, sink, late)
+        self._after(delay_ns, self._tell_late, self._life, sink, late)
 
     def _tell_late(self, life: int, sink: SimSink | None, late: events.LegEnded) -> None:
         """Deliver a late report, only to the visit it belongs to: a request forwarded here twice counts its attempts
@@ -652,7 +698,7 @@ class SimGateway:
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )
-        leg.line = line
+        leg.line, line.near_process = line, self.process
         run = EngineRun(
             run_id,
             self._engine_request(leg),
@@ -714,13 +760,23 @@ class SimGateway:
         line = self._around.network.connect(
             self.region, peer.region, leg.broke, lambda _: peer.upstream_left(line, order.request_id)
         )
-        leg.line = line
+        leg.line, line.near_process, line.far_process = line, self.process, peer.process
         left_ns = order.deadline_ns - self._agenda.now_ns
         line.to_far(peer.forward_arrives, leg, sink.client_request, order.hops, order.stamp, left_ns)
-        self._agenda.after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
+        self._after(_ACCEPT_TIMEOUT_NS, leg.not_accepted_in_time)
         return leg
 
     # Heartbeats and probes
+
+    def _heartbeats_came(self, arrived: Sequence[Arrival]) -> None:
+        if self.process is None:
+            self._hear(arrived)
+        else:
+            self.process.run(self._read_heartbeats, arrived)
+
+    def _read_heartbeats(self, arrived: Sequence[Arrival]) -> None:
+        """Read heartbeats, at the time at which the process does so and not at that of their arrival."""
+        self._hear([(self._agenda.now_ns, report) for _, report in arrived])
 
     def _hear(self, arrived: Sequence[Arrival]) -> None:
         """Convert peers' reports to the gateway's clock: each counts as measured half a round trip before its
@@ -785,7 +841,7 @@ class SimGateway:
 
     def expect_digest(self, heard: DigestHeard, at_ns: int) -> None:
         due_ns = self._digest_due_ns[heard.gateway_id] = max(at_ns, self._digest_due_ns.get(heard.gateway_id, 0))
-        self._agenda.at(due_ns, self._digest_came, heard)
+        self._after(due_ns - self._agenda.now_ns, self._digest_came, heard)
 
     def _digest_came(self, heard: DigestHeard) -> None:
         """Hand a part of a digest to the core, and ask the peer to tell everything anew where one is missing."""
@@ -819,14 +875,14 @@ class SimGateway:
             if not self._around.network.is_cut(self.region, region):
                 way_ns = self._around.network.round_trip_ns(self.region, region) // 2
                 self._agenda.after(way_ns, self._sample, life, region, probes, sent_ns, way_ns)
-        self._agenda.after(self._around.probe_interval_ns, self._probe, life)
+        self._after(self._around.probe_interval_ns, self._probe, life)
 
     def _sample(self, life: int, region: RegionName, probes: Probes, sent_ns: int, way_ns: int) -> None:
         if life != self._life or self._around.network.is_cut(region, self.region):
             return
         observations = probes.news(sent_ns)
         if observations:
-            self._agenda.after(way_ns, self._observed, life, probes, observations)
+            self._after(way_ns, self._observed, life, probes, observations)
 
     def _observed(self, life: int, probes: Probes, observations: tuple[ReplicaObservation, ...]) -> None:
         if life == self._life:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import yaml
@@ -25,22 +24,7 @@ from loadgen.pages.runs import sweep_page
 from loadgen.results import failovers_table, in_short, money_table, summary_table, write_results
 from loadgen.settings import pair, scalar, setting
 from loadgen.shipped import SCENARIO
-from loadgen.simulator.chaos import (
-    ChaosRun,
-    Finding,
-    chaos_document,
-    pools_document,
-    run_breaking_chaos,
-    run_cache_digests_chaos,
-    run_chaos,
-    run_controlled_chaos,
-    run_disaggregated_chaos,
-    run_mixed_models_chaos,
-    run_moving_pools_chaos,
-    run_pair_chaos,
-    run_pools_chaos,
-    run_silent_chaos,
-)
+from loadgen.simulator.chaos import ChaosKind, ChaosRun, Finding, chaos_document, run_chaos
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.results import document_of
@@ -59,25 +43,7 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--pools", "--breaking", "--mixed-models", "--silent", "--cache-digests"),
-    "--pair": ("--disaggregated", "--cache-digests"),
-    "--disaggregated": ("--pools", "--breaking", "--mixed-models", "--silent", "--cache-digests"),
-    "--pools": ("--breaking", "--mixed-models", "--silent", "--cache-digests"),
-    "--breaking": ("--mixed-models", "--silent", "--cache-digests"),
-    "--mixed-models": ("--silent", "--cache-digests"),
-    "--silent": ("--cache-digests",),
-    "SCENARIO": (
-        "--runs",
-        "--first",
-        "--controller",
-        "--pair",
-        "--disaggregated",
-        "--pools",
-        "--breaking",
-        "--mixed-models",
-        "--silent",
-        "--cache-digests",
-    ),
+    "SCENARIO": ("--runs", "--first"),
 }
 """Options without effect beside another one: chaos draws and checks its own worlds; a trace is the record of one run,
 in this process; a cluster determines the number of jobs itself."""
@@ -117,22 +83,12 @@ in this process; a cluster determines the number of jobs itself."""
 @click.option(
     "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write every event of one run to this file."
 )
-@click.option("--chaos", is_flag=True, help="Run random worlds with faults, drawn from seeds.")
-@click.option("--controller", is_flag=True, help="Add a controller, with faults of its own, to the worlds of --chaos.")
-@click.option("--disaggregated", is_flag=True, help="Add disaggregated pools to the worlds of --chaos.")
-@click.option("--pools", is_flag=True, help="Add pools by length to the worlds of --chaos.")
-@click.option("--breaking", is_flag=True, help="Add answers that break and resume to the worlds of --chaos.")
 @click.option(
-    "--mixed-models", is_flag=True, help="Add breaking answers and engines of different identities to --chaos."
-)
-@click.option(
-    "--silent", "is_silent", is_flag=True, help="Add peers that fall silent while they answer to the worlds of --chaos."
-)
-@click.option(
-    "--cache-digests", "tells_caches", is_flag=True, help="Send cache digests to peers in the worlds of --chaos."
-)
-@click.option(
-    "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
+    "--chaos",
+    is_flag=False,
+    flag_value=str(ChaosKind.MESH),
+    type=click.Choice([str(kind) for kind in ChaosKind]),
+    help="Run random worlds of this kind with faults, drawn from seeds; default kind: mesh.",
 )
 @click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
 @click.option("--first", is_flag=True, help="Stop --chaos at the first seed that finds a fault.")
@@ -152,15 +108,7 @@ def sim(
     ray: str | None,
     check: bool,
     trace: Path | None,
-    chaos: bool,
-    controller: bool,
-    disaggregated: bool,
-    pools: bool,
-    breaking: bool,
-    mixed_models: bool,
-    is_silent: bool,
-    tells_caches: bool,
-    is_pair: bool,
+    chaos: str | None,
     runs: int | None,
     first: bool,
     as_json: bool,
@@ -173,33 +121,22 @@ def sim(
     Exit codes: 0 it was played and nothing was found, 1 the scenario is wrong, an invariant did not hold, or chaos
     found something, 2 the command was used wrongly.
     """
-    if chaos == (scenario is not None):
+    if (chaos is None) == (scenario is None):
         raise click.UsageError("give either a SCENARIO or --chaos")
     _refuse_what_says_nothing(context)
     _refuse_what_is_said_twice(settings, sweeps, seed, prices)
-    if is_pair and not controller:
-        raise click.UsageError("--pair is of two controllers: give --controller too")
     if trace is not None and len(run_names) > 1:
         raise click.UsageError("--trace tells of one run: give --run once")
     if trace is not None and runs not in (None, 1):
         raise click.UsageError("--trace tells of one seed: it goes only with --runs 1")
     processes = jobs or os.cpu_count() or 1
     try:
-        if scenario is None:
+        if chaos is not None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _ChaosSeeds(
-                    seeds,
-                    controller,
-                    is_pair,
-                    disaggregated,
-                    has_pools=pools,
-                    breaks=breaking,
-                    has_mixed_models=mixed_models,
-                    is_silent=is_silent,
-                    tells_caches=tells_caches,
-                )
+                ordeals = _ChaosSeeds(seeds, ChaosKind(chaos))
                 context.exit(_run_all(ordeals, spread, out, trace, first=first, as_json=as_json))
+        assert scenario is not None, "one of both is given"
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         changes |= {} if prices is None else {_PRICES_KEY: str(prices.resolve())}
         if trace is not None:
@@ -402,54 +339,13 @@ class _ChaosSeeds:
     """Seeds and kind of the chaos worlds."""
 
     seeds: range
-    has_controller: bool
-    has_pair: bool
-    is_disaggregated: bool
-    has_pools: bool
-    breaks: bool
-    has_mixed_models: bool
-    is_silent: bool
-    tells_caches: bool
+    kind: ChaosKind
 
-    @property
-    def player(self) -> Callable[..., ChaosRun | Finding]:
-        if self.tells_caches:
-            return run_cache_digests_chaos
-        if self.is_silent:
-            return run_silent_chaos
-        if self.has_mixed_models:
-            return run_mixed_models_chaos
-        if self.breaks:
-            return run_breaking_chaos
-        if self.has_pools:
-            return run_pools_chaos
-        if self.is_disaggregated:
-            return run_moving_pools_chaos if self.has_controller else run_disaggregated_chaos
-        if self.has_pair:
-            return run_pair_chaos
-        return run_controlled_chaos if self.has_controller else run_chaos
-
-    def document(self, seed: int) -> dict[str, Any]:
-        if self.has_pools:
-            return pools_document(seed)
-        return chaos_document(
-            seed,
-            has_controller=self.has_controller,
-            has_pair=self.has_pair,
-            is_disaggregated=self.is_disaggregated,
-            breaks=self.breaks,
-            has_mixed_models=self.has_mixed_models,
-            is_silent=self.is_silent,
-            tells_caches=self.tells_caches,
-        )
+    def play(self, seed: int) -> ChaosRun | Finding:
+        return run_chaos(seed, self.kind)
 
     def in_words(self, finding: Finding) -> str:
-        kind = " --controller" if self.has_controller else ""
-        kind += " --disaggregated" if self.is_disaggregated else ""
-        kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
-        kind += " --mixed-models" if self.has_mixed_models else " --silent" if self.is_silent else ""
-        kind += " --cache-digests" if self.tells_caches else ""
-        replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
+        replay = f"nightside sim --chaos {self.kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 
 
@@ -464,7 +360,7 @@ def _run_all(
     with _progress() as progress:
         task = progress.add_task("seeds", total=len(worlds.seeds))
         milestones = _Milestones(len(worlds.seeds), progress.console)
-        for _, outcome in spread(worlds.player, worlds.seeds):
+        for _, outcome in spread(worlds.play, worlds.seeds):
             progress.advance(task)
             milestones.advance()
             if isinstance(outcome, ChaosRun):
@@ -482,7 +378,7 @@ def _run_all(
 
 def _run_one(worlds: _ChaosSeeds, trace: Path) -> int:
     with trace.open("w", encoding="utf-8") as file:
-        outcome = worlds.player(worlds.seeds[0], file.write)
+        outcome = run_chaos(worlds.seeds[0], worlds.kind, file.write)
     if isinstance(outcome, Finding):
         click.echo(worlds.in_words(outcome))
         return EXIT_FOUND
@@ -494,7 +390,7 @@ def _write_findings(out: Path, findings: Sequence[Finding], worlds: _ChaosSeeds)
     """Write each finding as a scenario that can be played and reduced by hand."""
     out.mkdir(parents=True, exist_ok=True)
     for finding in findings:
-        document = yaml.safe_dump(worlds.document(finding.seed), sort_keys=False)
+        document = yaml.safe_dump(chaos_document(finding.seed, worlds.kind), sort_keys=False)
         (out / f"chaos-{finding.seed}.yaml").write_text(f"# {finding.what}\n{document}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway.core.vocabulary import RegionName
 from loadgen.simulator.agenda import Action, Agenda
+from loadgen.simulator.process import Process
 
 _MILLISECOND_NS = 1_000_000
 _RETRANSMIT_MIN_NS = 200 * _MILLISECOND_NS
@@ -55,7 +56,9 @@ class NetworkLine:
         "_on_far_break",
         "_on_near_break",
         "far",
+        "far_process",
         "near",
+        "near_process",
     )
 
     def __init__(
@@ -68,6 +71,10 @@ class NetworkLine:
         self._on_far_break = on_far_break
         self._near_open = True
         self._far_open = True
+        self.near_process: Process | None = None
+        """Process at the near end, where it may stall: what reaches it then waits."""
+        self.far_process: Process | None = None
+        """Process at the far end, likewise."""
         self._last_ns = [0, 0]
         self._held: list[tuple[bool, Action, tuple[Any, ...]]] = []
 
@@ -117,19 +124,31 @@ class NetworkLine:
 
     def _deliver_far(self, action: Action, details: tuple[Any, ...]) -> None:
         if self._far_open:
-            action(*details)
+            if self.far_process is not None and self.far_process.is_stalled:
+                self.far_process.run(self._deliver_far, action, details)
+            else:
+                action(*details)
 
     def _deliver_near(self, action: Action, details: tuple[Any, ...]) -> None:
         if self._near_open:
-            action(*details)
+            if self.near_process is not None and self.near_process.is_stalled:
+                self.near_process.run(self._deliver_near, action, details)
+            else:
+                action(*details)
 
     def _break_near(self, detail: str) -> None:
+        if self._near_open and self.near_process is not None and self.near_process.is_stalled:
+            self.near_process.run(self._break_near, detail)
+            return
         if self._near_open:
             self._near_open = False
             self._on_near_break(detail)
         self._forget_if_over()
 
     def _break_far(self, detail: str) -> None:
+        if self._far_open and self.far_process is not None and self.far_process.is_stalled:
+            self.far_process.run(self._break_far, detail)
+            return
         if self._far_open:
             self._far_open = False
             self._on_far_break(detail)
@@ -157,6 +176,10 @@ class Network:
         self._rng = rng
         self._round_trips_ns = dict(round_trips_ns)
         self._slowness: dict[Way, float] = {}
+        self._losses: dict[Way, float] = {}
+        """Share of packets that each lossy way loses."""
+        self._jitters: dict[Way, float] = {}
+        """Maximum extension of each delay on an unsteady way, as a share of it."""
         self._cuts: dict[Way, int] = {}
         self._cut_since_ns: dict[Way, int] = {}
         self._lines: dict[Way, dict[NetworkLine, None]] = {}
@@ -183,7 +206,7 @@ class Network:
 
     def datagram_delay_ns(self, sender: RegionName, receiver: RegionName) -> int | None:
         """Delay of a datagram that is sent at present; None if it is lost."""
-        if self.is_cut(sender, receiver) or self._chance(self._config.loss_share):
+        if self.is_cut(sender, receiver) or self._chance(self._loss_share(sender, receiver)):
             return None
         return self._delay_ns(sender, receiver)
 
@@ -209,6 +232,14 @@ class Network:
     def slow(self, sender: RegionName, receiver: RegionName, factor: float) -> None:
         self._slowness[sender, receiver] = factor
 
+    def lose(self, sender: RegionName, receiver: RegionName, share: float) -> None:
+        """Lose this share of the packets on a way, where it is more than every way loses. 0: no longer."""
+        self._losses[sender, receiver] = share
+
+    def shake(self, sender: RegionName, receiver: RegionName, share: float) -> None:
+        """Extend delays on a way at random, by up to this share, where it is more than on every way. 0: no longer."""
+        self._jitters[sender, receiver] = share
+
     def is_cut(self, sender: RegionName, receiver: RegionName) -> bool:
         return bool(self._cuts) and (sender, receiver) in self._cuts
 
@@ -216,6 +247,10 @@ class Network:
         """Nanoseconds for which the way has been cut; 0: it is not."""
         since_ns = self._cut_since_ns.get((sender, receiver))
         return 0 if since_ns is None else self._agenda.now_ns - since_ns
+
+    @property
+    def connection_timeout_ns(self) -> int:
+        return self._config.connection_timeout_ns
 
     # Calls of lines
 
@@ -258,13 +293,20 @@ class Network:
         delay_ns = self.round_trip_ns(sender, receiver) // 2
         if self._slowness:
             delay_ns = round(delay_ns * self._slowness.get((sender, receiver), 1.0))
-        if self._config.jitter_share:
-            delay_ns += int(delay_ns * self._config.jitter_share * self._rng.random())
+        jitter_share = self._config.jitter_share
+        if self._jitters:
+            jitter_share = max(jitter_share, self._jitters.get((sender, receiver), 0.0))
+        if jitter_share:
+            delay_ns += int(delay_ns * jitter_share * self._rng.random())
         return delay_ns
 
+    def _loss_share(self, sender: RegionName, receiver: RegionName) -> float:
+        share = self._config.loss_share
+        return max(share, self._losses.get((sender, receiver), 0.0)) if self._losses else share
+
     def _retransmission_ns(self, sender: RegionName, receiver: RegionName) -> int:
-        losses = 0
-        while losses < RETRANSMITS_MAX and self._chance(self._config.loss_share):
+        losses, share = 0, self._loss_share(sender, receiver)
+        while losses < RETRANSMITS_MAX and self._chance(share):
             losses += 1
         return retransmission_ns(losses, self.round_trip_ns(sender, receiver)) if losses else 0
 

@@ -61,10 +61,13 @@ _DEAFENING = frozenset(
         FaultKind.PARTITION,
         FaultKind.ONE_WAY_PARTITION,
         FaultKind.SLOW_LINK,
+        FaultKind.LOSSY_LINK,
+        FaultKind.UNSTEADY_LINK,
         FaultKind.HEARTBEAT_LOSS,
         FaultKind.HEARTBEAT_DELAY,
         FaultKind.GATEWAY_CRASH,
         FaultKind.GATEWAY_SILENT,
+        FaultKind.GATEWAY_STALLED,
     }
 )
 _LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
@@ -164,6 +167,7 @@ class World:
             scenario.resumes,
             scenario.pools(run),
             scenario.disaggregated_pools(),
+            can_stall=any(fault.kind is FaultKind.GATEWAY_STALLED for fault in scenario.faults),
         )
         self._gateways = self._around.gateways
         self._priced = None if scenario.prices is None else scenario.prices.as_day(scenario.day_ns)
@@ -383,7 +387,7 @@ class World:
 
     def _sample(self) -> None:
         now_ns = self.now_ns
-        dead = [gateway_id for gateway_id, gateway in self._gateways.items() if not gateway.is_up]
+        dead = [each.gateway_id for each in self._gateways.values() if not each.is_up or each.is_stalled]
         self.watch.look_for_idle_engines(self._engines, now_ns, dead)
         queues: Counter[RegionName] = Counter()
         for gateway in self._gateways.values():
@@ -444,6 +448,10 @@ class World:
         for way in ways:
             if fault.kind is FaultKind.SLOW_LINK:
                 self._network.slow(*way, fault.amount if begins else 1.0)
+            elif fault.kind is FaultKind.LOSSY_LINK:
+                self._network.lose(*way, fault.amount if begins else 0.0)
+            elif fault.kind is FaultKind.UNSTEADY_LINK:
+                self._network.shake(*way, fault.amount if begins else 0.0)
             elif begins:
                 self._network.cut(*way)
                 self._agenda.after(NOTICED_AFTER_NS, self._notice_silence, *way)
@@ -476,6 +484,8 @@ class World:
                 gateway.crash() if begins else gateway.restart()
             case FaultKind.GATEWAY_SILENT:
                 gateway.fall_silent() if begins else gateway.restart()
+            case FaultKind.GATEWAY_STALLED:
+                gateway.stall() if begins else gateway.go_on()
             case FaultKind.GATEWAY_DRAIN:
                 gateway.drain() if begins else gateway.replace()
             case FaultKind.LOCKDOWN | FaultKind.LOCKDOWN_CUT:
@@ -495,6 +505,8 @@ class World:
                 | FaultKind.PARTITION
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK
+                | FaultKind.LOSSY_LINK
+                | FaultKind.UNSTEADY_LINK
                 | FaultKind.CONTROLLER_CRASH
                 | FaultKind.CONTROLLER_STOPPED
                 | FaultKind.STORE_CUT

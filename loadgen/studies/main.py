@@ -14,6 +14,7 @@ from loadgen.studies.placement.live.command import live
 from loadgen.studies.placement.trial import trial
 from loadgen.studies.predictors.command import predictors
 from loadgen.studies.prompts.command import token_budget_classifier
+from loadgen.studies.protocols.command import protocols
 from loadgen.studies.resume.command import resume
 from loadgen.studies.sharing.command import sharing
 from loadgen.studies.skywalker.command import skywalker
@@ -22,7 +23,7 @@ from loadgen.studies.token_budget.command import token_budget
 from loadgen.studies.token_budget.live_command import token_budget_live
 
 STUDIES = (
-    skywalker, placement, live, trial, balanceroute, predictors, token_budget, token_budget_live,
+    skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
     token_budget_classifier, eldr, resume, sharing, failover, composition, succession, outside,
 )  # fmt: skip
 

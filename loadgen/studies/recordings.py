@@ -12,6 +12,8 @@ SERVEGEN = ("servegen/servegen_datasets_reason_deepseek-r1*", "servegen/reason_d
 SERVEGEN_SCALE = 0.0135
 """Share of a day's requests, so that not many more are read than are kept."""
 AZURE_CHATS = "azure2023/AzureLLMInferenceTrace_conv.csv*"
+AZURE_CURVES = ("azure2024_digitised/conv_input_cdf.csv", "azure2024_digitised/conv_output_cdf.csv")
+"""Distributions of prompts and answers of Azure's conversations of 2024, read off Microsoft's plots."""
 MOONCAKE = "mooncake/conversation_trace.jsonl*"
 
 

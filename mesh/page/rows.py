@@ -117,6 +117,26 @@ class DecisionShown(msgspec.Struct, frozen=True):
     """Same request at the gateways that it was forwarded to, as these describe it."""
 
 
+class ColumnShown(msgspec.Struct, frozen=True):
+    """Column of a feature's table."""
+
+    name: str
+    kind: str = ""
+    """`number`, `time` for milliseconds since 1970, or empty for text. Figures and times may be None."""
+
+
+class TableShown(msgspec.Struct, frozen=True):
+    """Table of a feature, which says itself what it shows. The first cell of a row is its key."""
+
+    name: str
+    title: str
+    empty: str
+    """Sentence in place of a table without rows."""
+    columns: Sequence[ColumnShown]
+    rows: Sequence[Sequence[str | int | None]]
+    left_out: int = 0
+
+
 def shown_at(decision: DecisionShown, at_ms: int) -> dict[str, object]:
     """Row of the page, with the time in place of the age."""
     row: dict[str, object] = msgspec.to_builtins(decision)

@@ -15,12 +15,12 @@ from gateway.core.kernel.effects import Effect
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.records.journal import new_header
+from loadgen.simulator.chaos import ChaosKind, chaos_scenario
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.world import World
 from mesh.journal_lines import encode_header, encode_step
 from mesh.steps import Step
-from tests.digests.run import FLAVOURS
 
 FOLDER = Path(__file__).with_name("journals")
 RECORDED = ("mesh/4", "controller/2", "disaggregated/3", "breaking/5", "pools/7")
@@ -54,7 +54,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in RECORDED:
         flavour, _, seed = name.partition("/")
-        scenario = FLAVOURS[flavour](int(seed))
+        scenario = chaos_scenario(int(seed), ChaosKind(flavour))
         steps = _Steps()
         world = World(scenario, scenario.runs[0], every_invariant=True, decisions=steps)
         world.play()

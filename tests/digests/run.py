@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loadgen.simulator import chaos
 from loadgen.simulator.decision_digest import DecisionDigest
-from loadgen.simulator.scenario import Scenario, load_scenario, parse_scenario
+from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
 from loadgen.studies.sharing import day_price
 from loadgen.studies.sharing.day_price import WORKLOADS
@@ -29,14 +29,14 @@ _PLAYED_NS = 90 * _SECOND_NS
 """Virtual time that is played of each run of a scenario."""
 _SEEDS = 60
 """Worlds of each flavour of chaos, which are played to their ends."""
-FLAVOURS: dict[str, Callable[[int], Scenario]] = {
-    "mesh": chaos.chaos_scenario,
-    "controller": lambda seed: chaos.chaos_scenario(seed, has_controller=True),
-    "pair": lambda seed: chaos.chaos_scenario(seed, has_controller=True, has_pair=True),
-    "disaggregated": lambda seed: chaos.chaos_scenario(seed, is_disaggregated=True),
-    "breaking": lambda seed: chaos.chaos_scenario(seed, breaks=True),
-    "pools": lambda seed: parse_scenario(chaos.pools_document(seed), Path(f"chaos-{seed}.yaml")),
-}
+FLAVOURS = (
+    chaos.ChaosKind.MESH,
+    chaos.ChaosKind.CONTROLLER,
+    chaos.ChaosKind.PAIR,
+    chaos.ChaosKind.DISAGGREGATED,
+    chaos.ChaosKind.BREAKING,
+    chaos.ChaosKind.POOLS,
+)
 
 
 def worlds() -> Iterator[str]:
@@ -56,7 +56,7 @@ def digest_of(name: str, on_line: Callable[[str], object] | None = None) -> str:
     kind, _, which = name.partition("/")
     decisions = DecisionDigest(on_line)
     if kind in FLAVOURS:
-        scenario = FLAVOURS[kind](int(which))
+        scenario = chaos.chaos_scenario(int(which), chaos.ChaosKind(kind))
         world = World(scenario, scenario.runs[0], decisions=decisions)
         return decisions.digest(world.play().records)
     if kind == "priced":

@@ -8,85 +8,45 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import openai
 import pytest
 from msgspec.structs import replace
 
-from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
-from gateway.core.vocabulary import GatewayId
-from gateway.features.batches.config import BatchesConfig
-from gateway.features.batches.extension import BatchesExtension
+from gateway.features.batches import state as state_module
 from gateway.features.batches.lines import LineRequest, LineResult, result_of
 from gateway.features.batches.runner import BatchRunner
-from gateway.features.batches.state import ENDED, ClientBatch
+from gateway.features.batches.state import ClientBatch
 from gateway.request.callers import KeyId
 from gateway.security.keys_editing import add_key, remove_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
-from tests.support.core import MODEL, US
-from tests.support.gateways import ENOUGH_S, counted, free_replicas, region_config, until, write_policy
-from tests.support.processes import Process, gateway_process, region_file
-
-CHAT_PATH: Final = "/v1/chat/completions"
-
-
-def line_of(number: int, **changes: object) -> bytes:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": f"question {number}"}]}
-    line = {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": body, **changes}
-    return json.dumps(line).encode() + b"\n"
-
-
-def lines_of(count: int) -> bytes:
-    return b"".join(map(line_of, range(count)))
+from tests.support.batches import (
+    CHAT_PATH,
+    SettableClock,
+    answer_after,
+    batches_config,
+    batches_of,
+    client_of,
+    ended,
+    line_of,
+    lines_of,
+    results,
+    serving,
+    submit,
+    until_status,
+)
+from tests.support.core import US
+from tests.support.gateways import counted, until
+from tests.support.processes import gateway_process, region_file
 
 
 @pytest.fixture
 def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
-    made = region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
-    return replace(made, gateway_id=GatewayId("us-1"), batches=BatchesConfig(folder=tmp_path / "batches"))
-
-
-def batches_of(gateway: GatewayHandle) -> BatchesExtension:
-    (batches,) = [each for each in gateway._observed.features if isinstance(each, BatchesExtension)]
-    return batches
-
-
-@asynccontextmanager
-async def serving(config: GatewayConfig, clock: Clock | None = None) -> AsyncIterator[GatewayHandle]:
-    async with serve_gateway(config, clock=clock) as gateway:
-        book = batches_of(gateway)._book
-        await until(lambda: free_replicas(gateway) == 1 and book is not None and book.is_open)
-        yield gateway
-
-
-@asynccontextmanager
-async def client_of(gateway: GatewayHandle | Process, key: str = "none") -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=key) as client:
-        yield client
-
-
-async def submit(client: openai.AsyncOpenAI, data: bytes) -> Any:
-    file = await client.files.create(file=("in.jsonl", io.BytesIO(data)), purpose="batch")
-    assert (file.bytes, file.purpose, file.filename) == (len(data), "batch", "in.jsonl")
-    return await client.batches.create(input_file_id=file.id, endpoint=CHAT_PATH, completion_window="24h")
-
-
-async def until_status(client: openai.AsyncOpenAI, batch_id: str, holds: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(ENOUGH_S):
-        while not holds(batch := await client.batches.retrieve(batch_id)):  # noqa: ASYNC110 - the API has no event
-            await asyncio.sleep(0.01)
-    return batch
-
-
-async def ended(client: openai.AsyncOpenAI, batch_id: str) -> Any:
-    return await until_status(client, batch_id, lambda batch: batch.status in ENDED)
-
-
-async def results(client: openai.AsyncOpenAI, file_id: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (await client.files.content(file_id)).content.splitlines()]
+    return batches_config(tmp_path, engine)
 
 
 async def echo(exchange: Exchange) -> None:
@@ -257,11 +217,7 @@ async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> Non
 async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig, engine: FakeEngine) -> None:
     gate = asyncio.Event()
 
-    async def after_gate(exchange: Exchange) -> None:
-        await gate.wait()
-        await answer(200, GOOD_ANSWER)(exchange)
-
-    engine.plays(after_gate)
+    engine.plays(answer_after(gate))
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(5))
         await engine.arrived.reaches(1)
@@ -284,15 +240,6 @@ async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig
 
 def gateway_note(gateway: GatewayHandle) -> str:
     return gateway._observed.notes().get("batches", "")
-
-
-class SettableClock(Clock):
-    """Clock whose wall time can be set ahead."""
-
-    ahead_s = 0
-
-    def wall_ns(self) -> int:
-        return Clock.wall_ns() + self.ahead_s * 1_000_000_000
 
 
 async def test_a_window_that_ends_says_so_for_each_line_that_did_not_run(
@@ -381,18 +328,129 @@ async def test_a_batch_whose_input_was_removed_from_the_disk_fails(config: Gatew
         assert (done.status, [each.code for each in done.errors.data]) == ("failed", ["input_file_lost"])
 
 
-async def test_a_defect_stops_one_batch_and_no_other(config: GatewayConfig, engine: FakeEngine) -> None:
-    engine.plays(answer(200, GOOD_ANSWER))
+@asynccontextmanager
+async def stopped_batch(config: GatewayConfig) -> AsyncIterator[tuple[openai.AsyncOpenAI, BatchRunner, str]]:
+    """Client, runner and id of a batch that was stopped by a defect, which is gone since."""
     async with serving(config) as gateway, client_of(gateway) as client:
         runner = batches_of(gateway)._runner
         assert runner is not None
         api, runner._api = runner._api, None  # a batch that begins now meets an assertion
         broken = await submit(client, lines_of(3))
-        await until(lambda: bool(runner._stopped))
+        await until(lambda: broken.id in runner._stops)
         runner._api = api
+        yield client, runner, broken.id
+
+
+async def test_a_defect_stops_one_batch_and_no_other(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with stopped_batch(config) as (client, runner, broken_id):
         good = await submit(client, lines_of(3))
         assert (await ended(client, good.id)).status == "completed"
-        assert runner._stopped == {broken.id}
+        assert runner._stops.keys() == {broken_id}
+
+
+async def test_a_stopped_batch_is_tried_again(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    monkeypatch.setattr(state_module, "_WAIT_MIN_S", 0.0)
+    async with stopped_batch(config) as (client, runner, batch_id):
+        assert (await ended(client, batch_id)).request_counts.completed == 3
+        await until(lambda: not runner._stops)
+
+
+async def test_a_stopped_batch_can_be_cancelled(config: GatewayConfig) -> None:
+    async with stopped_batch(config) as (client, runner, batch_id):
+        await client.batches.cancel(batch_id)
+        done = await ended(client, batch_id)
+        assert (done.status, done.request_counts.failed) == ("cancelled", 3)
+        await until(lambda: not runner._stops)
+
+
+async def test_a_cancel_that_cannot_be_stored_is_not_carried_out(config: GatewayConfig, engine: FakeEngine) -> None:
+    gate = asyncio.Event()
+
+    engine.plays(answer_after(gate))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        batch = await submit(client, lines_of(3))
+        await engine.arrived.reaches(1)
+        book = batches_of(gateway)._book
+        assert book is not None
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(book.store, "put_batch", fail)
+            with pytest.raises(openai.InternalServerError):
+                await client.with_options(max_retries=0).batches.cancel(batch.id)
+        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        gate.set()
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 3)
+
+
+def fail(*_: object) -> None:
+    raise OSError("the disk fails")
+
+
+async def test_results_count_against_limits_while_their_batch_runs(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(answer(200, GOOD_ANSWER), hang)
+    data = lines_of(2)
+    small = replace(config, batches=replace(config.batches, tenant_max_bytes=2 * len(data), requests_max=1))
+    async with serving(small) as gateway, client_of(gateway) as client:
+        batch = await submit(client, data)
+        await until_status(client, batch.id, lambda each: each.request_counts.completed == 1)
+        files = (config.batches.folder or Path()) / "files"
+        book = batches_of(gateway)._book
+        assert book is not None
+        assert book.sizes.total == sum(each.stat().st_size for each in files.iterdir()) > len(data)
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.with_options(max_retries=0).files.create(file=("in", io.BytesIO(data)), purpose="batch")
+        assert refused.value.code == "files_full"
+    none_runs = replace(small, batches=replace(small.batches, tenant_batches_max=0))
+    async with serving(none_runs) as gateway:
+        book = batches_of(gateway)._book
+        assert book is not None
+        assert book.sizes.total > len(data), "a restart counts them as well"
+
+
+async def test_a_file_without_results_is_not_left(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        done = await ended(client, (await submit(client, lines_of(3))).id)
+        files = (config.batches.folder or Path()) / "files"
+        await until(lambda: {each.name for each in files.iterdir()} == {done.input_file_id, done.output_file_id})
+        book = batches_of(gateway)._book
+        assert book is not None
+        await until(lambda: book.sizes.total == sum(each.stat().st_size for each in files.iterdir()))
+
+
+async def test_the_oldest_batches_that_ended_make_room(config: GatewayConfig, engine: FakeEngine) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    few = replace(config, batches=replace(config.batches, tenant_ended_max=2))
+    async with serving(few) as gateway, client_of(gateway) as client:
+        done = [await ended(client, (await submit(client, lines_of(1))).id) for _ in range(4)]
+        kept = {each.id async for each in client.batches.list()}
+        assert len(kept) == 2
+        assert kept < {each.id for each in done}
+        assert done[-1].id in kept
+        for each in done:
+            assert (await results(client, each.output_file_id))[0]["custom_id"] == "line-0"
+
+
+async def test_uploads_have_a_share_per_tenant(config: GatewayConfig, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = [add_key(path, name, {"tenant": name}, Clock().wall_ns(), may_be_missing=True).key for name in ("a", "z")]
+    one = replace(config, keys_file=path, batches=replace(config.batches, tenant_uploads_max=1))
+    async with serving(one) as gateway:
+        reader, writer = await asyncio.open_connection(gateway.http_address.host, gateway.http_address.port)
+        head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys[0]}\r\n"
+        form = "content-type: multipart/form-data; boundary=e\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n"
+        writer.write((head + form).encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        async with client_of(gateway, keys[0]) as acme, client_of(gateway, keys[1]) as zenith:
+            with pytest.raises(openai.RateLimitError):
+                await acme.with_options(max_retries=0).files.create(file=("in", io.BytesIO(b"x")), purpose="batch")
+            assert (await zenith.files.create(file=("in", io.BytesIO(b"x")), purpose="batch")).bytes == 1
+            writer.close()
+            assert (await acme.files.create(file=("in", io.BytesIO(b"x")), purpose="batch")).bytes == 1
 
 
 async def test_a_line_that_waits_for_its_retry_keeps_no_place(

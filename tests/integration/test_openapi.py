@@ -127,6 +127,7 @@ class TestTheDocument:
             *POSTED_PATHS,
             "/v1/files",
             "/v1/batches",
+            "/v1/messages/batches",
         }
 
     def test_it_names_every_code_of_an_error(self) -> None:

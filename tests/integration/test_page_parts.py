@@ -104,6 +104,19 @@ async def test_the_last_hour_is_drawn_and_its_newest_values_are_told(page: Page)
     await looked_at(page, look)
 
 
+async def test_a_feature_says_itself_what_its_table_shows(page: Page) -> None:
+    def look() -> None:
+        assert texts(page, "#jobs h2, #none h2") == ["Jobs", "Nothing"]
+        assert texts(page, "#jobs .sort") == ["Job", "Lines", "Expected end (UTC)"]
+        assert texts(page, "#jobs tbody th, #jobs tbody td") == ["j1", "12,000", "21 Sep 14:13:20", "j2", "7", ""]
+        assert "3 more are not shown" in page.text("#jobs")
+        assert "Nothing runs." in page.text("#none")
+        press(page, "#jobs .sort", "Lines")
+        assert texts(page, "#jobs tbody th") == ["j2", "j1"]
+
+    await looked_at(page, look)
+
+
 async def test_a_table_is_sorted_up_and_down_with_the_keyboard_and_then_as_it_comes(page: Page) -> None:
     def look() -> None:
         rows = partial(texts, page, "#replicas tbody th")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 
@@ -17,16 +16,7 @@ import click
 import pytest
 
 from gateway.core import gateway_core
-from loadgen.simulator.chaos import (
-    ChaosRun,
-    Finding,
-    run_chaos,
-    run_controlled_chaos,
-    run_mixed_models_chaos,
-    run_moving_pools_chaos,
-    run_pair_chaos,
-    run_silent_chaos,
-)
+from loadgen.simulator.chaos import ChaosKind, Finding, run_chaos
 from tests.mutants.defects import MUTANTS
 from tests.mutants.seams import Plant
 
@@ -50,10 +40,10 @@ class _FirstFailure:
             self.fate = Fate(test.rpartition("::")[2], path)
 
 
-def found_by_chaos(seeds: int, live_through: Callable[[int], ChaosRun | Finding] = run_chaos) -> Fate:
+def found_by_chaos(seeds: int, kind: ChaosKind) -> Fate:
     """Play one world after the other until a fault is found."""
     for seed in range(1, seeds + 1):
-        outcome = live_through(seed)
+        outcome = run_chaos(seed, kind)
         if isinstance(outcome, Finding):
             return Fate(outcome.what, f"seed {seed}")
     return Fate()
@@ -78,14 +68,7 @@ def main(name: str, seeds: str, cpu_s: str = "") -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + 1))
     found = MUTANTS[name]
     plant = Plant(found)
-    live_through = run_pair_chaos if found.in_pair else run_controlled_chaos if found.in_controller else run_chaos
-    if found.moves_pools:
-        live_through = run_moving_pools_chaos
-    if found.mixes_models:
-        live_through = run_mixed_models_chaos
-    if found.falls_silent:
-        live_through = run_silent_chaos
-    fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), live_through)
+    fate = found_by_tests(found.hunter) if found.hunter else found_by_chaos(int(seeds), found.kind)
     plant.check()
     click.echo(json.dumps(asdict(fate)))
 

@@ -23,6 +23,7 @@ from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
 from gateway.features.disaggregated.handing_over import travelling, with_arrived
 from loadgen.simulator.attachments import SimAttachment, served
+from loadgen.simulator.chaos import ChaosKind
 from mesh.control.vocabulary import ControlSnapshot
 from tests.mutants.seams import Mutant, Original
 
@@ -31,15 +32,13 @@ _TESTS = "tests/unit/controller/core"
 
 
 def mutant(
-    what: str, seam: str, *, hunter: str = "", in_pair: bool = False, moves_pools: bool = False
+    what: str, seam: str, *, hunter: str = "", kind: ChaosKind = ChaosKind.CONTROLLER
 ) -> Callable[[Original], Original]:
     """Register a function to replace the one at a seam, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(
-            what, seam, mutated, hunter, in_controller=not hunter, in_pair=in_pair, moves_pools=moves_pools
-        )
+        MUTANTS[mutated.__name__] = Mutant(what, seam, mutated, hunter, kind)
         return mutated
 
     return register
@@ -48,7 +47,7 @@ def mutant(
 # Pools
 
 
-@mutant("a pool's workers are assigned one by one", "controller.core.assignment:_units", moves_pools=True)
+@mutant("a pool's workers are assigned one by one", "controller.core.assignment:_units", kind=ChaosKind.MOVING_POOLS)
 def tears_pools_apart(original: Original, replicas: Any) -> Iterator[tuple[tuple[ReplicaId, ...], Any]]:
     for each in replicas.values():
         yield (each.replica_id,), each
@@ -57,7 +56,7 @@ def tears_pools_apart(original: Original, replicas: Any) -> Iterator[tuple[tuple
 @mutant(
     "a pool that moves is decoded by the default policy",
     "gateway.core.features.disaggregated.config:decode_of",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def moves_without_its_policy(original: Original, spec: PoolSpec, *, foresees: bool = False) -> Any:
     return original(replace(spec, features=()), foresees=foresees)
@@ -66,7 +65,7 @@ def moves_without_its_policy(original: Original, spec: PoolSpec, *, foresees: bo
 @mutant(
     "a pool that moves looks ahead no more",
     "gateway.core.features.disaggregated.config:decode_of",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees: bool = False) -> Any:
     found = original(spec, foresees=foresees)
@@ -76,7 +75,7 @@ def moves_without_looking_ahead(original: Original, spec: PoolSpec, *, foresees:
 @mutant(
     "a decode worker that comes back counts as empty of the requests from before",
     "gateway.core.features.disaggregated.tier:DecodeTier.join",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def forgets_earlier_requests(original: Original, *worker: Any, **more: Any) -> None:
     original(*worker, **{**more, "earlier": 0})
@@ -85,7 +84,7 @@ def forgets_earlier_requests(original: Original, *worker: Any, **more: Any) -> N
 @mutant(
     "what a gateway left out is moved while the mesh is frozen",
     "controller.core.assignment:_Search.may_keep",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def moves_what_was_refused_while_frozen(original: Original, self: Any, owner: GatewayId, required: Any) -> bool:
     return original(self, owner, required) and not required.is_refused_by(owner)
@@ -94,7 +93,7 @@ def moves_what_was_refused_while_frozen(original: Original, self: Any, owner: Ga
 @mutant(
     "what a gateway left out is offered to it again at once",
     "controller.core.controller_core:ControllerCore._grants_left_out",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def forgets_what_was_refused(original: Original, self: Any, event: Any, now_ns: int) -> None:
     original(self, event, now_ns)
@@ -107,7 +106,7 @@ def forgets_what_was_refused(original: Original, self: Any, event: Any, now_ns: 
 @mutant(
     "the history of a pool goes to every gateway",
     "controller.core.pool_histories:PoolHistories.due",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def hands_histories_to_all(original: Original, self: Any, gateway_id: GatewayId, held: Any, mesh: Any) -> Iterator[Any]:
     yield from original(self, gateway_id, held, replace(mesh, owners=dict.fromkeys(mesh.owners, gateway_id)))
@@ -116,7 +115,7 @@ def hands_histories_to_all(original: Original, self: Any, gateway_id: GatewayId,
 @mutant(
     "the history of a pool goes where policies do not let it be",
     "controller.core.pool_histories:_why_not_at",
-    moves_pools=True,
+    kind=ChaosKind.MOVING_POOLS,
 )
 def hands_histories_anywhere(original: Original, place: Any, history: Any, mesh: Any) -> str:
     return ""
@@ -324,7 +323,7 @@ def tells_before_it_writes(original: Original, core: ControllerCore, event: Even
 @mutant(
     "a store takes what a deposed controller writes",
     "loadgen.simulator.shared_store:SharedStore.is_held",
-    in_pair=True,
+    kind=ChaosKind.PAIR,
 )
 def fences_nobody(original: Original, store: Any, key: str) -> bool:
     return True
@@ -339,7 +338,7 @@ def fences_nobody_in_sqlite(original: Original, store: Any, cursor: Any, holding
     return
 
 
-@mutant("a lease is another's at first sight", "controller.store.lease_watch:LeaseWatch.has_ended", in_pair=True)
+@mutant("a lease is another's at first sight", "controller.store.lease_watch:LeaseWatch.has_ended", kind=ChaosKind.PAIR)
 def takes_over_at_first_sight(original: Original, watch: Any, mark: Any, lease_ns: int, **times: int) -> bool:
     return True
 
@@ -357,13 +356,17 @@ def minds_no_silence(
 
 
 @mutant(
-    "a lease is never over by one's own clock", "loadgen.simulator.controller:SimController.is_leading", in_pair=True
+    "a lease is never over by one's own clock",
+    "loadgen.simulator.controller:SimController.is_leading",
+    kind=ChaosKind.PAIR,
 )
 def leads_for_ever(original: Original, controller: Any) -> bool:
     return controller.core is not None
 
 
-@mutant("a lease is counted from when it ends elsewhere", "controller.store.lease_watch:lease_end_ns", in_pair=True)
+@mutant(
+    "a lease is counted from when it ends elsewhere", "controller.store.lease_watch:lease_end_ns", kind=ChaosKind.PAIR
+)
 def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: int) -> int:
     return asked_ns + 2 * lease_ns
 
@@ -411,7 +414,9 @@ def serves_what_is_away(
 
 
 @mutant(
-    "an adopted replica takes from anywhere", "loadgen.simulator.controller:SimController._accepts", moves_pools=True
+    "an adopted replica takes from anywhere",
+    "loadgen.simulator.controller:SimController._accepts",
+    kind=ChaosKind.MOVING_POOLS,
 )
 def accepts_anything(original: Original, controller: Any, home: Any) -> None:
     return None

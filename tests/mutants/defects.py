@@ -63,6 +63,7 @@ from gateway.core.vocabulary import (
     Target,
     TenantName,
 )
+from loadgen.simulator.chaos import ChaosKind
 from tests.mutants import controller_defects
 from tests.mutants.seams import Mutant, Original
 
@@ -72,15 +73,13 @@ _CORE_TESTS = "tests/unit/gateway/core"
 
 
 def mutant(
-    what: str, seam: str, *, hunter: str = "", mixes_models: bool = False, falls_silent: bool = False
+    what: str, seam: str, *, hunter: str = "", kind: ChaosKind = ChaosKind.MESH
 ) -> Callable[[Original], Original]:
     """Register a function to replace the one at a seam of the core, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
-        MUTANTS[mutated.__name__] = Mutant(
-            what, f"gateway.core.{seam}", mutated, hunter, mixes_models=mixes_models, falls_silent=falls_silent
-        )
+        MUTANTS[mutated.__name__] = Mutant(what, f"gateway.core.{seam}", mutated, hunter, kind)
         return mutated
 
     return register
@@ -371,7 +370,7 @@ def blames_the_companion(
 @mutant(
     "requests wait at a silent target",
     "kernel.silent_targets:SilentTargets.take_back_legs",
-    falls_silent=True,
+    kind=ChaosKind.SILENT,
 )
 def waits_at_the_silent(original: Original, silent_targets: SilentTargets, target: Target, detail: str) -> None:
     return
@@ -380,7 +379,7 @@ def waits_at_the_silent(original: Original, silent_targets: SilentTargets, targe
 @mutant(
     "legs at targets that are heard are taken back",
     "kernel.silent_targets:SilentTargets._legs_at",
-    falls_silent=True,
+    kind=ChaosKind.SILENT,
 )
 def takes_back_what_is_heard(
     original: Original, silent_targets: SilentTargets, target: Target
@@ -403,7 +402,7 @@ def appends_too_often(original: Original, resume: Resume, request: RequestState)
 @mutant(
     "requests are taken back for which no other target has room",
     "placement.eligibility:Eligibility.rooms",
-    falls_silent=True,
+    kind=ChaosKind.SILENT,
 )
 def leaves_for_full_targets(
     original: Original, eligibility: Eligibility, request_class: RequestClass
@@ -602,7 +601,7 @@ def goes_and_comes_once(original: Original, cost: CostPolicy, profile: RequestPr
 @mutant(
     "an answer goes on with another model of the same name",
     "vocabulary:NeededIdentity.takes",
-    mixes_models=True,
+    kind=ChaosKind.MIXED_MODELS,
 )
 def takes_any_identity(original: Original, needed: NeededIdentity, identity: str) -> bool:
     return True
@@ -611,7 +610,7 @@ def takes_any_identity(original: Original, needed: NeededIdentity, identity: str
 @mutant(
     "the rest of an answer forgets which model began it",
     "kernel.model_identity:bound",
-    mixes_models=True,
+    kind=ChaosKind.MIXED_MODELS,
 )
 def binds_no_rest(
     original: Original, core: GatewayState, request: RequestState, profile: RequestProfile, end: LegEnd
@@ -622,7 +621,7 @@ def binds_no_rest(
 @mutant(
     "a request fails over to any model of its name",
     "kernel.retries:Retries._bind",
-    mixes_models=True,
+    kind=ChaosKind.MIXED_MODELS,
 )
 def fails_over_unbound(original: Original, retries: Retries, request: RequestState, end: LegEnd) -> None:
     return

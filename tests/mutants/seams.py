@@ -13,6 +13,8 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
+from loadgen.simulator.chaos import ChaosKind
+
 Original = Callable[..., Any]
 """Function at the seam without the mutant; a mutated function gets it as its first argument."""
 
@@ -28,16 +30,8 @@ class Mutant:
     mutated: Callable[..., Any]
     hunter: str = ""
     """Test that must find it; empty if chaos must find it."""
-    in_controller: bool = False
-    """True if worlds with a controller must find it."""
-    in_pair: bool = False
-    """True if worlds with two controllers must find it."""
-    moves_pools: bool = False
-    """True if worlds with a controller and disaggregated pools must find it."""
-    mixes_models: bool = False
-    """True if worlds whose engines have different model identities must find it."""
-    falls_silent: bool = False
-    """True if worlds whose peers fall silent must find it."""
+    kind: ChaosKind = ChaosKind.MESH
+    """Kind of world in which chaos must find it."""
 
     @property
     def name(self) -> str:

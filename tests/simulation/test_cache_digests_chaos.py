@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.cache_digests.events import DigestHeard, DigestPart
-from loadgen.simulator.chaos import chaos_scenario, run_cache_digests_chaos
+from loadgen.simulator.chaos import ChaosKind, chaos_scenario
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.world import World
 from tests.support.nightly import seeds_of
@@ -17,11 +17,11 @@ from tests.support.ordeals import completed_without_finding
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", seeds_of(200, few=4, at_once=10))
 def test_nothing_is_found(seeds: range) -> None:
-    assert completed_without_finding(run_cache_digests_chaos, seeds) > 5 * len(seeds)
+    assert completed_without_finding(ChaosKind.CACHE_DIGESTS, seeds) > 5 * len(seeds)
 
 
 def test_gateways_are_told_and_a_fingerprint_that_must_not_be_told_is_found() -> None:
-    scenario = chaos_scenario(3, tells_caches=True)
+    scenario = chaos_scenario(3, ChaosKind.CACHE_DIGESTS)
     world = World(scenario, scenario.runs[0])
     world.play()
     assert world.digests.told > 0

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.events import Event
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
 from gateway.core.vocabulary import GatewayId, LegRole, Outcome, RequestId
-from loadgen.simulator.chaos import chaos_scenario, run_controlled_chaos, run_moving_pools_chaos, run_pair_chaos
+from loadgen.simulator.chaos import ChaosKind, chaos_scenario
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.world import World
 from tests.support.nightly import seeds_of
@@ -20,19 +20,19 @@ from tests.support.ordeals import completed_without_finding
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", seeds_of(200, few=3, at_once=20))
 def test_nothing_is_found(seeds: range) -> None:
-    assert completed_without_finding(run_controlled_chaos, seeds) > 50 * len(seeds)
+    assert completed_without_finding(ChaosKind.CONTROLLER, seeds) > 50 * len(seeds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", seeds_of(100, few=3, at_once=20))
 def test_nothing_is_found_with_two_of_which_one_leads(seeds: range) -> None:
-    assert completed_without_finding(run_pair_chaos, seeds) > 50 * len(seeds)
+    assert completed_without_finding(ChaosKind.PAIR, seeds) > 50 * len(seeds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", seeds_of(100, few=2, at_once=10))
 def test_nothing_is_found_where_disaggregated_pools_move(seeds: range) -> None:
-    assert completed_without_finding(run_moving_pools_chaos, seeds) > 30 * len(seeds)
+    assert completed_without_finding(ChaosKind.MOVING_POOLS, seeds) > 30 * len(seeds)
 
 
 class _AwayFromHome(DecisionDigest):
@@ -54,6 +54,6 @@ class _AwayFromHome(DecisionDigest):
 
 def test_pools_that_moved_to_another_region_serve_there() -> None:
     """Some worlds complete no request in a pool that moved; this one completes about a hundred."""
-    scenario, away = chaos_scenario(1, has_controller=True, is_disaggregated=True), _AwayFromHome()
+    scenario, away = chaos_scenario(1, ChaosKind.MOVING_POOLS), _AwayFromHome()
     World(scenario, scenario.runs[0], decisions=away).play()
     assert away.completed > 10

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.simulator.chaos import ChaosKind
 from tests.mutants.child import found_by_chaos
 from tests.mutants.defects import MUTANTS
 from tests.mutants.run import Unfit, hunt
@@ -117,7 +118,7 @@ def test_what_the_core_itself_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) 
 def test_a_mutant_is_caught_and_the_core_itself_is_not() -> None:
     assert hunt("one_rule_for_all", seeds=5).caught_by == "nothing leaves the regions its policy allows"
     assert hunt("blames_the_companion").caught_by.startswith("test_whoever_fails_has_the_other_stopped")
-    assert not found_by_chaos(5).caught_by
+    assert not found_by_chaos(5, ChaosKind.MESH).caught_by
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.simulator.chaos import run_silent_chaos
+from loadgen.simulator.chaos import ChaosKind, run_chaos
 from tests.support.nightly import seeds_of
 from tests.support.ordeals import completed_without_finding
 
@@ -14,10 +14,10 @@ from tests.support.ordeals import completed_without_finding
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", seeds_of(100, few=3, at_once=10))
 def test_nothing_is_found(seeds: range) -> None:
-    assert completed_without_finding(run_silent_chaos, seeds) > 5 * len(seeds)
+    assert completed_without_finding(ChaosKind.SILENT, seeds) > 5 * len(seeds)
 
 
 def test_legs_at_silent_peers_are_taken_back() -> None:
     lines: list[str] = []
-    run_silent_chaos(5, lines.append)
+    run_chaos(5, ChaosKind.SILENT, lines.append)
     assert any("take back" in line for line in lines)

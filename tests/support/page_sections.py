@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from mesh.operators_config import Role
 from mesh.page.last_hour import INTERVAL_NS, SERIES
-from mesh.page.rows import DecisionMark, DecisionShown, joined, shown_at
+from mesh.page.rows import ColumnShown, DecisionMark, DecisionShown, TableShown, joined, shown_at
 from mesh.page.serving import add_page
 
 Sections = dict[str, Any]
@@ -133,6 +133,14 @@ def gateway_sections() -> Sections:
         "tenants": {"rows": tenants, "left_out": 0},
         "replicas": {"rows": replicas, "left_out": 0},
         "peers": {"rows": [peer], "left_out": 0},
+        "tables": [
+            TableShown(
+                "jobs", "Jobs", "No job runs.",
+                [ColumnShown("Job"), ColumnShown("Lines", "number"), ColumnShown("Expected end (UTC)", "time")],
+                [("j1", 12_000, AT_MS), ("j2", 7, None)], 3,
+            ),
+            TableShown("none", "Nothing", "Nothing runs.", [ColumnShown("Name")], []),
+        ],
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Files and batches in memory, beside their store: what one gateway knows of them. The event loop is the only caller.
 
 Rows are in memory as a whole; the store is the copy that outlives the process. A new row is stored before it is known
-here. A change is known here first, so that the next one builds on it, and stands even if the store refuses it.
+here. A change by the runner is known here first, so that the next one builds on it, and stands even if the store
+refuses it; a client's is stored first, so that a refusal is true.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, TypeVar
 
-from gateway.core.vocabulary import TenantName
+from gateway.features.batches.forecast import LineRate
+from gateway.features.batches.sizes import FolderSizes
 from gateway.features.batches.state import ClientBatch, StoredFile
 from gateway.features.batches.store import BatchStore
 from mesh.waiter import Waiter
@@ -27,8 +29,10 @@ class BatchBook:
         self.is_open = False
         self.files: dict[str, StoredFile] = {}
         self.batches: dict[str, ClientBatch] = {}
-        self.uploading: dict[TenantName, int] = {}
-        """Bytes of uploads that are not complete."""
+        self.sizes = FolderSizes()
+        """Sizes of files, of uploads that are not complete, and of results of batches that have not ended."""
+        self.rates: dict[str, LineRate] = {}
+        """Rates at which lines end, of the batches that run."""
         self.news = Waiter()
         """Woken when a batch has changed."""
         self._thread: ThreadPoolExecutor | None = None
@@ -39,7 +43,17 @@ class BatchBook:
         await self.do(self.store.open)
         self.files = {each.id: each for each in await self.do(self.store.files)}
         self.batches = {each.id: each for each in await self.do(self.store.batches)}
+        self.sizes = FolderSizes()
+        for file in self.files.values():
+            self.sizes.put(file.id, file.tenant, file.size)
+        for batch in [each for each in self.batches.values() if not each.has_ended]:
+            await self._measure_results(batch)
         self.is_open = True
+
+    async def _measure_results(self, batch: ClientBatch) -> None:
+        for file_id in batch.result_ids:
+            if size := await self.do(self.store.size, file_id):
+                self.sizes.put(file_id, batch.tenant, size)
 
     def close(self) -> None:
         """Close the store once the work at hand is done; blocks."""
@@ -61,24 +75,24 @@ class BatchBook:
             await asyncio.wait([running])
             raise cancelled from running.exception()
 
-    def bytes_of(self, tenant: TenantName | None = None) -> int:
-        """Bytes of all files and uploads, or of a tenant's."""
-        kept = sum(each.size for each in self.files.values() if tenant in (None, each.tenant))
-        return kept + sum(size for each, size in self.uploading.items() if tenant in (None, each))
-
     async def keep_file(self, upload: BinaryIO, file: StoredFile) -> None:
         """Keep an upload. It is kept as well if the caller is cancelled meanwhile."""
         try:
             await self.do(self.store.finish_upload, upload, file)
         except asyncio.CancelledError as cancelled:
             if cancelled.__cause__ is None:
-                self.files[file.id] = file
+                self._remember_file(file)
             raise
+        self._remember_file(file)
+
+    def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
+        self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
         await self.do(self.store.delete_file, file_id)
         self.files.pop(file_id, None)
+        self.sizes.drop(file_id)
 
     async def put(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
         """Keep a batch, with files that it has brought. It is kept as well if the caller is cancelled meanwhile."""
@@ -92,7 +106,8 @@ class BatchBook:
         self._remember(batch, files)
 
     def _remember(self, batch: ClientBatch, files: Iterable[StoredFile]) -> None:
-        self.files.update({each.id: each for each in files})
+        for file in files:
+            self._remember_file(file)
         self.batches[batch.id] = batch
         self.news.wake()
 
@@ -104,10 +119,37 @@ class BatchBook:
             await self.put_again(batch_id)
         return changed
 
+    async def change_once_stored(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
+        """Change a batch once the change is stored: after an OSError nothing has changed. `change` is asked again where
+        the batch moved on meanwhile. A cancelled caller's change is carried out if it was stored."""
+        while (changed := change(before := self.batches[batch_id])) != before:
+            try:
+                await self.do(self.store.put_batch, changed)
+            except asyncio.CancelledError as cancelled:
+                if cancelled.__cause__ is None:
+                    self._change_here(batch_id, change)
+                raise
+            if self.batches[batch_id].status is before.status:
+                return self._change_here(batch_id, change)
+        return changed
+
+    def _change_here(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
+        self.batches[batch_id] = changed = change(self.batches[batch_id])
+        self.news.wake()
+        return changed
+
     async def put_again(self, batch_id: str) -> None:
         """Store a batch as it is now."""
         await self.do(self.store.put_batch, self.batches[batch_id])
         self.news.wake()
+
+    async def drop_results(self, batch: ClientBatch, kept: Iterable[StoredFile] = ()) -> None:
+        """Delete result files of a batch that no row names. Raises OSError."""
+        names = {each.id for each in kept}
+        for file_id in batch.result_ids:
+            if file_id not in names:
+                await self.do(self.store.drop_result, file_id)
+                self.sizes.drop(file_id)
 
     async def delete_batch(self, batch_id: str) -> None:
         await self.do(self.store.delete_batch, batch_id)

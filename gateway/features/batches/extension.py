@@ -12,11 +12,16 @@ from gateway.door.api import ClientApi
 from gateway.door.settings import HttpSettings
 from gateway.features.batches.api import BatchApi
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.intake import BatchIntake
+from gateway.features.batches.message_api import MessageBatchApi
 from gateway.features.batches.metrics import LINE_RESULTS, BatchSeries
+from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import BatchStatus
+from gateway.features.batches.status import BatchesView
 from gateway.features.batches.store import BatchStore
 from gateway.features.extension import Extension, Host, KeyInForce
+from mesh.page.rows import TableShown
 from mesh.series import Label
 from mesh.supervisor import OwnedLoops, Supervisor
 
@@ -52,17 +57,30 @@ class BatchesExtension(Extension):
     def serve_clients(self, api: ClientApi, key_in_force: KeyInForce | None, /) -> None:
         if self._book is None or self._runner is None:
             return
-        settings = HttpSettings.from_config(self._config)
-        files = BatchApi(
+        intake = BatchIntake(
             self._config.batches,
-            settings,
+            HttpSettings.from_config(self._config),
             self._book,
             clock=self._host.clock,
             log=self._host.log,
             key_in_force=key_in_force,
         )
-        api.add_routes(files.find)
+        api.add_routes(BatchApi(intake).find)
+        api.add_routes(MessageBatchApi(intake).find)
         self._runner.meet_clients(api, key_in_force)
+
+    def _view(self) -> BatchesView | None:
+        if self._book is None or self._runner is None:
+            return None
+        label, now_ns = self._host.metrics.tenant_label, self._host.clock.now_ns()
+        return batches_view(self._book, self._runner.stopped, label, self._runner.now_s, now_ns)
+
+    def describe(self) -> object | None:
+        return self._view()
+
+    def page_table(self) -> TableShown | None:
+        view = self._view()
+        return None if view is None or self._runner is None else page_table(view, self._runner.now_s)
 
     def notes(self) -> dict[str, str]:
         fault = "" if self._runner is None else self._runner.write_fault

@@ -29,6 +29,14 @@ class LineRequest(Struct, frozen=True):
     body: bytes
 
 
+class _Error(Struct):
+    code: str | int | None = None
+
+
+class _Answer(Struct):
+    error: _Error
+
+
 class _Line(Struct):
     custom_id: str
     method: str
@@ -64,6 +72,10 @@ class LineResult(Struct):
     def is_success(self) -> bool:
         return self.response is not None and 200 <= self.response.status_code < 300
 
+    @property
+    def has_run(self) -> bool:
+        return self.error not in (BATCH_EXPIRED, BATCH_CANCELLED)
+
     def encoded(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"
 
@@ -73,7 +85,7 @@ BATCH_CANCELLED = ResultError("batch_cancelled", "The batch was cancelled before
 
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
-_decode_result = msgspec.json.Decoder(LineResult).decode
+decode_result = msgspec.json.Decoder(LineResult).decode
 
 
 def digest_of(custom_id: str) -> bytes:
@@ -90,13 +102,14 @@ def read_line(line: bytes) -> LineRequest:
 class LineChecker:
     """Checks the lines of one file, in order."""
 
-    def __init__(self, endpoint: str, lines_max: int, line_bytes_max: int) -> None:
+    def __init__(self, endpoint: str, lines_max: int, line_bytes_max: int, *, may_mix_models: bool = False) -> None:
         self.model = ""
         self.total = 0
         self.faults: list[LineFault] = []
         self._endpoint = endpoint
         self._lines_max = lines_max
         self._line_bytes_max = line_bytes_max
+        self._may_mix_models = may_mix_models
         self._number = 0
         self._seen: set[bytes] = set()
 
@@ -162,7 +175,7 @@ class LineChecker:
             return
         if body.stream:
             self._found("invalid_request", "A request of a batch cannot be streamed.", "body.stream")
-        if self.model and body.model != self.model:
+        if self.model and body.model != self.model and not self._may_mix_models:
             message = "The model of this request is not that of the requests before; a batch has one model."
             self._found("mismatched_model", message, "body.model")
         self.model = self.model or body.model
@@ -178,16 +191,34 @@ def result_of(result_id: str, custom_id: str, status: int, request_id: str, body
     return LineResult(result_id, custom_id, _Response(status, request_id, told), None)
 
 
-def whole_results(lines: Iterable[bytes]) -> Iterator[tuple[str, int]]:
-    """`custom_id` and length of each whole result of a file. It ends before a torn line, and whatever follows is to be
-    cut off."""
+def is_error(body: bytes, code: str) -> bool:
+    """True if an answer is the gateway's error with this code."""
+    try:
+        return msgspec.json.decode(body, type=_Answer).error.code == code
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+class FoundResult(Struct, frozen=True):
+    """Result that a file holds after a crash."""
+
+    custom_id: str
+    length: int
+    """Bytes of its line."""
+    has_run: bool
+    """False for a line that its batch's end kept from running."""
+
+
+def whole_results(lines: Iterable[bytes]) -> Iterator[FoundResult]:
+    """Whole results of a file. They end before a torn line, and what follows is to be cut off."""
     for line in lines:
         if not line.endswith(b"\n"):
             return
         try:
-            yield _decode_result(line).custom_id, len(line)
+            result = decode_result(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
+        yield FoundResult(result.custom_id, len(line), result.has_run)
 
 
 def wait_before_retry_s(status: int, told_s: float, tries: int) -> float | None:

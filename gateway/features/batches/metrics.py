@@ -16,7 +16,7 @@ LINE_RESULTS = ("completed", "failed")
 
 
 class BatchSeries(Collector):
-    """Batches by status, lines by result, and batches whose window is at risk."""
+    """Batches by status, lines by result, and batches whose window is at risk or that an error has stopped."""
 
     def __init__(self, book: BatchBook | None = None, runner: BatchRunner | None = None) -> None:
         """Book and runner are None where the series are only described."""
@@ -26,24 +26,36 @@ class BatchSeries(Collector):
     def describe(self) -> Iterable[Metric]:
         return ()
 
-    def _families(self) -> tuple[GaugeMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
+    def _families(
+        self,
+    ) -> tuple[GaugeMetricFamily, CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
             GaugeMetricFamily("nightside_batches", "Batches that are kept, by status.", labels=("status",)),
             CounterMetricFamily("nightside_batch_lines", "Lines of batches that ended, by result.", labels=("result",)),
+            CounterMetricFamily(
+                "nightside_batch_urgent_tries",
+                "Tries of lines as class `interactive`, since their batch would miss its window.",
+                labels=(),
+            ),
             GaugeMetricFamily(
                 "nightside_batches_at_risk", "Batches that would miss their window at the rate so far.", labels=()
+            ),
+            GaugeMetricFamily(
+                "nightside_batches_stopped", "Batches that met an internal error and wait for another try.", labels=()
             ),
         )
 
     def collect(self) -> Iterator[Metric]:
-        batches, lines, at_risk = self._families()
+        families = batches, lines, urgent, at_risk, stopped = self._families()
         if self._book is None or self._runner is None:
-            yield from (batches, lines, at_risk)
+            yield from families
             return
         counts = Counter(each.status for each in self._book.batches.values())
         for status in BatchStatus:
             batches.add_metric((status,), counts[status])
         lines.add_metric(("completed",), self._runner.counts.completed)
         lines.add_metric(("failed",), self._runner.counts.failed)
+        urgent.add_metric((), self._runner.counts.urgent)
         at_risk.add_metric((), sum(is_at_risk(each, self._runner.now_s) for each in self._book.batches.values()))
-        yield from (batches, lines, at_risk)
+        stopped.add_metric((), self._runner.stopped)
+        yield from families

@@ -13,15 +13,17 @@ from os import urandom
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from msgspec.structs import replace
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.vocabulary import ModelName, ServiceClass
-from gateway.door.errors import INVALID_API_KEY
+from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
+from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
-from gateway.door.shapes import error_body
+from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.forecast import LineRate, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
     BATCH_EXPIRED,
@@ -29,39 +31,38 @@ from gateway.features.batches.lines import (
     LineRequest,
     LineResult,
     ResultError,
-    digest_of,
+    is_error,
     read_line,
     result_of,
     wait_before_retry_s,
 )
+from gateway.features.batches.results import BatchResults
 from gateway.features.batches.state import (
+    WINDOW_S,
     BatchStatus,
     ClientBatch,
     LineFault,
     StoredFile,
     ended,
     lines_over,
+    next_to_check,
     next_to_run,
     validated,
+    wait_after_error_s,
 )
-from gateway.features.batches.store import ResultFile
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
 from mesh.threads import finish_in_thread
-from mesh.waiter import Waiter
 
 _SECOND_NS = 1_000_000_000
 _TICK_S = 5.0
 """Longest time between two looks at the batches' windows."""
-_RETRY_WRITE_S = 2.0
 _ENDS_MAX = 2
 """Batches without lines to run that are brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
-_RESULTS_MAX = 256
-"""Results that may wait to be written, beyond those of running lines."""
 _RETRY_AFTER = "retry-after-ms: "
 
 
@@ -75,12 +76,22 @@ class ServesCalls(Protocol):
     def models_of(self, caller: Caller) -> list[ModelName]: ...
 
 
+class _Stop(Struct, frozen=True):
+    """Stop of a batch: its status then, the tries that failed so far, and the time of the next one."""
+
+    status: BatchStatus
+    tries: int
+    again_ns: int
+
+
 class LineCounts:
-    """Lines that ended since the start of the process."""
+    """Lines that ended since the start of the process, and urgent tries."""
 
     def __init__(self) -> None:
         self.completed = 0
         self.failed = 0
+        self.urgent = 0
+        """Tries that were sent as class `interactive`."""
 
 
 class BatchRunner:
@@ -99,12 +110,17 @@ class BatchRunner:
         self._key_in_force: KeyInForce | None = None
         self._has_api = asyncio.Event()
         self._places = asyncio.Semaphore(config.requests_max)
-        self._validations = asyncio.Semaphore(1)
+        self._turns: dict[TenantName, int] = {}
+        """Number of the last check of an input file, by tenant with batches."""
+        self._turn = 0
         self._ends = asyncio.Semaphore(_ENDS_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
-        self._stopped: set[str] = set()
-        """Batches that met an error of this gateway's own, and wait for a restart of the process."""
+        self._stops: dict[str, _Stop] = {}
+        """Unfinished batches that met an error of this gateway's own in their last try."""
+        self._swept_s = 0
+        self._classes: dict[str, LineClasses] = {}
+        """Classes of the lines of batches that run."""
         self._lines: dict[str, asyncio.Task[Exception | None]] = {}
         """Tasks that send lines, which end early when their batch is cancelled or expires."""
 
@@ -136,6 +152,11 @@ class BatchRunner:
             pass
 
     @property
+    def stopped(self) -> int:
+        """Batches that met an error of this gateway's own in their last try."""
+        return len(self._stops)
+
+    @property
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
 
@@ -152,6 +173,9 @@ class BatchRunner:
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
+        if now_s == self._swept_s:
+            return  # once a second: it looks at every file
+        self._swept_s = now_s
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
             if not self._book.is_used(file.id):
@@ -170,22 +194,45 @@ class BatchRunner:
                 lines.cancel()
 
     def _begin(self, tasks: TaskGroup) -> None:
-        busy = self._tasks.keys() | self._stopped
-        idle = [each for each in self._book.batches.values() if not each.has_ended and each.id not in busy]
-        for batch in idle:
-            if self._is_over(batch):  # validations and ends have semaphores of their own
+        idle = [each for each in self._book.batches.values() if self._is_idle(each)]
+        self._begin_check(tasks, [each for each in idle if not each.is_checked])
+        checked = [each for each in idle if each.is_checked]
+        for batch in checked:
+            if self._is_over(batch):  # ends have a semaphore of their own
                 self._start(tasks, batch)
-        waiting = [each for each in idle if each.id not in self._tasks]
         while True:
-            running = [self._book.batches[each] for each in self._tasks]
             chosen = next_to_run(
-                [each for each in waiting if each.id not in self._tasks],
-                [each for each in running if each.status is BatchStatus.IN_PROGRESS],
+                [each for each in checked if each.id not in self._tasks],
+                [each for each in self._busy() if each.status is BatchStatus.IN_PROGRESS],
                 self._config.batches_max,
                 self._config.tenant_batches_max,
             )
             if chosen is None:
                 return
+            self._start(tasks, chosen)
+
+    def _busy(self) -> list[ClientBatch]:
+        """Batches with a task. One that has ended may be deleted before its task is over."""
+        batches = self._book.batches
+        return [batches[each] for each in self._tasks if each in batches]
+
+    def _is_idle(self, batch: ClientBatch) -> bool:
+        """True if something is to be done, and no task does it. A batch that met an error waits, unless its client
+        cancelled it since."""
+        if batch.has_ended or batch.id in self._tasks:
+            return False
+        stop = self._stops.get(batch.id)
+        return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
+
+    def _begin_check(self, tasks: TaskGroup, waiting: list[ClientBatch]) -> None:
+        """Have one input file checked at a time, of one tenant after another."""
+        if any(not each.is_checked for each in self._busy()):
+            return
+        tenants = {each.tenant for each in self._book.batches.values()}
+        self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
+        if (chosen := next_to_check(waiting, self._turns)) is not None:
+            self._turn += 1
+            self._turns[chosen.tenant] = self._turn
             self._start(tasks, chosen)
 
     def _start(self, tasks: TaskGroup, batch: ClientBatch) -> None:
@@ -197,20 +244,30 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own stops it, and no other one; a failing disk stops all."""
+        """Drive a batch. An error of this gateway's own stops it for a while, and no other one; a failing disk stops
+        all."""
         try:
             await self._drive(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
             if (disk_error := _disk_error(error)) is not None:
                 raise disk_error from error
-            self._stopped.add(batch_id)
-            self._log.error("batch_stopped", batch=batch_id, exc_info=error)
+            self._stop(batch_id, error)
+        else:
+            self._stops.pop(batch_id, None)
+
+    def _stop(self, batch_id: str, error: Exception) -> None:
+        before, batch = self._stops.get(batch_id), self._book.batches.get(batch_id)
+        tries = 1 if before is None else before.tries + 1
+        wait_s = wait_after_error_s(tries)
+        if batch is not None and not batch.has_ended:
+            again_ns = self._clock.now_ns() + int(wait_s * _SECOND_NS)
+            self._stops[batch_id] = _Stop(batch.status, tries, again_ns)
+        self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
-        if self._book.batches[batch_id].status is BatchStatus.VALIDATING or not self._book.batches[batch_id].total:
-            async with self._validations:
-                await self._validate(batch_id)
+        if not self._book.batches[batch_id].is_checked:
+            await self._validate(batch_id)
             return
         if not await asyncio.to_thread(self._book.store.path(self._book.batches[batch_id].input_file_id).exists):
             await self._lost_input(batch_id)
@@ -222,8 +279,10 @@ class BatchRunner:
             await self._run_and_finish(batch_id)
 
     async def _run_and_finish(self, batch_id: str) -> None:
-        results = _Results(self._book, self._book.batches[batch_id], self.counts, self._write_failed)
+        results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
         await results.reconcile()
+        self._book.rates[batch_id] = LineRate(self._clock.now_ns())
+        self._classes[batch_id] = LineClasses()
         async with TaskGroup() as tasks:
             writing = tasks.create_task(results.run())
             try:
@@ -231,11 +290,20 @@ class BatchRunner:
                 await self._finish(batch_id, results)
             finally:
                 writing.cancel()
+                self._book.rates.pop(batch_id, None)
+                self._classes.pop(batch_id, None)
+
+    def _on_written(self, batch_id: str, completed: int, failed: int) -> None:
+        self.counts.completed += completed
+        self.counts.failed += failed
+        if (rate := self._book.rates.get(batch_id)) is not None:
+            rate.add(completed + failed, self._clock.now_ns())
 
     async def _lost_input(self, batch_id: str) -> None:
         """End a batch whose input file was removed from the folder."""
         fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
         batch = await self._book.change(batch_id, lambda each: validated(each, each.model, 0, (fault,), self.now_s))
+        await self._book.drop_results(batch)
         self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
 
     # Validation
@@ -250,7 +318,7 @@ class BatchRunner:
         except FileNotFoundError:
             await self._lost_input(batch_id)
             return
-        caller = self._caller(batch)
+        caller = self._caller(batch, ServiceClass.BATCH)
         assert self._api is not None, "clients are served"
         if not faults and caller is not None and checker.model not in self._api.models_of(caller):
             faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
@@ -260,20 +328,21 @@ class BatchRunner:
         if changed.status is BatchStatus.FAILED:
             self._log.info("batch_ended", batch=batch_id, status=str(changed.status), lines=0, failed=len(faults))
 
-    def _caller(self, batch: ClientBatch) -> Caller | None:
-        """Client of a batch with the rights that its key has now; None if it has none any more."""
+    def _caller(self, batch: ClientBatch, served_as: ServiceClass) -> Caller | None:
+        """Client of a batch with the rights that its key has now, for a class at most as high as its key's; None if it
+        has none any more."""
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
             key = None if key is None else self._key_in_force(key.key_id)
             if key is None or not (key.tenant == batch.tenant or key.may_name_tenant):
                 return None
-        is_lower = key is not None and key.service_class is ServiceClass.BEST_EFFORT
-        served_as = ServiceClass.BEST_EFFORT if is_lower else ServiceClass.BATCH
+        if key is not None and key.service_class is not None and key.service_class.rank > served_as.rank:
+            served_as = key.service_class
         return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
 
     # Lines
 
-    async def _run_lines(self, tasks: TaskGroup, batch_id: str, results: _Results) -> None:
+    async def _run_lines(self, tasks: TaskGroup, batch_id: str, results: BatchResults) -> None:
         """Send all lines that have no result, until none is left or no further one may run."""
         if self._is_over(self._book.batches[batch_id]):
             return
@@ -285,7 +354,7 @@ class BatchRunner:
         if not lines.cancelled() and (error := lines.result()) is not None:
             raise error
 
-    async def _send_lines(self, batch_id: str, results: _Results) -> None:
+    async def _send_lines(self, batch_id: str, results: BatchResults) -> None:
         batch = self._book.batches[batch_id]
         in_memory = asyncio.Semaphore(self._config.requests_max)
         async with TaskGroup() as running:
@@ -298,7 +367,7 @@ class BatchRunner:
             await self._each_left(batch, results, begin)
 
     async def _each_left(
-        self, batch: ClientBatch, results: _Results, take: Callable[[LineRequest], Awaitable[None]]
+        self, batch: ClientBatch, results: BatchResults, take: Callable[[LineRequest], Awaitable[None]]
     ) -> None:
         """Hand on each line without a result. Lines are read a few at a time."""
         with self._book.store.path(batch.input_file_id).open("rb") as file:
@@ -307,7 +376,7 @@ class BatchRunner:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
                         await take(request)
 
-    async def _send(self, batch: ClientBatch, line: LineRequest, results: _Results) -> None:
+    async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
         """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
         for tries in count(1):
             async with self._places:
@@ -319,12 +388,33 @@ class BatchRunner:
 
     async def _ask(self, batch: ClientBatch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
         """Result of one try, and the time after which another one may succeed."""
-        assert self._api is not None, "clients are served"
+        classes = self._classes[batch.id]
         result_id = f"batch_req_{urandom(12).hex()}"
-        caller = self._caller(batch)
+        caller = self._caller(batch, classes.next(is_urgent=self._may_be_urgent(batch.id)))
         if caller is None:
-            body = error_body(INVALID_API_KEY)
+            body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
+        assert caller.service_class is not None, "each line has a class"
+        with classes.running(caller.service_class):
+            if caller.service_class is ServiceClass.INTERACTIVE:
+                self.counts.urgent += 1
+            exchange = await self._exchanged(batch, line, caller)
+        if exchange.is_too_large:
+            error = ResultError("answer_too_large", f"The answer has more than {self._config.answer_max_bytes} bytes.")
+            return LineResult(result_id, line.custom_id, None, error), None
+        if exchange.was_cut:
+            error = ResultError("engine_failed_midstream", "The request failed after its answer had begun.")
+            return LineResult(result_id, line.custom_id, None, error), wait_before_retry_s(502, 0, tries)
+        status = exchange.status
+        result = result_of(result_id, line.custom_id, status, caller.request_id, exchange.answer())
+        if status == CLASS_NOT_ALLOWED.status and is_error(exchange.answer(), CLASS_NOT_ALLOWED.code):
+            return result, 0.0 if classes.refuse(caller.service_class) else None
+        may_retry = "x-should-retry: false" not in exchange.lines
+        return result, wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
+
+    async def _exchanged(self, batch: ClientBatch, line: LineRequest, caller: Caller) -> LocalExchange:
+        """Exchange of one try, once it is over."""
+        assert self._api is not None, "clients are served"
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         exchange = LocalExchange(
             batch.endpoint,
@@ -338,32 +428,33 @@ class BatchRunner:
         except asyncio.CancelledError:
             self._api.give_up(exchange)
             raise
-        if exchange.is_too_large:
-            error = ResultError("answer_too_large", f"The answer has more than {self._config.answer_max_bytes} bytes.")
-            return LineResult(result_id, line.custom_id, None, error), None
-        if exchange.was_cut:
-            error = ResultError("engine_failed_midstream", "The request failed after its answer had begun.")
-            return LineResult(result_id, line.custom_id, None, error), wait_before_retry_s(502, 0, tries)
-        status = exchange.status
-        result = result_of(result_id, line.custom_id, status, caller.request_id, exchange.answer())
-        may_retry = "x-should-retry: false" not in exchange.lines
-        return result, wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
+        return exchange
+
+    def _may_be_urgent(self, batch_id: str) -> bool:
+        """True if the next line of a batch may run as interactive, as its window ends."""
+        config, batch, rate = self._config, self._book.batches[batch_id], self._book.rates[batch_id]
+        most = int(config.urgent_share * config.requests_max)
+        if sum(each.urgent for each in self._classes.values()) >= most:
+            return False
+        left, left_s = batch.total - batch.completed - batch.failed, batch.expires_s - self.now_s
+        per_s = rate.per_second(self._clock.now_ns())
+        return self._classes[batch_id].urgent < urgent_lines(left, per_s, left_s, WINDOW_S, most)
 
     # End
 
-    async def _finish(self, batch_id: str, results: _Results) -> None:
+    async def _finish(self, batch_id: str, results: BatchResults) -> None:
         """Give each line without a result an error, and end the batch."""
         is_expired = self._book.batches[batch_id].total != results.lines
         batch = await self._book.change(batch_id, lambda each: lines_over(each, self.now_s, is_expired=is_expired))
         reason = BATCH_CANCELLED if batch.status is BatchStatus.CANCELLING else BATCH_EXPIRED
 
         async def give_error(line: LineRequest) -> None:
-            await results.put_error(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
+            await results.put_unrun(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
 
         await self._each_left(batch, results, give_error)
         completed, failed = await results.until_written()
         now_s = self.now_s
-        last = ended(self._book.batches[batch_id], completed, failed, now_s)
+        last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
         files = [
             self._file(last, file_id, name, now_s)
             for file_id, name, lines in (
@@ -373,6 +464,7 @@ class BatchRunner:
             if lines
         ]
         await self._book.put(last, files)
+        await self._book.drop_results(last, files)
         self._log.info("batch_ended", batch=batch_id, status=str(last.status), lines=last.total, failed=last.failed)
 
     def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
@@ -390,120 +482,6 @@ class BatchRunner:
         if reason and not self.write_fault:
             self._log.error("batch_results_write_failed", reason=reason)
         self.write_fault = reason
-
-
-class _Writer:
-    """Results for one file that are still to be written."""
-
-    def __init__(self, path: Path, on_written: Callable[[int], None], on_fault: Callable[[str], None]) -> None:
-        self._file = ResultFile(path)
-        self._on_written = on_written
-        self._on_fault = on_fault
-        self._waiting: list[tuple[LineResult, asyncio.Future[None]]] = []
-        self._news = Waiter()
-        self._written = Waiter()
-
-    def reconcile(self) -> list[bytes]:
-        """Digests of the lines that have a result in the file; blocks."""
-        return list(self._file.reconcile())
-
-    def put(self, result: LineResult) -> asyncio.Future[None]:
-        """Have a result written. The future is done once it is on the disk; whether it is awaited does not matter."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((result, written))
-        self._news.wake()
-        return written
-
-    async def until_fewer_than(self, results: int) -> None:
-        """Wait until fewer results wait. Only one task may wait at a time."""
-        while len(self._waiting) >= results:
-            await self._written.wait()
-
-    async def run(self) -> None:
-        """Write what waits, until cancelled. A disk that fails is tried again."""
-        while True:
-            while not self._waiting:
-                await self._news.wait()
-            batch = list(self._waiting)
-            try:
-                await finish_in_thread(self._file.append, [each for each, _ in batch])
-            except OSError as error:
-                self._on_fault(str(error))
-                await asyncio.sleep(_RETRY_WRITE_S)
-                continue
-            self._on_fault("")
-            del self._waiting[: len(batch)]
-            self._on_written(len(batch))
-            self._written.wake()
-            for _, written in batch:
-                _resolve(written)
-
-
-class _Results:
-    """Results of one batch: which lines have one, and how many of each kind are on the disk."""
-
-    def __init__(
-        self, book: BatchBook, batch: ClientBatch, counts: LineCounts, on_fault: Callable[[str], None]
-    ) -> None:
-        self._book = book
-        self._batch_id = batch.id
-        self._counts = counts
-        self._done: set[bytes] = set()
-        self._completed = self._failed = 0
-        self._outputs = _Writer(book.store.path(batch.output_file_id), self._completed_more, on_fault)
-        self._errors = _Writer(book.store.path(batch.error_file_id), self._failed_more, on_fault)
-
-    @property
-    def lines(self) -> int:
-        """Lines that have a result."""
-        return len(self._done)
-
-    def has(self, custom_id: str) -> bool:
-        return digest_of(custom_id) in self._done
-
-    async def reconcile(self) -> None:
-        """Learn which lines have a result. Called before `run`."""
-        outputs = await finish_in_thread(self._outputs.reconcile)
-        errors = await finish_in_thread(self._errors.reconcile)
-        self._done.update(outputs, errors)
-        self._completed, self._failed = len(outputs), len(errors)
-        self._show()
-
-    async def put(self, result: LineResult) -> None:
-        """Write a result; it is on the disk when this returns. A cancelled caller's result is written all the same."""
-        self._done.add(digest_of(result.custom_id))
-        await (self._outputs if result.is_success else self._errors).put(result)
-
-    async def put_error(self, result: LineResult) -> None:
-        """Have an error written, and wait only where many are to be written."""
-        self._done.add(digest_of(result.custom_id))
-        _ = self._errors.put(result)
-        await self._errors.until_fewer_than(_RESULTS_MAX)
-
-    async def until_written(self) -> tuple[int, int]:
-        """Wait until each result is on the disk. Returns how many are in the output and in the error file."""
-        for each in (self._outputs, self._errors):
-            await each.until_fewer_than(1)
-        return self._completed, self._failed
-
-    async def run(self) -> None:
-        async with TaskGroup() as tasks:
-            tasks.create_task(self._outputs.run())
-            tasks.create_task(self._errors.run())
-
-    def _completed_more(self, lines: int) -> None:
-        self._completed += lines
-        self._counts.completed += lines
-        self._show()
-
-    def _failed_more(self, lines: int) -> None:
-        self._failed += lines
-        self._counts.failed += lines
-        self._show()
-
-    def _show(self) -> None:
-        batches = self._book.batches
-        batches[self._batch_id] = replace(batches[self._batch_id], completed=self._completed, failed=self._failed)
 
 
 async def _error_of(work: Coroutine[None, None, None]) -> Exception | None:

@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
 from gateway.request.callers import ClientKey
+from gateway.request.engine_api import MESSAGES_PATH
 
 WINDOW = "24h"
 WINDOW_S = 24 * 3600
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 _RISK_SHARE = 0.1
+_WAIT_MIN_S = 30.0
+_WAIT_MAX_S = 900.0
 
 
 class BatchStatus(StrEnum):
@@ -88,14 +91,31 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
     total: int = 0
     completed: int = 0
     failed: int = 0
+    unrun: int = 0
+    """Failed lines that did not run, since the batch was cancelled or its window ended."""
     times: Mapping[str, int] = {}
     """Time of each change of the status, by field of the API."""
     is_expired: bool = False
     """True once the window ended before all lines had run."""
 
     @property
+    def is_of_messages(self) -> bool:
+        """True for a batch of Anthropic's API, which OpenAI's does not show."""
+        return self.endpoint == MESSAGES_PATH
+
+    @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def is_checked(self) -> bool:
+        """True once the input file was found to be valid; a batch may be cancelled before."""
+        return self.status is not BatchStatus.VALIDATING and self.total > 0
+
+    @property
+    def result_ids(self) -> tuple[str, str]:
+        """Ids of the output and the error file."""
+        return (self.output_file_id, self.error_file_id)
 
     def document(self) -> dict[str, object]:
         """Batch as OpenAI's API shows it."""
@@ -151,10 +171,10 @@ def lines_over(batch: ClientBatch, now_s: int, *, is_expired: bool) -> ClientBat
     return _moved(replace(batch, is_expired=is_expired), BatchStatus.FINALIZING, now_s)
 
 
-def ended(batch: ClientBatch, completed: int, failed: int, now_s: int) -> ClientBatch:
+def ended(batch: ClientBatch, completed: int, failed: int, now_s: int, *, unrun: int = 0) -> ClientBatch:
     """Batch once each line has its result in a file."""
     assert completed + failed == batch.total, "one result per line"
-    counted = replace(batch, completed=completed, failed=failed)
+    counted = replace(batch, completed=completed, failed=failed, unrun=unrun)
     if batch.status is BatchStatus.CANCELLING:
         return _moved(counted, BatchStatus.CANCELLED, now_s)
     return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)
@@ -166,6 +186,17 @@ def is_at_risk(batch: ClientBatch, now_s: int) -> bool:
     if batch.status is not BatchStatus.IN_PROGRESS or passed_s < _RISK_SHARE * window_s:
         return False
     return (batch.completed + batch.failed) * window_s < batch.total * passed_s
+
+
+def wait_after_error_s(tries: int) -> float:
+    """Seconds until a batch is tried again that met an error of this gateway's own in each of so many tries."""
+    return min(_WAIT_MAX_S, _WAIT_MIN_S * (1 << min(tries - 1, 16)))
+
+
+def next_to_check(waiting: Iterable[ClientBatch], turns: Mapping[TenantName, int]) -> ClientBatch | None:
+    """Batch whose input file is checked next: the oldest of the tenant whose last turn is the longest ago. None: none
+    waits."""
+    return min(waiting, key=lambda each: (turns.get(each.tenant, 0), each.created_s, each.id), default=None)
 
 
 def next_to_run(

@@ -55,7 +55,7 @@ class BatchStore:
         wanted = {each.id for each in self.files()}
         for batch in self.batches():
             if not batch.has_ended:
-                wanted |= {batch.output_file_id, batch.error_file_id}
+                wanted.update(batch.result_ids)
         for file in (self._folder / "files").iterdir():
             if file.name not in wanted:
                 file.unlink()
@@ -119,6 +119,10 @@ class BatchStore:
         finally:
             self._part(file_id).unlink(missing_ok=True)
 
+    def drop_result(self, file_id: str) -> None:
+        """Delete a result file that has no row."""
+        self.path(file_id).unlink(missing_ok=True)
+
     def size(self, file_id: str) -> int:
         try:
             return self.path(file_id).stat().st_size
@@ -157,28 +161,30 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size = 0
+        self.size = 0
+        """Bytes of the results that are on the disk."""
 
-    def reconcile(self) -> Iterator[bytes]:
-        """Yield the digest of each `custom_id` with a result, and cut off what a crash has left behind the last."""
-        self._size = 0
+    def reconcile(self) -> Iterator[tuple[bytes, bool]]:
+        """Yield the digest of each `custom_id` with a result, and whether its line has run; cut off what a crash has
+        left behind the last."""
+        self.size = 0
         with open(self.path, "ab+", opener=private_opener) as file:
             file.seek(0)
-            for custom_id, length in whole_results(file):
-                self._size += length
-                yield digest_of(custom_id)
-            file.truncate(self._size)
+            for found in whole_results(file):
+                self.size += found.length
+                yield digest_of(found.custom_id), found.has_run
+            file.truncate(self.size)
 
     def append(self, results: Iterable[LineResult]) -> None:
         """Write results; they are on the disk when this returns. Raises OSError, and has written none then."""
         data = b"".join([each.encoded() for each in results])
         with named(self.path), open(self.path, "r+b") as file:  # noqa: PTH123 - as above
-            file.seek(self._size)
+            file.seek(self.size)
             file.truncate()
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        self._size += len(data)
+        self.size += len(data)
 
 
 def _put_file(file: StoredFile) -> tuple[str, tuple[object, ...]]:

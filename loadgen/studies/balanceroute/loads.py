@@ -15,13 +15,23 @@ from pathlib import Path
 from gateway.core.features.disaggregated.predictors.estimator import UNKNOWN_PROMPT
 from gateway.core.features.disaggregated.predictors.history import Ended
 from loadgen.fit.sources import TOKEN_S, passage_key
+from loadgen.planner.lengths import quantiles_of
+from loadgen.planner.sources import cumulative
 from loadgen.studies.predictors.workloads import kept_aside
-from loadgen.studies.recordings import AZURE_CHATS, MOONCAKE, SERVEGEN, SERVEGEN_SCALE, all_files, find_file
+from loadgen.studies.recordings import (
+    AZURE_CHATS,
+    AZURE_CURVES,
+    MOONCAKE,
+    SERVEGEN,
+    SERVEGEN_SCALE,
+    all_files,
+    find_file,
+)
 from loadgen.traces.files import Draw, read_trace
 from loadgen.traces.rows import Trace
 
 LONG_TOKENS = 400
-"""Minimum answer length of the Azure load. The paper leaves out short answers as well; its bound is not published. The
+"""Minimum answer length of the Azure loads. The paper leaves out short answers as well; its bound is not published. The
 same as in the table of predictors."""
 _MADE_UP = 8_000
 _KNOWN_MAX = 6_000
@@ -88,6 +98,19 @@ def _azure(folder: Path | None) -> list[PrefilledRequest]:
     return [each for each in _asks_of(read_trace(find_file(folder, AZURE_CHATS))) if each.output_tokens >= LONG_TOKENS]
 
 
+def _azure_curves(folder: Path | None) -> list[PrefilledRequest]:
+    """Requests drawn from the published curves of 2024, prompts and answers independently; shorter answers are drawn
+    again."""
+    prompts, answers = (quantiles_of(cumulative(find_file(folder, pattern))) for pattern in AZURE_CURVES)
+    rng = random.Random("azure2024")
+    found: list[PrefilledRequest] = []
+    while len(found) < _MADE_UP:
+        output_tokens = round(answers(rng.random()))
+        if output_tokens >= LONG_TOKENS:
+            found.append(PrefilledRequest(max(1, round(prompts(rng.random()))), output_tokens))
+    return found
+
+
 def _mooncake(folder: Path | None) -> list[PrefilledRequest]:
     return _asks_of(read_trace(find_file(folder, MOONCAKE)))
 
@@ -143,6 +166,12 @@ LOADS = {
     for each in (
         Named("reasoning", "ServeGen, reasoning: a heavy tail", _reasoning, SERVEGEN),
         Named("capped", f"Azure 2023, answers of at least {LONG_TOKENS} tokens: capped", _azure, (AZURE_CHATS,)),
+        Named(
+            "azure2024",
+            f"Azure 2024, answers of at least {LONG_TOKENS} tokens, drawn from its curves",
+            _azure_curves,
+            AZURE_CURVES,
+        ),
         Named("prompts", "made up: heavy-tailed prompts, shorter answers", _prompts),
         Named("recurring", "made up: prompts that recur, a heavy tail", _made_up(0)),
         Named("limited", "made up: chats with a limit", _made_up(1)),
@@ -153,6 +182,8 @@ LOADS = {
 TABLES = ("reasoning", "capped", "prompts")
 CHOOSING = ("recurring", "limited")
 ASIDE = ("mooncake", "agents")
+ELSEWHERE = ("azure2024",)
+"""Loads of the study of protocols alone."""
 
 
 def present(folder: Path | None) -> list[str]:

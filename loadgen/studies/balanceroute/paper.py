@@ -23,15 +23,26 @@ class Paper:
     heavy: dict[int, dict[str, PaperRow]]
     """Rows by the number of workers."""
     capped: dict[int, dict[str, PaperRow]]
-    aims: dict[str, tuple[float, float]]
+    aims: dict[str, dict[str, tuple[float, float]]]
+    """Gains at 8 workers, by the name of the tables they are taken from."""
 
 
 PAPER = read_data("balanceroute/paper.yaml", Paper)
 
 
+_CAPPED = ("capped", "azure2024")
+"""Loads of the kind of the paper's public trace, Azure's; all others are held against its own trace."""
+
+
 def published(load: str, workers: int) -> dict[str, PaperRow]:
     """The paper's table for a load of that kind; empty where it has none."""
-    return (PAPER.capped if load == "capped" else PAPER.heavy).get(workers, {})
+    return (PAPER.capped if load in _CAPPED else PAPER.heavy).get(workers, {})
+
+
+def aims_of(load: str) -> dict[str, tuple[float, float]]:
+    """The paper's gains at 8 workers on its trace of that kind: the divisor of JSQ's max − min, and the multiple of the
+    strongest baseline's throughput."""
+    return PAPER.aims["capped" if load in _CAPPED else "heavy"]
 
 
 def running_at_most(table: dict[str, PaperRow], run: str, workers: int) -> float:

@@ -11,7 +11,7 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.balanceroute import plan
 from loadgen.studies.balanceroute.loads import CHOOSING, LOADS
-from loadgen.studies.balanceroute.paper import PAPER, published
+from loadgen.studies.balanceroute.paper import aims_of, published
 from loadgen.studies.balanceroute.plan import BASELINES, BR_0, EXACT, JSQ, ORACLE, Comparison, Run
 from loadgen.studies.balanceroute.world import BalanceCell
 from loadgen.studies.numbers import Measure, Middle, measured, ratio
@@ -82,7 +82,7 @@ def aims(reader: ResultReader, several: Sequence[Comparison]) -> tuple[list[tupl
     met = [0, 0]
     for each in several:
         for run in (ORACLE, EXACT, BR_0) if each.workers == 8 else ():
-            divided, faster = PAPER.aims[run.title]
+            divided, faster = aims_of(each.load)[run.title]
             strongest = reader.strongest(each)
             ours, gain = reader.divided(each, run), reader.faster(each, run, strongest)
             assert ours is not None
@@ -91,7 +91,7 @@ def aims(reader: ResultReader, several: Sequence[Comparison]) -> tuple[list[tupl
             rows.append((
                 f"{LOADS[each.load].title.split(':')[0]}; {each.regime.brief}; {run.title}",
                 f"{spread(ours, '÷', 1)} of ÷ {divided}", _short(ours.median / divided - 1, "%"),
-                f"{spread(gain, '×', 3)} of × {faster:.2f}", _short(gain.median - faster, " points"),
+                f"{spread(gain, '×', 3)} of × {faster:g}", _short(gain.median - faster, " points"),
                 shown(measured(reader.of(each, strongest), perfect), ".3f", "× "), strongest.title,
             ))  # fmt: skip
     return rows, met

@@ -2,15 +2,16 @@
 barrier. Requests arrive with their prefill complete; requests without room wait before that, as in production.
 
 It plays one setting until all of its requests were sent, and counts tokens and time until then; loads are weighed while
-requests arrive. Time is virtual, chance is seeded: equal settings give equal figures.
+requests arrive. A replay is played until all requests have ended, and everything counts. Time is virtual, chance is
+seeded: equal settings give equal figures.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -20,8 +21,9 @@ from msgspec import to_builtins
 
 from gateway.core.features.disaggregated.admissions import AdmissionReason
 from gateway.core.features.disaggregated.config import BalanceConfig, DecodeConfig, DecodePolicyName
-from gateway.core.features.disaggregated.predictor import Facts, Predictor
+from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predictor
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays, PromptKey
+from gateway.core.features.disaggregated.predictors.estimator import Ages, Features
 from gateway.core.features.disaggregated.predictors.exact_match import fit_exact_match
 from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor, Noted
 from gateway.core.features.disaggregated.predictors.history import History
@@ -32,6 +34,8 @@ from loadgen.engine.decode_group import DecodeGroup, DecodeGroupConfig, Pulled
 from loadgen.engine.model import Finished, FirstTokenMade
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.bound import Ran, gap_at_least
+from loadgen.studies.balanceroute.capacity import kv_tokens_of, requests_per_ns
+from loadgen.studies.balanceroute.foresight import ForesightCounter
 from loadgen.studies.balanceroute.loads import LOADS, OrderedLoad, PrefilledRequest, asked
 from loadgen.studies.balanceroute.tally import Tally
 from loadgen.studies.cells import Cell
@@ -41,6 +45,8 @@ from loadgen.studies.recordings import find_file
 BACKLOG = 0.0
 """Value of `offered` for a standing backlog: as much load as fits at any time."""
 _ALWAYS_NS = 1 << 62
+_UNBOUNDED = 100_000
+"""Requests in flight beyond a batch for a router that bounds none: the largest number that a config may state."""
 _FITTED = ("survival", "exact_match")
 _LAGS = (1, 3, 10, 30, 60, 120, 240)
 
@@ -79,9 +85,27 @@ class BalanceCell:
     """Compute the lower bound as well."""
 
 
-def play(setting: BalanceCell, traces: Path | None) -> Figures:
+@dataclass(frozen=True, slots=True)
+class PlayProtocol:
+    """Way in which requests come to the workers; the default is the steady state, through the pool, with KV caches that
+    never fill."""
+
+    is_replay: bool = False
+    """Begin with empty workers, play until every request has ended, and count from the first arrival on."""
+    sends_at_once: bool = False
+    """Send each request to a worker when it arrives, however many wait there, and without knowledge of KV caches, as a
+    router in front of engines does."""
+    room_share: float = 0.0
+    """Room in a worker's KV cache, as a share of a batch of mean requests with their whole answers, but enough for the
+    longest one; 0: unlimited."""
+
+
+STEADY_POOL = PlayProtocol()
+
+
+def play(setting: BalanceCell, traces: Path | None, protocol: PlayProtocol = STEADY_POOL) -> Figures:
     """Figures of the setting. Raises TraceError."""
-    return _World(setting, asked(LOADS[setting.load], traces)).play()
+    return _World(setting, asked(LOADS[setting.load], traces), protocol).play()
 
 
 def cell_of(setting: BalanceCell, traces: Path | None) -> Cell:
@@ -98,28 +122,37 @@ class _Sent:
 
 
 class _World:
-    def __init__(self, setting: BalanceCell, load: OrderedLoad) -> None:
+    def __init__(self, setting: BalanceCell, load: OrderedLoad, protocol: PlayProtocol) -> None:
         self._setting = setting
+        self._protocol = protocol
         self._lease_ns = setting.lease_s * 1_000_000_000
         rng = random.Random(f"{setting.load}/{setting.seed}")
         asks = _drawn(load.later, setting.requests, rng)
-        first = _in_mid_life(load.later, setting.workers * setting.batch, rng)
+        running = 0 if protocol.is_replay else setting.workers * setting.batch
+        first = _in_mid_life(load.later, running, rng)
         self._asks = [*first, *asks]
+        self._kv_tokens = kv_tokens_of(load.later, setting.batch, protocol.room_share)
         self._came_ns = self._arrivals(len(first), rng)
         self._tally = Tally(setting.keep_steps)
         self._group = DecodeGroup(
-            DecodeGroupConfig(setting.workers, setting.batch, setting.base_ns, setting.kv_token_ns), self._tally
+            DecodeGroupConfig(setting.workers, setting.batch, setting.base_ns, setting.kv_token_ns, self._kv_tokens),
+            self._tally,
         )
         config = DecodeConfig(
             policy=setting.policy,
-            bypass=setting.bypass,
+            bypass=setting.bypass or protocol.sends_at_once,
+            in_flight_margin=_UNBOUNDED if protocol.sends_at_once else DecodeConfig().in_flight_margin,
             balance=setting.balance,
             room_margin=setting.room_margin,
             pool_ttl_ns=self._lease_ns,
             considered_max=0,
         )
-        spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, setting.batch + setting.early)
-        self._tier = DecodeTier(config, spec, random.Random(setting.seed), self._predictor(load))
+        told_tokens = 0 if protocol.sends_at_once else self._kv_tokens
+        spec = PoolSpec(
+            PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, setting.batch + setting.early, told_tokens
+        )
+        self._foresight = self._predictor(load)
+        self._tier = DecodeTier(config, spec, random.Random(setting.seed), self._foresight)
         self._ranks: dict[ReplicaId, int] = {}
         for rank in range(setting.workers):
             worker_id = ReplicaId(f"w{rank:03}")
@@ -139,25 +172,33 @@ class _World:
         """Step at which weighing ended; None until then."""
         self._waits: list[int] = []
         self._ran: list[Ran] = []
+        if protocol.is_replay:
+            self._count()
 
     def _arrivals(self, first: int, rng: random.Random) -> list[int]:
         """Arrival times: 0 for the requests that run at the start, and for all in a backlog."""
         setting = self._setting
         if setting.offered == BACKLOG:
             return [0] * len(self._asks)
-        per_ns = setting.offered * _capacity(self._asks[first:], setting)
+        step_ns = setting.base_ns, setting.kv_token_ns
+        full = requests_per_ns(self._asks[first:], setting.workers, setting.batch, self._kv_tokens, step_ns)
+        per_ns = setting.offered * full
         came, at_ns = [0] * first, 0.0
         for _ in range(setting.requests):
             at_ns += rng.expovariate(per_ns)
             came.append(int(at_ns))
         return came
 
-    def _predictor(self, load: OrderedLoad) -> Predictor | None:
+    def _predictor(self, load: OrderedLoad) -> ForesightCounter | None:
+        if not self._setting.predictor:
+            return None
+        answers = {_name(number): each.output_tokens for number, each in enumerate(self._asks)}
+        return ForesightCounter(self._uncounted(load, answers), answers, self._setting.balance.confidence_min)
+
+    def _uncounted(self, load: OrderedLoad, answers: Mapping[str, int]) -> Predictor:
         setting = self._setting
         if setting.predictor == "oracle":
-            return Oracle({_name(number): each.output_tokens for number, each in enumerate(self._asks)})
-        if not setting.predictor:
-            return None
+            return Oracle(answers)
         assert setting.predictor in _FITTED, setting.predictor
         known = load.known()
         arrays: PredictorArrays
@@ -166,15 +207,15 @@ class _World:
         else:
             arrays = fit_exact_match(known, PromptKey.PROMPT_OR_LENGTH)
         keys = {_name(number): each.prompt_key for number, each in enumerate(self._asks)}
-        predictor = _Keyed(setting.balance.horizon_steps, History(len(known), known), keys)
+        predictor = FittedPredictor(setting.balance.horizon_steps, History(len(known), known))
         predictor.take(arrays, _ALWAYS_NS)
-        return predictor
+        return _Keyed(predictor, keys)
 
     # Time
 
     def play(self) -> Figures:
         now_ns = 0
-        while self._admitted < len(self._asks):
+        while self._admitted < len(self._asks) or (self._protocol.is_replay and self._group.alive):
             now_ns = max(now_ns, self._due_ns())
             self._hear(now_ns)
             self._let_in(now_ns)
@@ -216,7 +257,7 @@ class _World:
             self._next += 1
             if self._setting.offered != BACKLOG and self._next == self._count_from:
                 self._count()
-            if self._setting.offered != BACKLOG and self._next == len(self._asks):
+            if self._ends_weighing and self._next == len(self._asks):
                 self._tally.end_weighing()
                 self._end_step = self._group.steps
         for key in self._tier.expired(now_ns):
@@ -228,6 +269,11 @@ class _World:
             admission = self._tier.add(facts, now_ns, now_ns + self._lease_ns)
             if admission is not None:
                 self._send(admission.key, admission.worker_id, now_ns)
+
+    @property
+    def _ends_weighing(self) -> bool:
+        """Return whether the last arrival ends the weighing of loads."""
+        return self._setting.offered != BACKLOG and not self._protocol.is_replay
 
     def _tick(self, now_ns: int) -> None:
         if self._tier.wants_progress(now_ns):
@@ -257,13 +303,14 @@ class _World:
     def _figures(self, now_ns: int) -> Figures:
         setting, tally = self._setting, self._tally
         tier = self._tier.figures(now_ns)
+        counted_ns = now_ns - self._came_ns[0] if self._protocol.is_replay else tally.time_ns
         found: Figures = {
             "gap": tally.gap,
             "deficit": tally.deficit,
             "largest": tally.largest,
             "mean": tally.mean,
             "steps": tally.steps,
-            "tokens_per_s": tally.tokens / max(1, tally.time_ns) * 1e9,
+            "tokens_per_s": tally.tokens / max(1, counted_ns) * 1e9,
             "tpot_p95_ms": _percentile(self._tpots, 0.95) / 1e6,
             "tpot_p50_ms": _percentile(self._tpots, 0.5) / 1e6,
             "running": tally.tokens / max(1, tally.steps),
@@ -273,6 +320,8 @@ class _World:
             "aged": tier.admitted[AdmissionReason.AGED],
             "degraded": tier.ticks_degraded,
         }
+        if self._foresight is not None:
+            found |= self._foresight.figures(len(self._asks))
         if setting.keep_steps:
             found["loads"] = tally.kept(240)
         if setting.is_bounded:
@@ -291,16 +340,27 @@ def _ran(sent: _Sent) -> Ran:
     return Ran(sent.ask.prompt_tokens, sent.first_step, sent.first_step + sent.ask.output_tokens)
 
 
-class _Keyed(FittedPredictor):
+class _Keyed(Predictor):
     """Fitted predictor with given prompt keys, which a gateway would compute; no gateway is simulated."""
 
-    def __init__(self, horizon: int, history: History, keys: dict[str, int]) -> None:
-        super().__init__(horizon, history)
+    def __init__(self, fitted: FittedPredictor, keys: dict[str, int]) -> None:
+        self._fitted = fitted
         self._keys = keys
 
+    def is_ready(self, now_ns: int) -> bool:
+        return self._fitted.is_ready(now_ns)
+
     def note(self, facts: Facts) -> Noted:
-        noted = super().note(facts)
-        return replace(noted, features=replace(noted.features, prompt_key=self._keys[facts.request_id]))
+        noted = self._fitted.note(facts)
+        features = noted.features
+        key = self._keys[facts.request_id]
+        return Noted(Features(features.prompt_tokens, key, features.recent), noted.after)
+
+    def estimate(self, ages: Ages, facts: list[Facts], horizon: int) -> tuple[Numbers, Numbers]:
+        return self._fitted.estimate(ages, facts, horizon)
+
+    def ended(self, facts: Facts, output_tokens: int, now_ns: int) -> None:
+        self._fitted.ended(facts, output_tokens, now_ns)
 
 
 def _name(number: int) -> str:
@@ -322,14 +382,6 @@ def _in_mid_life(asks: Sequence[PrefilledRequest], count: int, rng: random.Rando
         PrefilledRequest(each.prompt_tokens + age, each.output_tokens - age, each.prompt_key)
         for each, age in zip(found, ages, strict=True)
     ]
-
-
-def _capacity(asks: Sequence[PrefilledRequest], setting: BalanceCell) -> float:
-    """Requests per nanosecond of workers that are always full and equally loaded."""
-    output = fmean(each.output_tokens for each in asks)
-    held = fmean(each.output_tokens * (each.prompt_tokens + each.output_tokens / 2) for each in asks) / output
-    step_ns = setting.base_ns + setting.kv_token_ns * setting.batch * held
-    return setting.workers * setting.batch / (step_ns * output)
 
 
 def _percentile(numbers: Sequence[float], share: float) -> float:

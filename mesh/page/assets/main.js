@@ -100,7 +100,7 @@ function build(kind) {
   const top = [problems(), panels.totals(), charts(), panels.regions()];
   const side = kind === "gateway" ? [finder, panels.queue(), panels.tenants()] : [finder, panels.events()];
   const rest = kind === "gateway"
-    ? [panels.replicas(), panels.peers(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
+    ? [panels.replicas(), panels.peers(), panels.features(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
     : [panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
   const found = [...top, ...side, ...rest];
   const elements = (some) => some.map((each) => each.element);

@@ -137,6 +137,31 @@ export function tenants() {
   ], (row) => `${row.tenant}\u0000${row.class}`, "No request is open.");
 }
 
+const CELLS = {
+  number: (at) => ({ kind: "number", text: (row) => count(row[at]), by: (row) => row[at] }),
+  time: (at) => ({ text: (row) => (row[at] === null ? "" : clock(row[at])), title: (row) => (row[at] === null ? "" : moment(row[at])), by: (row) => row[at] }),
+  text: (at) => ({ text: (row) => String(row[at]) }),
+};
+
+// Tables of features: each says itself what its columns are.
+export function features() {
+  const element = h("div", { class: "features" });
+  const tables = new Map();
+  const add = ({ name, title, empty, columns }) => {
+    const cells = columns.map((each, at) => ({ name: each.name, isHead: at === 0, ...(CELLS[each.kind] ?? CELLS.text)(at) }));
+    const table = new Table(title, cells, (row) => String(row[0]), empty);
+    element.append(panel(name, title, table.element));
+    return table;
+  };
+  const show = (all) => {
+    for (const each of all.tables ?? []) {
+      if (!tables.has(each.name)) tables.set(each.name, add(each));
+      tables.get(each.name).show(each.rows, each.left_out);
+    }
+  };
+  return { element, on: ["tables"], show };
+}
+
 const MARKS = new Map([["failed", "Failed"], ["slow", "Slow (over 2 s)"], ["refused", "Refused"], ["resumed", "Resumed"], ["forwarded", "Forwarded"]]);
 
 export function decisions(look) {

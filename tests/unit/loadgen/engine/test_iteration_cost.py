@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from loadgen.engine.barrier import Barrier
 from loadgen.engine.blocks import Holding
-from loadgen.engine.iteration_cost import IterationCost, LinearCost
+from loadgen.engine.iteration_cost import IterationCost, KvCost, LinearCost
 from loadgen.engine.model import EngineConfig
 from loadgen.engine.sequences import EngineRequest, Sequence
-from tests.support.iteration_costs import ExpertCost, KvCost
+from tests.support.iteration_costs import ExpertCost
 
 COSTS: list[Callable[[], IterationCost]] = [
     lambda: LinearCost(base_ns=1_000, sequence_ns=100, prefill_token_ns=10),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.engine.blocks import packed
-from loadgen.engine.iteration_cost import LinearCost
+from loadgen.engine.iteration_cost import KvCost, LinearCost
 from loadgen.engine.model import (
     Admitted,
     EngineConfig,
@@ -16,12 +16,14 @@ from loadgen.engine.model import (
     EngineOutput,
     Finished,
     FirstTokenMade,
+    NewTokenReservation,
     Preempted,
     TokensGenerated,
 )
 from loadgen.engine.sequences import EngineRequest
+from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import FinishReason, Rejection
-from tests.support.iteration_costs import ExpertCost, KvCost
+from tests.support.iteration_costs import ExpertCost
 from tests.support.names import names_in
 
 CONFIG = EngineConfig(
@@ -342,6 +344,9 @@ configs = st.builds(
     sequences_max=st.integers(1, 6),
     prefill_chunk_tokens=st.integers(1, 40),
     queued_requests_max=st.one_of(st.none(), st.integers(1, 5)),
+    reservation=st.sampled_from(
+        [None, NewTokenReservation(0.7, 0.1, decay_iterations=20, tokens_max=30, retract_iterations=3)]
+    ),
 )
 jumping_or_not = st.builds(replace, configs, stream_every_iteration=st.booleans())
 
@@ -392,7 +397,7 @@ def assert_holds_what_it_should(model: EngineModel) -> None:
 @settings(max_examples=300)
 @given(config=jumping_or_not, todo=actions)
 def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfig, todo: list[Action]) -> None:
-    story = Story(EngineModel(config))
+    story = Story(engine_model(config))
     for action in todo:
         story.act(action)
         load = story.model.load()
@@ -409,7 +414,7 @@ def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfi
 @settings(max_examples=300)
 @given(config=jumping_or_not, todo=actions)
 def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: EngineConfig, todo: list[Action]) -> None:
-    story = Story(EngineModel(config))
+    story = Story(engine_model(config))
     outputs = story.finish(todo)
 
     assert [output.at_ns for output in outputs] == sorted(output.at_ns for output in outputs)
@@ -429,8 +434,8 @@ def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: Engi
 def test_jumping_over_iterations_changes_nothing_but_the_number_of_reports(
     config: EngineConfig, todo: list[Action]
 ) -> None:
-    step = Story(EngineModel(config))
-    jump = Story(EngineModel(replace(config, stream_every_iteration=False)))
+    step = Story(engine_model(config))
+    jump = Story(engine_model(replace(config, stream_every_iteration=False)))
     for action in todo:
         step.act(action)
         jump.act(action)

@@ -12,7 +12,7 @@ from gateway.core.features.disaggregated.config import DecodePolicyName, decode_
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.vocabulary import Connector
 from loadgen.simulator.answers import Told
-from loadgen.simulator.chaos import ChaosRun, Finding, chaos_document, chaos_scenario, run_breaking_chaos, run_chaos
+from loadgen.simulator.chaos import ChaosKind, ChaosRun, Finding, chaos_document, chaos_scenario, run_chaos
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
 
@@ -32,14 +32,14 @@ def test_a_world_written_to_a_file_is_the_same_world(tmp_path: Path) -> None:
 
 
 def test_worlds_whose_pools_move_have_all_decode_policies() -> None:
-    worlds = [chaos_scenario(seed, has_controller=True, is_disaggregated=True) for seed in SEEDS]
+    worlds = [chaos_scenario(seed, ChaosKind.MOVING_POOLS) for seed in SEEDS]
     specs = [spec for world in worlds for spec in world.pools(world.runs[0]).values()]
     assert {decode_of(spec).policy for spec in specs} == set(DecodePolicyName)
     assert all(world.controller is not None for world in worlds)
 
 
 def test_worlds_of_disaggregated_pools_are_of_many_kinds_and_one_engine_does_both_somewhere(tmp_path: Path) -> None:
-    worlds = [chaos_scenario(seed, is_disaggregated=True) for seed in SEEDS]
+    worlds = [chaos_scenario(seed, ChaosKind.DISAGGREGATED) for seed in SEEDS]
     pools = [region.disaggregated for world in worlds for region in world.regions.values() if region.disaggregated]
     assert {pool.connector for pool in pools} == set(Connector)
     assert all(any(not region.disaggregated for region in world.regions.values()) for world in worlds)
@@ -48,14 +48,14 @@ def test_worlds_of_disaggregated_pools_are_of_many_kinds_and_one_engine_does_bot
     assert any("/decode" in target for target in hit)
     assert any("/prefill" in target for target in hit)
     path = tmp_path / "chaos.yaml"
-    path.write_text(yaml.safe_dump(chaos_document(3, is_disaggregated=True)))
+    path.write_text(yaml.safe_dump(chaos_document(3, ChaosKind.DISAGGREGATED)))
     assert load_scenario(path) == worlds[3]
 
 
 def test_worlds_are_of_many_kinds() -> None:
     worlds = [chaos_scenario(seed) for seed in SEEDS]
     assert len({fault.kind for world in worlds for fault in world.faults}) == sum(
-        not kind.needs_controller and kind is not FaultKind.GATEWAY_SILENT for kind in FaultKind
+        kind.is_drawn and not kind.needs_controller and kind is not FaultKind.GATEWAY_SILENT for kind in FaultKind
     )
     assert {len(world.regions) for world in worlds} == {2, 3, 4}
     assert any(region.adopted for world in worlds for region in world.regions.values())
@@ -89,7 +89,7 @@ BREAKING = (1, 2, 5, 9, 41)
 
 
 def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> None:
-    ordeals = [run_breaking_chaos(seed) for seed in BREAKING]
+    ordeals = [run_chaos(seed, ChaosKind.BREAKING) for seed in BREAKING]
     assert [each for each in ordeals if isinstance(each, Finding)] == []
     assert sum(each.resumes for each in ordeals if isinstance(each, ChaosRun)) > 15
 
@@ -98,5 +98,5 @@ def test_whoever_goes_on_at_the_wrong_place_is_found_out(monkeypatch: pytest.Mon
     """A seeded defect: each continuation begins one token too early."""
     honest = Told.breaks_off
     monkeypatch.setattr(Told, "breaks_off", lambda told, now_ns: max(honest(told, now_ns) - 1, 0))
-    found = [run_breaking_chaos(seed) for seed in BREAKING[:2]]
+    found = [run_chaos(seed, ChaosKind.BREAKING) for seed in BREAKING[:2]]
     assert any(isinstance(each, Finding) and "OutOfPlace" in each.what for each in found), found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loadgen.simulator.chaos import ChaosRun, chaos_document, chaos_scenario, run_controlled_chaos
+from loadgen.simulator.chaos import ChaosKind, ChaosRun, chaos_document, chaos_scenario, run_chaos
 from loadgen.simulator.controller_chaos import controller_document
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
@@ -21,16 +21,16 @@ def test_a_seed_draws_the_same_world_and_it_can_be_written_down(tmp_path: Path) 
     assert controller_document(7) == controller_document(7) != controller_document(8)
     for seed in range(10):
         path = tmp_path / f"chaos-{seed}.yaml"
-        path.write_text(yaml.safe_dump(chaos_document(seed, has_controller=True)))
-        assert load_scenario(path) == chaos_scenario(seed, has_controller=True)
+        path.write_text(yaml.safe_dump(chaos_document(seed, ChaosKind.CONTROLLER)))
+        assert load_scenario(path) == chaos_scenario(seed, ChaosKind.CONTROLLER)
 
 
 def test_worlds_are_of_many_kinds() -> None:
-    worlds = [chaos_scenario(seed, has_controller=True) for seed in SEEDS]
+    worlds = [chaos_scenario(seed, ChaosKind.CONTROLLER) for seed in SEEDS]
     kinds = {fault.kind for world in worlds for fault in world.faults}
     of_one = {kind for kind in FaultKind if kind.needs_controller and not kind.needs_pair}
     assert of_one | {FaultKind.GATEWAY_SILENT} <= kinds
-    pairs = [chaos_scenario(seed, has_controller=True, has_pair=True) for seed in SEEDS]
+    pairs = [chaos_scenario(seed, ChaosKind.PAIR) for seed in SEEDS]
     of_pairs = {fault.kind for world in pairs for fault in world.faults}
     assert {kind for kind in FaultKind if kind.needs_controller} - {FaultKind.STORE_LOST} <= of_pairs
     assert {world.controller is not None and world.controller.standby is not None for world in pairs} == {True}
@@ -46,7 +46,7 @@ def _dead_at_once(faults: tuple[object, ...]) -> int:
 
 @pytest.mark.nightly
 def test_a_seed_tells_the_same_story_twice_and_nothing_is_found() -> None:
-    one, other = run_controlled_chaos(3), run_controlled_chaos(3)
+    one, other = run_chaos(3, ChaosKind.CONTROLLER), run_chaos(3, ChaosKind.CONTROLLER)
     assert isinstance(one, ChaosRun)
     assert one == other
     assert one.outcomes["completed"] > 0

@@ -115,7 +115,6 @@ def test_chaos_sums_up(tmp_path: Path) -> None:
         (["SCENARIO", "--sweep", "slots=3", "--sweep", "slots=4,5"], "slots is given by both --sweep and --sweep"),
         (["SCENARIO", "--runs", "3"], "SCENARIO does not go with --runs"),
         (["SCENARIO", "--first"], "SCENARIO does not go with --first"),
-        (["SCENARIO", "--controller"], "SCENARIO does not go with --controller"),
         (["--chaos", "--set", "seed=1"], "--chaos does not go with --set"),
         (["--chaos", "--run", "skywalker", "--check"], "--chaos does not go with --run and --check"),
         (["--chaos", "--trace", "story.txt", "--json"], "--trace does not go with --json"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gateway.core.vocabulary import RegionName
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.network import Network, NetworkConfig, NetworkLine
+from loadgen.simulator.process import Process
 
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
 MS = 1_000_000
@@ -128,3 +129,43 @@ def test_a_cut_swallows_datagrams() -> None:
     cable.network.datagram(US, EU, cable.heard("heard"))
     cable.agenda.run_until(1000 * MS)
     assert cable.log == [(40, "heard")]
+
+
+def test_a_lossy_way_delays_lines_and_swallows_datagrams_until_it_is_whole_again() -> None:
+    cable = Cable()
+    cable.network.lose(US, EU, 0.5)
+    for number in range(40):
+        cable.network.datagram(US, EU, cable.heard(f"datagram {number}"))
+        cable.out(str(number))
+    cable.agenda.run_until(10**12)
+    datagrams = [text for _, text in cable.log if text.startswith("datagram")]
+    assert 0 < len(datagrams) < 40
+    assert [text for _, text in cable.log if text not in datagrams] == [str(number) for number in range(40)]
+    assert cable.log[-1][0] > 200, "lost packets are sent again"
+    cable.network.lose(US, EU, 0.0)
+    cable.log.clear()
+    for _ in range(40):
+        cable.network.datagram(US, EU, cable.heard("datagram"))
+    cable.agenda.run_until(2 * 10**12)
+    assert len(cable.log) == 40
+
+
+def test_an_unsteady_way_extends_delays_by_up_to_its_share() -> None:
+    cable = Cable()
+    cable.network.shake(US, EU, 3.0)
+    delays = [cable.network.datagram_delay_ns(US, EU) or 0 for _ in range(200)]
+    assert 40 * MS <= min(delays) < 60 * MS
+    assert 140 * MS < max(delays) <= 160 * MS
+    assert {cable.network.datagram_delay_ns(EU, US) for _ in range(20)} == {40 * MS}
+
+
+def test_what_reaches_a_stalled_end_waits_and_so_does_a_break() -> None:
+    cable = Cable()
+    cable.line.far_process = process = Process()
+    process.stall()
+    cable.out("request")
+    cable.agenda.run_until(500 * MS)
+    cable.line.break_both("no keep-alive was answered")
+    assert cable.log == [(500, "near broke no keep-alive was answered")]
+    process.go_on()
+    assert cable.log[1:] == [(500, "request"), (500, "far broke no keep-alive was answered")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from loadgen.simulator.gateways import NOTICED_AFTER_NS
 from loadgen.simulator.world import Story, World
 from loadgen.vocabulary import RequestEnd
 from tests.support.scenarios import small_scenario
@@ -164,3 +165,16 @@ def test_who_says_stop_gets_the_story_so_far() -> None:
     story = world.play(lambda: world.progress.simulated_ns < 5 * SECOND)
     assert story.simulated_ns == 5 * SECOND
     assert 0 < len(story.records) == world.progress.requests
+
+
+def test_a_stalled_gateway_does_nothing_and_its_peers_stop_asking_it() -> None:
+    stall = {"kind": "gateway_stalled", "target": "us/gw", "at": "3s", "lasts": "4s"}
+    clients = [{"region": each, "workload": "chat", "clients": 40} for each in ("us", "eu")]
+    story, lines = play(clients=clients, faults=[stall], duration="12s")
+    told = [(int(line.split()[0]), line) for line in lines]
+    assert not [line for at_ns, line in told if line.split()[1] == "us/gw" and 3 * SECOND < at_ns < 7 * SECOND]
+    asked = [at_ns for at_ns, line in told if " peer:us/gw" in line]
+    assert [at_ns for at_ns in asked if at_ns < 3 * SECOND]
+    assert not [at_ns for at_ns in asked if 3 * SECOND + NOTICED_AFTER_NS < at_ns < 7 * SECOND]
+    waited = [each for each in story.records if each.sent_ns < 3 * SECOND <= (each.ended_ns or 0)]
+    assert any(each.end is RequestEnd.COMPLETED and (each.ended_ns or 0) >= 7 * SECOND for each in waited)

@@ -7,9 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.features.batches.lines import (
+    BATCH_CANCELLED,
+    BATCH_EXPIRED,
     FAULTS_MAX,
+    FoundResult,
     LineChecker,
     LineResult,
+    ResultError,
+    is_error,
     read_line,
     result_of,
     wait_before_retry_s,
@@ -17,6 +22,7 @@ from gateway.features.batches.lines import (
 )
 
 URL = "/v1/chat/completions"
+OTHER = ResultError("engine_failed_midstream", "no")
 
 
 def line(custom_id: object = "a", **changes: object) -> bytes:
@@ -90,8 +96,8 @@ def test_whatever_is_left_of_a_file_is_reconciled(custom_ids: list[str], data: s
     found = list(whole_results(left.splitlines(keepends=True)))
     ends = [sum(map(len, written[: place + 1])) for place in range(len(written))]
     expected = [each for each, end in zip(custom_ids, ends, strict=True) if end <= cut]
-    assert [custom_id for custom_id, _ in found] == expected
-    assert sum(length for _, length in found) == ([0, *ends][len(expected)])
+    assert [each.custom_id for each in found] == expected
+    assert sum(each.length for each in found) == ([0, *ends][len(expected)])
 
 
 def test_an_answer_becomes_one_line() -> None:
@@ -105,7 +111,21 @@ def test_an_answer_becomes_one_line() -> None:
 def test_each_result_is_found_again_however_deep_its_answer_is() -> None:
     for depth in range(1, 1200):
         encoded = result_of("r", "a", 200, "q", b"[" * depth + b"]" * depth).encoded()
-        assert list(whole_results([encoded])) == [("a", len(encoded))]
+        assert list(whole_results([encoded])) == [FoundResult("a", len(encoded), has_run=True)]
+
+
+@pytest.mark.parametrize(("error", "has_run"), [(BATCH_EXPIRED, False), (BATCH_CANCELLED, False), (OTHER, True)])
+def test_lines_that_did_not_run_are_known_by_their_error(error: ResultError, has_run: bool) -> None:
+    (found,) = whole_results([LineResult("r", "a", None, error).encoded()])
+    assert found.has_run is has_run
+
+
+def test_models_may_be_mixed_where_the_api_has_no_file() -> None:
+    lines = [line("a"), line("b", body={"model": "other"})]
+    assert codes(*lines) == [(2, "mismatched_model")]
+    checker = LineChecker(URL, 10, 1000, may_mix_models=True)
+    assert all(map(checker.take, lines))
+    assert checker.end() == ()
 
 
 @pytest.mark.parametrize(
@@ -126,3 +146,17 @@ def test_a_refusal_is_waited_out_and_a_failure_is_not(
     status: int, told_s: float, tries: int, wait_s: float | None
 ) -> None:
     assert wait_before_retry_s(status, told_s, tries) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("body", "is_it"),
+    [
+        (b'{"error":{"message":"no","code":"class_not_allowed"}}', True),
+        (b'{"error":{"message":"no","code":400}}', False),
+        (b'{"error":"class_not_allowed"}', False),
+        (b"class_not_allowed", False),
+        (b'"\xff"', False),
+    ],
+)
+def test_an_error_is_known_by_its_code(body: bytes, is_it: bool) -> None:
+    assert is_error(body, "class_not_allowed") is is_it

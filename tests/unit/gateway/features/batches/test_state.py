@@ -12,31 +12,19 @@ from gateway.features.batches.state import (
     ended,
     is_at_risk,
     lines_over,
+    next_to_check,
     next_to_run,
     validated,
+    wait_after_error_s,
 )
+from tests.support.batches import client_batch
 
 DAY_S = 86_400
 FAULT = LineFault("invalid_json_line", "no", line=2)
 
 
-def batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int = 0) -> ClientBatch:
-    return ClientBatch(
-        id=batch_id,
-        tenant=TenantName(tenant),
-        key=None,
-        is_token=False,
-        endpoint="/v1/chat/completions",
-        input_file_id="file-in",
-        output_file_id="file-out",
-        error_file_id="file-errors",
-        created_s=created_s,
-        expires_s=created_s + DAY_S,
-    )
-
-
 def running(total: int = 10) -> ClientBatch:
-    return validated(batch(), "m", total, (), 1)
+    return validated(client_batch(), "m", total, (), 1)
 
 
 def test_a_batch_completes() -> None:
@@ -51,7 +39,7 @@ def test_a_batch_completes() -> None:
 
 
 def test_a_batch_with_faults_fails() -> None:
-    failed = validated(batch(), "m", 10, (FAULT,), 1)
+    failed = validated(client_batch(), "m", 10, (FAULT,), 1)
     assert (failed.status, failed.total, failed.has_ended) == (BatchStatus.FAILED, 0, True)
     assert failed.document()["errors"] == {"object": "list", "data": (FAULT,)}
 
@@ -63,7 +51,7 @@ def test_a_batch_expires_and_says_so_over_a_restart() -> None:
 
 
 def test_a_cancelled_batch_stays_cancelled() -> None:
-    early = cancelling(batch(), 1)
+    early = cancelling(client_batch(), 1)
     assert validated(early, "m", 10, (), 2).status is BatchStatus.CANCELLING
     assert validated(early, "m", 10, (FAULT,), 2).status is BatchStatus.FAILED
     late = lines_over(cancelling(running(), 2), 3, is_expired=False)
@@ -89,10 +77,32 @@ def test_a_window_is_at_risk_behind_the_rate_that_it_needs() -> None:
 
 
 def test_the_tenant_with_the_fewest_runs_next() -> None:
-    acme = [batch(f"batch_{number}", created_s=number) for number in range(4)]
-    zenith = batch("batch_z", "zenith", created_s=9)
+    acme = [client_batch(f"batch_{number}", created_s=number) for number in range(4)]
+    zenith = client_batch("batch_z", "zenith", created_s=9)
     waiting = [*acme[1:], zenith]
     assert next_to_run(waiting, [], 8, 2) == acme[1]
     assert next_to_run(waiting, acme[:1], 8, 2) == zenith
     assert next_to_run(acme[2:], acme[:2], 8, 2) is None
     assert next_to_run(waiting, acme[:1], 1, 2) is None
+
+
+def test_input_files_are_checked_by_turns_of_tenants() -> None:
+    waiting = [client_batch(f"batch_{number}", created_s=number) for number in range(4)]
+    waiting += [client_batch("batch_z", "zenith", created_s=9), client_batch("batch_y", "zenith", created_s=8)]
+    turns: dict[TenantName, int] = {}
+    order = []
+    while (chosen := next_to_check(waiting, turns)) is not None:
+        waiting.remove(chosen)
+        order.append(chosen.id)
+        turns[chosen.tenant] = len(order)
+    assert order == ["batch_0", "batch_y", "batch_1", "batch_z", "batch_2", "batch_3"]
+
+
+def test_a_batch_that_was_not_checked_holds_no_line() -> None:
+    assert not client_batch().is_checked
+    assert not cancelling(client_batch(), 1).is_checked
+    assert running().is_checked
+
+
+def test_waits_after_errors_double_up_to_a_limit() -> None:
+    assert [wait_after_error_s(tries) for tries in (1, 2, 5, 6, 1_000)] == [30, 60, 480, 900, 900]

@@ -1,0 +1,313 @@
+"""Work that the APIs of batches share: who asks, room for files and batches, and their first storing."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from os import urandom
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Struct
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import TenantName
+from gateway.door import errors
+from gateway.door.call import ClientCall
+from gateway.door.errors import ClientFault
+from gateway.door.parse import Caller
+from gateway.door.settings import HttpSettings
+from gateway.door.uploads import check_announced
+from gateway.features.batches.book import BatchBook
+from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
+from gateway.features.extension import KeyInForce
+from gateway.request.callers import ClientKey
+from gateway.request.engine_api import MESSAGES_PATH
+from mesh.clock import Clock
+from mesh.threads import finish_in_thread
+from mesh.waiter import Waiter
+
+UPLOAD_S = 4 * 3600.0
+"""Longest time of an upload that is fast enough throughout."""
+_SECOND_NS = 1_000_000_000
+_JSON = {"content-type": "application/json; charset=utf-8"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class BatchOwner(Struct, frozen=True):
+    """Client that hands a batch in, with its key; a token stands for a key that no file has."""
+
+    tenant: TenantName
+    key: ClientKey | None
+    is_token: bool
+
+
+class FileUpload:
+    """File on its way to the folder."""
+
+    def __init__(self, book: BatchBook, config: BatchesConfig, tenant: TenantName, bytes_max: int) -> None:
+        self.id = new_file_id()
+        self.size = 0
+        self.tenant = tenant
+        self.opened: BinaryIO | None = None
+        self._book = book
+        self._config = config
+        self._bytes_max = bytes_max
+
+    async def write(self, data: bytes) -> None:
+        """Raises ClientFault beyond a limit, and OSError where the disk cannot take it."""
+        assert self.opened is not None, "it was opened"
+        config, sizes = self._config, self._book.sizes
+        self.size += len(data)
+        if self.size > self._bytes_max:
+            raise ClientFault(errors.BODY_TOO_LARGE)
+        sizes.put(self.id, self.tenant, self.size)
+        if sizes.bytes_of(self.tenant) > config.tenant_max_bytes:
+            raise ClientFault(errors.FILES_FULL, "of this tenant")
+        if sizes.total > config.folder_max_bytes:
+            raise ClientFault(errors.FILES_FULL)
+        await finish_in_thread(self.opened.write, data)
+
+
+class BatchIntake:
+    """Entrance of files and batches, for all APIs. A tenant sees its own only."""
+
+    def __init__(
+        self,
+        config: BatchesConfig,
+        settings: HttpSettings,
+        book: BatchBook,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        key_in_force: KeyInForce | None,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.book = book
+        self._clock = clock
+        self._log = log
+        self._key_in_force = key_in_force
+        self._uploads: dict[TenantName, int] = {}
+        """Uploads that are being received, by tenant."""
+        self._creating: dict[TenantName, int] = {}
+        """Batches that are being stored for the first time, by tenant."""
+
+    @property
+    def now_s(self) -> int:
+        return self._clock.wall_ns() // _SECOND_NS
+
+    @property
+    def keep_s(self) -> int:
+        return self.config.keep_ns // _SECOND_NS
+
+    # Clients
+
+    def tenant_of(self, call: ClientCall) -> TenantName:
+        """Raise ClientFault while the store is another process's, or cannot be opened."""
+        if not self.book.is_open:
+            raise ClientFault(errors.BATCHES_UNAVAILABLE)
+        return _caller_of(call).tenant
+
+    def owner_of(self, call: ClientCall) -> BatchOwner:
+        key = _caller_of(call).key
+        return BatchOwner(self.tenant_of(call), key, key is not None and not self._is_in_force(key))
+
+    def check_key(self, owner: BatchOwner) -> None:
+        """Raise ClientFault if the key was removed while its client sent the body."""
+        if owner.key is not None and not owner.is_token and not self._is_in_force(owner.key):
+            raise ClientFault(errors.INVALID_API_KEY)
+
+    def _is_in_force(self, key: ClientKey) -> bool:
+        """True if the keys file has the key at this moment; it has none that stands for a token."""
+        return self._key_in_force is not None and self._key_in_force(key.key_id) is not None
+
+    # Files
+
+    @asynccontextmanager
+    async def receiving(
+        self, call: ClientCall, bytes_max: int, further_bytes_max: int = 0
+    ) -> AsyncIterator[FileUpload]:
+        """Upload from a client, of which nothing is left unless it is kept. `further_bytes_max` bounds what its body
+        holds beside it."""
+        tenant, config = self.tenant_of(call), self.config
+        if call.exchange.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ClientFault(errors.UNSUPPORTED_ENCODING, "a file is sent as it is")
+        check_announced(call.exchange, bytes_max + further_bytes_max)
+        own = self._uploads.get(tenant, 0)
+        if sum(self._uploads.values()) >= config.uploads_max or own >= config.tenant_uploads_max:
+            raise ClientFault(errors.UPLOADS_EXCEEDED)
+        if self.book.sizes.files_of(tenant) >= config.tenant_files_max:
+            raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
+        with _counted(self._uploads, tenant):
+            async with self.holding(tenant, bytes_max) as upload:
+                yield upload
+
+    @asynccontextmanager
+    async def holding(self, tenant: TenantName, bytes_max: int) -> AsyncIterator[FileUpload]:
+        """File that is written here, of which nothing is left unless it is kept."""
+        book = self.book
+        upload = FileUpload(book, self.config, tenant, bytes_max)
+        try:
+            upload.opened = await book.do(book.store.begin_upload, upload.id)
+            yield upload
+        except OSError as error:
+            raise _full(error) from error
+        finally:
+            if upload.id not in book.files:
+                book.sizes.drop(upload.id)
+                await finish_in_thread(book.store.drop_upload, upload.opened, upload.id)
+
+    async def keep(self, upload: FileUpload, filename: str, keep_s: int) -> StoredFile:
+        """Keep an upload. Raises OSError."""
+        assert upload.opened is not None, "it was opened"
+        now_s = self.now_s
+        file = StoredFile(
+            id=upload.id,
+            tenant=upload.tenant,
+            filename=filename,
+            purpose="batch",
+            size=upload.size,
+            created_s=now_s,
+            expires_s=now_s + keep_s,
+        )
+        await self.book.keep_file(upload.opened, file)
+        return file
+
+    # Batches
+
+    def batch_of(self, call: ClientCall, batch_id: str, *, is_of_messages: bool) -> ClientBatch:
+        tenant = self.tenant_of(call)
+        batch = self.book.batches.get(batch_id)
+        if batch is None or batch.tenant != tenant or batch.is_of_messages is not is_of_messages:
+            raise ClientFault(errors.BATCH_NOT_FOUND)
+        return batch
+
+    def batches_of(self, call: ClientCall, *, is_of_messages: bool) -> list[ClientBatch]:
+        tenant = self.tenant_of(call)
+        return [
+            each
+            for each in self.book.batches.values()
+            if each.tenant == tenant and each.is_of_messages is is_of_messages
+        ]
+
+    def check_room(self, tenant: TenantName) -> None:
+        """Raise ClientFault where a further batch, or its result files, would be beyond a limit."""
+        config, book = self.config, self.book
+        unfinished = sum(not each.has_ended and each.tenant == tenant for each in book.batches.values())
+        if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
+            raise ClientFault(errors.BATCHES_EXCEEDED)
+        if book.sizes.files_of(tenant) >= config.tenant_files_max:
+            raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
+        if book.sizes.bytes_of(tenant) > config.tenant_max_bytes:
+            raise ClientFault(errors.FILES_FULL, "of this tenant")
+        if book.sizes.total > config.folder_max_bytes:
+            raise ClientFault(errors.FILES_FULL)
+
+    def new_batch(
+        self, owner: BatchOwner, endpoint: str, input_file_id: str, metadata: dict[str, str] | None = None
+    ) -> ClientBatch:
+        now_s = self.now_s
+        prefix = "msgbatch" if endpoint == MESSAGES_PATH else "batch"
+        return ClientBatch(
+            id=f"{prefix}_{urandom(12).hex()}",
+            tenant=owner.tenant,
+            key=owner.key,
+            is_token=owner.is_token,
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            output_file_id=new_file_id(),
+            error_file_id=new_file_id(),
+            created_s=now_s,
+            expires_s=now_s + WINDOW_S,
+            metadata=metadata,
+        )
+
+    async def hand_in(self, batch: ClientBatch) -> None:
+        """Store a new batch, in the place of the oldest that have ended where there are as many as a tenant may
+        have."""
+        with _counted(self._creating, batch.tenant):
+            await stored(self._drop_oldest(batch.tenant))
+            await stored(self.book.put(batch))
+        self._log.info("batch_created", batch=batch.id, tenant=batch.tenant, file=batch.input_file_id)
+
+    async def _drop_oldest(self, tenant: TenantName) -> None:
+        ended = [each for each in self.book.batches.values() if each.tenant == tenant and each.has_ended]
+        ended.sort(key=lambda each: (each.created_s, each.id))
+        for batch in ended[: max(0, len(ended) + 1 - self.config.tenant_ended_max)]:
+            await self.book.delete_batch(batch.id)
+
+    async def cancel(self, batch: ClientBatch) -> ClientBatch:
+        if batch.has_ended or batch.status is BatchStatus.FINALIZING:
+            raise ClientFault(errors.BATCH_NOT_CANCELLABLE, f"it is {batch.status}")
+        changed: ClientBatch = await stored(
+            self.book.change_once_stored(batch.id, lambda each: cancelling(each, self.now_s))
+        )
+        return changed
+
+
+class PacedBody:
+    """Body of an answer that is written in pieces, as fast as its client reads."""
+
+    def __init__(self, call: ClientCall) -> None:
+        self._exchange = call.exchange
+        self._writable = Waiter()
+        self._exchange.on_writable = self._writable.wake
+
+    async def write(self, piece: bytes) -> None:
+        if not self._exchange.write(piece):
+            await self._writable.wait()
+
+
+def new_file_id() -> str:
+    return f"file-{urandom(12).hex()}"
+
+
+def give(call: ClientCall, document: object) -> None:
+    call.respond(200, msgspec.json.encode(document), _JSON)
+
+
+def asked_of(call: ClientCall) -> dict[str, str]:
+    """Parameters of the query."""
+    query = call.exchange.target.decode("latin-1").partition("?")[2]
+    return {name: texts[0] for name, texts in parse_qs(query, max_num_fields=32).items()}
+
+
+def limit_in(asked: dict[str, str], default: int, most: int) -> int:
+    told = asked.get("limit", str(default))
+    if not told.isdecimal() or not 1 <= int(told[:6]) <= most:
+        raise ClientFault(errors.INVALID_FIELD, f"it is 1 to {most}", "limit")
+    return int(told)
+
+
+async def stored(work: Any) -> Any:
+    """Result of work on the store. Raises ClientFault where the disk fails."""
+    try:
+        return await work
+    except OSError as error:
+        raise _full(error) from error
+
+
+def _full(error: OSError) -> ClientFault:
+    is_full = error.errno in _FULL or "full" in str(error)
+    return ClientFault(errors.FILES_FULL if is_full else errors.BATCHES_UNAVAILABLE)
+
+
+def _caller_of(call: ClientCall) -> Caller:
+    assert call.caller is not None, "it was let in"
+    return call.caller
+
+
+@contextmanager
+def _counted(counts: dict[TenantName, int], tenant: TenantName) -> Iterator[None]:
+    """Count one more of a tenant meanwhile."""
+    counts[tenant] = counts.get(tenant, 0) + 1
+    try:
+        yield
+    finally:
+        counts[tenant] -= 1
+        if not counts[tenant]:
+            del counts[tenant]
