@@ -168,6 +168,21 @@ class TestTheDocument:
         assert schema.is_valid(form)
         assert not schema.is_valid({**form, "metadata": ["a", "b"]})
 
+    @pytest.mark.parametrize(
+        ("name", "body"),
+        [
+            ("RerankRequest", {"query": "a", "documents": []}),
+            ("EmbeddingsRequest", {"input": ""}),
+            ("TokenizeRequest", {}),
+        ],
+    )
+    def test_it_promises_no_empty_body_that_every_engine_refuses(self, name: str, body: dict[str, Any]) -> None:
+        resolved = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+        schema = Draft202012Validator(resolved)
+        assert not schema.is_valid({"model": MODEL, **body})
+        full = {key: ["a"] if isinstance(value, list) else "a" for key, value in body.items()} or {"messages": []}
+        assert schema.is_valid({"model": MODEL, **full})
+
     def test_its_schemas_are_schemas(self) -> None:
         for schema in DOCUMENT["components"]["schemas"].values():
             Draft202012Validator.check_schema(schema)
