@@ -74,7 +74,7 @@ def good_body(body: dict[str, Any]) -> dict[str, Any]:
     return {**needed, "model": MODEL, **({"max_tokens": 5} if "max_tokens" in needed else {})}
 
 
-def repeated_keys(node: yaml.Node) -> Iterator[str]:
+def repeated_keys(node: yaml.Node | None) -> Iterator[str]:
     """Keys that a mapping has twice, with their lines."""
     if isinstance(node, yaml.MappingNode):
         seen = Counter(key.value for key, _ in node.value)
