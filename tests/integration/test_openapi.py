@@ -30,6 +30,9 @@ from schemathesis.specs.openapi.checks import (
 from gateway.door.errors_page import every_kind
 from gateway.request.bodies import RESERVED_FIELDS, read_body
 from gateway.request.engine_api import CHAT_PATH, POSTED_PATHS
+from loadgen.engine.fields import ApiError
+from loadgen.engine.pooling import parse_embeddings, parse_rerank
+from loadgen.engine.tokenizer import tokenize
 from tests.support.core import MODEL
 from tests.support.served import in_thread, served
 
@@ -146,6 +149,8 @@ class TestTheDocument:
         names = [
             "Qwen/Qwen3-8B",
             "a b",
+            "Qwen/Qwen3-8B\n",
+            "\n",
             *map(chr, range(0x250)),
             "\u2028",
             "\ue000",
@@ -169,19 +174,47 @@ class TestTheDocument:
         assert not schema.is_valid({**form, "metadata": ["a", "b"]})
 
     @pytest.mark.parametrize(
-        ("name", "body"),
+        ("name", "value", "is_promised"),
         [
-            ("RerankRequest", {"query": "a", "documents": []}),
-            ("EmbeddingsRequest", {"input": ""}),
-            ("TokenizeRequest", {}),
+            ("expires_after[seconds]", 3600, True),
+            ("expires_after[seconds]", 3599, False),
+            ("expires_after[seconds]", 30 * 24 * 3600 + 1, False),
+            ("expires_after[anchor]", "now", False),
+            ("metadata", "€" * 1024, True),
+            ("metadata", "m" * 4097, False),
         ],
     )
-    def test_it_promises_no_empty_body_that_every_engine_refuses(self, name: str, body: dict[str, Any]) -> None:
+    def test_a_forms_fields_have_the_gateways_limits(self, name: str, value: object, is_promised: bool) -> None:
+        content = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+        schema = Draft202012Validator(content["multipart/form-data"]["schema"])
+        assert schema.is_valid({"file": "{}", "purpose": "batch", name: value}) == is_promised
+
+    @pytest.mark.parametrize(
+        ("name", "body", "parse"),
+        [
+            ("RerankRequest", {"query": "a", "documents": []}, parse_rerank),
+            ("EmbeddingsRequest", {"input": ""}, parse_embeddings),
+            ("EmbeddingsRequest", {"input": []}, parse_embeddings),
+            ("TokenizeRequest", {}, lambda *asked: tokenize(*asked, 100)),
+        ],
+    )
+    def test_it_promises_no_empty_body_that_an_emulated_engine_refuses(
+        self, name: str, body: dict[str, Any], parse: Callable[[str, bytes, tuple[str, ...]], object]
+    ) -> None:
         resolved = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
         schema = Draft202012Validator(resolved)
-        assert not schema.is_valid({"model": MODEL, **body})
-        full = {key: ["a"] if isinstance(value, list) else "a" for key, value in body.items()} or {"messages": []}
-        assert schema.is_valid({"model": MODEL, **full})
+        empty = {"model": MODEL, **body}
+        with pytest.raises(ApiError):
+            parse("application/json", msgspec.json.encode(empty), (MODEL,))
+        assert not schema.is_valid(empty)
+        texts = {key: ["a"] if isinstance(value, list) else "a" for key, value in body.items()} or {"prompt": "a"}
+        full = {"model": MODEL, **texts}
+        parse("application/json", msgspec.json.encode(full), (MODEL,))
+        assert schema.is_valid(full)
+
+    def test_a_prompt_to_tokenize_has_the_names_that_a_gateway_reads(self) -> None:
+        properties = DOCUMENT["components"]["schemas"]["TokenizeRequest"]["properties"]
+        assert set(properties) == {"model", "prompt", "content", "messages"}
 
     def test_its_schemas_are_schemas(self) -> None:
         for schema in DOCUMENT["components"]["schemas"].values():

@@ -37,7 +37,7 @@ from loadgen.studies.failover import page as failover_page
 from loadgen.studies.failover.cases import CaseOutcome as Failover
 from loadgen.studies.numbers import Middle
 from loadgen.studies.outside.counts import RunCounts
-from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, RunOutcome
+from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, OutsideSetup, RunOutcome
 from loadgen.studies.outside.page import page_of as outside_page
 from loadgen.studies.outside.readings import Reading
 from loadgen.studies.outside.tools import RUNS as OUTSIDE_RUNS
@@ -270,16 +270,16 @@ def succession(folder: Path) -> Pages:
 
 def outside(folder: Path) -> Pages:
     def run(number: int) -> RunOutcome:
-        counted = RunCounts(100, 20, number, 4000, 400)
+        counted = RunCounts(100, 20, number, 4000, 400, not_found=1)
         kept = KeptRun(number or None, 9.5 * number, 0.5 * number, counted, (40, 41))
         told = RunCounts(100, 20, 0, 4000, 400) if number % 2 else RunCounts(completed=101)
         reading = Reading(told, (("requests/s", f"{number}.5"),), ("2 × it `broke`",) * (number % 3))
         return RunOutcome(OUTSIDE_RUNS[number], kept, reading, "ValueError: no export" if number == 2 else "")
 
-    runs = tuple(run(number) for number in range(len(OUTSIDE_RUNS)))
-    versions = {tool.name: "1.2.3" for tool in OUTSIDE_TOOLS[1:]}
-    outcome = OutsideOutcome(runs, versions, {OUTSIDE_TOOLS[0].name: "no such package"})
-    return {"outside.md": outside_page(outcome, OUTSIDE_TOOLS, {**MACHINE, "kernel": "6"})}
+    runs = tuple(run(number) for number in range(1, len(OUTSIDE_RUNS)))
+    setup = OutsideSetup({tool.name: "1.2.3" for tool in OUTSIDE_TOOLS[1:]}, MACHINE)
+    outcome = OutsideOutcome(runs, OUTSIDE_RUNS[:1], setup, {OUTSIDE_TOOLS[0].name: "no such package"})
+    return {"outside.md": outside_page(outcome, OUTSIDE_TOOLS)}
 
 
 def sharing(folder: Path) -> Pages:

@@ -17,7 +17,9 @@ RUNS_KEPT = Path("build/outside")
 @click.command()
 @options("out")
 @click.option("--only", multiple=True, metavar="TOOL", help="Start only runs of these tools; repeatable, and needs -o.")
-@click.option("--kept", is_flag=True, help="Start nothing, and write the page of the runs that are kept.")
+@click.option(
+    "--kept", is_flag=True, help="Start nothing, and write the page of the runs that are kept; all of them, or -o."
+)
 def outside(*, out: Path | None, only: tuple[str, ...], kept: bool) -> None:
     """Have tools of other projects measure three regions, in OUT/outside.md; twenty minutes. `make outside` installs
     them.
@@ -32,12 +34,19 @@ def outside(*, out: Path | None, only: tuple[str, ...], kept: bool) -> None:
     names = [tool.name for tool in TOOLS]
     if only:
         refuse_over_the_whole("--only", out)
+    if only and kept:
+        raise click.UsageError("--only starts runs, and --kept starts none: give one of them")
     if unknown := set(only) - set(names):
         raise click.UsageError(f"no such tool: {', '.join(sorted(unknown))}; there are: {', '.join(names)}")
     try:
         if not kept:
-            play_outside(RUNS_KEPT, only or names, tell)
-        page = page_of(outcome_in(RUNS_KEPT), TOOLS, describe_machine())
+            play_outside(RUNS_KEPT, only or names, describe_machine(), tell)
+        outcome = outcome_in(RUNS_KEPT)
     except (DemoFailure, OSError) as error:
         raise click.ClickException(str(error)) from error
-    write(out, {"outside.md": page})
+    missing = [run.title for run in outcome.missing if not only or run.tool.name in only]
+    if kept and missing:
+        refuse_over_the_whole(f"--kept without {'; '.join(missing)}", out)
+    write(out, {"outside.md": page_of(outcome, TOOLS)})
+    if missing:
+        raise click.ClickException(f"not run: {'; '.join(missing)}")

@@ -11,9 +11,13 @@ from dataclasses import dataclass, fields
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_COMPLETED, _LEFT = "completed", "abandoned"
+_COMPLETED, _LEFT, _NOT_FOUND = "completed", "abandoned", "not_found"
 _REQUESTS, _REFUSALS = "nightside_requests_total", "nightside_refusals_total"
 _TOKENS = ("nightside_prompt_tokens_total", "nightside_output_tokens_total")
+OPEN, DESCRIPTORS = "nightside_requests_open", "process_open_fds"
+_SUFFIX = "_total"
+"""Suffix that the parser takes from the names of counters' families."""
+_READ = (_REQUESTS, _REFUSALS, *_TOKENS, OPEN, DESCRIPTORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class RunCounts:
     """Requests that ended otherwise."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    not_found: int | None = None
+    """Requests among those that failed whose URL a gateway does not have; no tool reports them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,22 @@ class Compared:
     @property
     def is_equal(self) -> bool:
         return self.tool == self.gateways
+
+    @property
+    def difference(self) -> int:
+        return self.gateways - self.tool
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Differences of a count that have a known reason."""
+
+    least: int
+    most: int
+    why: str
+
+    def covers(self, pair: Compared) -> bool:
+        return self.least <= pair.difference <= self.most
 
 
 def counts_in(pages: Iterable[str]) -> RunCounts:
@@ -56,7 +78,13 @@ def counts_in(pages: Iterable[str]) -> RunCounts:
         elif each.name in _TOKENS:
             tokens[each.name] += int(each.value)
     failed = ends.total() - ends[_COMPLETED] - ends[_LEFT]
-    return RunCounts(ends[_COMPLETED], ends[_LEFT], failed, *(tokens[name] for name in _TOKENS))
+    return RunCounts(ends[_COMPLETED], ends[_LEFT], failed, *(tokens[name] for name in _TOKENS), ends[_NOT_FOUND])
+
+
+def missing_in(page: str) -> list[str]:
+    """Families that are read and that the metrics page of one gateway lacks; a counter without series is there."""
+    found = {family.name for family in text_string_to_metric_families(page)}
+    return [name for name in _READ if name.removesuffix(_SUFFIX) not in found]
 
 
 def value_in(pages: Iterable[str], name: str) -> int:
@@ -77,6 +105,10 @@ def compared(tool: RunCounts, gateways: RunCounts) -> list[Compared]:
     return [Compared(name, one, other) for name, one, other in pairs if one is not None and other is not None]
 
 
-def unexplained(comparison: Iterable[Compared], reasons: Mapping[str, str]) -> list[Compared]:
-    """RunCounts that differ without a known reason."""
-    return [each for each in comparison if not each.is_equal and each.name not in reasons]
+def unexplained(comparison: Iterable[Compared], allowed: Mapping[str, Allowance]) -> list[Compared]:
+    """Counts that differ without a known reason, or by more or less than it accounts for."""
+    return [each for each in comparison if not each.is_equal and not _is_covered(each, allowed.get(each.name))]
+
+
+def _is_covered(pair: Compared, allowance: Allowance | None) -> bool:
+    return allowance is not None and allowance.covers(pair)

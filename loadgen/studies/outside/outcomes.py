@@ -7,13 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.studies.outside.counts import Compared, RunCounts, compared
+from loadgen.studies.outside.counts import Allowance, Compared, RunCounts, compared, unexplained
 from loadgen.studies.outside.readings import Reading
 from loadgen.studies.outside.tools import ENVIRONMENTS, PLACES, RUNS, TOOLS, ToolRun, folder_of
 
 KEPT = "kept.json"
 """File of a `KeptRun` in the run's folder."""
 VERSIONS = "versions.json"
+"""File with the `OutsideSetup` of all runs, beneath the folder of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideSetup:
+    """Machine and tools of the runs that are kept."""
+
+    versions: Mapping[str, str]
+    """Version of each installed tool."""
+    machine: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class RunOutcome:
 
     @property
     def name(self) -> str:
-        return f"{self.run.tool.name}, {self.run.name}"
+        return self.run.title
 
     @property
     def command(self) -> str:
@@ -54,30 +64,42 @@ class RunOutcome:
         return compared(self.reading.counts, self.kept.gateways)
 
     @property
-    def explained(self) -> dict[str, str]:
-        """Known reason for each count that differs."""
-        return {name: why for name, why in self.run.reasons.items() if name in {each.name for each in self.differing}}
+    def allowed(self) -> Mapping[str, Allowance]:
+        return self.run.allows(self.reading, self.kept.gateways)
 
     @property
-    def differing(self) -> list[Compared]:
-        return [each for each in self.compared if not each.is_equal]
+    def unexplained(self) -> list[Compared]:
+        return unexplained(self.compared, self.allowed)
+
+    @property
+    def explained(self) -> dict[str, str]:
+        """Known reason for each count that differs and has one."""
+        named = {each.name for each in self.compared if not each.is_equal} - {each.name for each in self.unexplained}
+        return {name: each.why for name, each in self.allowed.items() if name in named}
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideOutcome:
     runs: tuple[RunOutcome, ...]
-    versions: Mapping[str, str]
-    """Version of each installed tool."""
+    missing: tuple[ToolRun, ...]
+    """Runs of which nothing is kept."""
+    setup: OutsideSetup
     absent: Mapping[str, str]
-    """Reason for each tool that is not installed."""
+    """Reason for each tool of which no run was started."""
 
 
 def outcome_in(folder: Path) -> OutsideOutcome:
     """Outcome of all runs that are kept in the folder. Raises OSError where nothing is kept."""
-    versions = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
-    absent = {tool.name: tool.why_absent(ENVIRONMENTS) for tool in TOOLS if tool.name not in versions}
-    found = tuple(_outcome(run, folder_of(folder, run)) for run in RUNS if (folder_of(folder, run) / KEPT).exists())
-    return OutsideOutcome(found, versions, absent)
+    setup = setup_in(folder)
+    absent = {tool.name: tool.why_absent(ENVIRONMENTS) for tool in TOOLS if tool.name not in setup.versions}
+    missing = tuple(run for run in RUNS if not (folder_of(folder, run) / KEPT).exists())
+    found = tuple(_outcome(run, folder_of(folder, run)) for run in RUNS if run not in missing)
+    return OutsideOutcome(found, missing, setup, absent)
+
+
+def setup_in(folder: Path) -> OutsideSetup:
+    """Machine and tools of the runs that are kept in the folder. Raises OSError where nothing is kept."""
+    return OutsideSetup(**json.loads((folder / VERSIONS).read_text(encoding="utf-8")))
 
 
 def _outcome(run: ToolRun, folder: Path) -> RunOutcome:

@@ -17,6 +17,7 @@ from typing import Any
 from loadgen.studies.outside.counts import RunCounts
 
 _FAILURES_MAX = 40
+"""Kinds of failures that are named for one run; a further line counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Reading:
     """Figures for the page, each behind its name."""
     failures: tuple[str, ...] = ()
     """Failures in the tool's own words."""
+    left_out: RunCounts = field(default_factory=RunCounts)
+    """Most that the gateways can have counted beyond the counts, of requests that the tool leaves out of them."""
 
 
 def read_wrk(text: str) -> Reading:
@@ -43,12 +46,12 @@ def read_wrk(text: str) -> Reading:
 
 def read_h2load(text: str) -> Reading:
     """Read what h2load prints."""
-    done, succeeded = _number(r"requests: .* (\d+) done", text), _number(r"requests: .* (\d+) succeeded", text)
+    total, succeeded = _number(r"requests: (\d+) total", text), _number(r"requests: .* (\d+) succeeded", text)
     failed, timeouts = _number(r"requests: .* (\d+) failed", text), _number(r"requests: .* (\d+) timeout", text)
     figures = [("requests/s", _found(r"finished in .*?, ([\d.]+) req/s", text))]
     if times := re.search(r"time for request:\s+(\S+)\s+(\S+)\s+(\S+)", text):
         figures += [("fastest", times[1]), ("slowest", times[2]), ("mean", times[3])]
-    named = {"failed": failed, "timeout": timeouts, "done without success": done - succeeded - failed}
+    named = {"failed": failed, "timeout": timeouts, "neither succeeded nor failed": total - succeeded - failed}
     return Reading(RunCounts(completed=succeeded, failed=failed), tuple(figures), _named(named))
 
 
@@ -84,7 +87,17 @@ def read_aiperf(exports: Sequence[Mapping[str, Any]]) -> Reading:
         for name, metric, statistic, digits in _AIPERF_FIGURES
         if all(metric in each for each in exports)
     ]
-    return Reading(counts, tuple(figures), _named({error: n for error, n in errors.items() if _CANCELLED not in error}))
+    failures = _named({error: n for error, n in errors.items() if _CANCELLED not in error})
+    return Reading(counts, tuple(figures), failures, _left_out_by_aiperf(exports, left))
+
+
+def _left_out_by_aiperf(exports: Sequence[Mapping[str, Any]], left: int) -> RunCounts:
+    """Tokens of cancelled requests, each as long at most as the longest completed one."""
+    if not left:
+        return RunCounts(prompt_tokens=0, output_tokens=0)
+    most = (max(_metric(each, f"usage_{name}_tokens", "max") for each in exports) for name in ("prompt", "completion"))
+    prompt, output = (left * int(each) for each in most)
+    return RunCounts(prompt_tokens=prompt, output_tokens=output)
 
 
 _CANCELLED = "RequestCancellationError"
@@ -135,7 +148,21 @@ def read_guidellm(report: Mapping[str, Any]) -> Reading:
         *((name, " / ".join(f"{_successful(each, metric, *path):.{digits}f}" for each in benchmarks))
           for name, metric, path, digits in _GUIDELLM_FIGURES),
     ]  # fmt: skip
-    return Reading(counts, tuple(figures), _named({"errored": sum(each["errored"] for each in totals)}))
+    failures = _named({"errored": sum(each["errored"] for each in totals)})
+    return Reading(counts, tuple(figures), failures, _left_out_by_guidellm(benchmarks))
+
+
+def _left_out_by_guidellm(benchmarks: Sequence[Mapping[str, Any]]) -> RunCounts:
+    """Requests in process when their strategy ended, each as long at most as the longest of the strategy."""
+    open_at_end = [each["scheduler_state"]["processing_requests"] for each in benchmarks]
+    tokens = {
+        name: sum(
+            requests * int(each["metrics"][f"{name}_token_count"]["successful"]["max"])
+            for requests, each in zip(open_at_end, benchmarks, strict=True)
+        )
+        for name in ("prompt", "output")
+    }
+    return RunCounts(sum(open_at_end), prompt_tokens=tokens["prompt"], output_tokens=tokens["output"])
 
 
 _GUIDELLM_FIGURES: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
@@ -196,4 +223,6 @@ def _number_or_0(pattern: str, text: str) -> int:
 
 
 def _named(counts: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count} × {name}" for name, count in counts.items() if count)[:_FAILURES_MAX]
+    named = [f"{count} × {name}" for name, count in counts.items() if count]
+    more = len(named) - _FAILURES_MAX
+    return (*named[:_FAILURES_MAX], *([f"{more} further kinds of failures, not named here"] if more > 0 else []))

@@ -56,6 +56,8 @@ AIPERF: dict[str, Any] = {
     "output_token_throughput": {"unit": "tokens/sec", "avg": 48.72355142503217},
     "total_usage_prompt_tokens": {"unit": "tokens", "avg": 5317.0},
     "total_usage_completion_tokens": {"unit": "tokens", "avg": 624.0},
+    "usage_prompt_tokens": {"unit": "tokens", "avg": 409.0, "max": 410.0},
+    "usage_completion_tokens": {"unit": "tokens", "avg": 48.0, "max": 50.0},
     "error_summary": [
         {
             "error_details": {
@@ -126,6 +128,18 @@ def test_h2load_names_failed_requests() -> None:
     assert reading.failures == ("2 × failed",)
 
 
+def test_h2load_names_requests_that_were_never_sent() -> None:
+    told = "400 total, 384 started, 384 done, 384 succeeded, 0 failed"
+    reading = read_h2load(H2LOAD.replace("400 total, 400 started, 400 done, 400 succeeded, 0 failed", told))
+    assert reading.failures == ("16 × neither succeeded nor failed",)
+
+
+def test_h2load_names_a_request_of_a_lost_connection_once() -> None:
+    told = "400 total, 399 started, 398 done, 398 succeeded, 2 failed"
+    reading = read_h2load(H2LOAD.replace("400 total, 400 started, 400 done, 400 succeeded, 0 failed", told))
+    assert reading.failures == ("2 × failed",)
+
+
 def test_slowhttptest_names_reports_without_the_service() -> None:
     reading = read_slowhttptest(SLOW + SLOW.replace("YES", "NO"))
     assert reading.figures == (("status reports", "2"), ("of them with the service available", "1"))
@@ -138,6 +152,14 @@ def test_aiperf_counts_the_runs_of_a_sweep_together() -> None:
     assert twice.counts == RunCounts(completed=26, left=14, failed=4, prompt_tokens=10_634, output_tokens=1248)
     assert ("TTFT p50, ms", "395 / 395") in twice.figures
     assert once.failures == ("2 × Service Unavailable: queue full",)
+    assert once.left_out == RunCounts(prompt_tokens=7 * 410, output_tokens=7 * 50)
+
+
+def test_kinds_of_failures_beyond_the_limit_are_counted() -> None:
+    errors = [{"error_details": {"type": f"kind {number}"}, "count": 1} for number in range(43)]
+    failures = read_aiperf([{**AIPERF, "error_summary": errors}]).failures
+    assert len(failures) == 41
+    assert failures[-1] == "3 further kinds of failures, not named here"
 
 
 GUIDELLM: dict[str, Any] = {
@@ -146,7 +168,11 @@ GUIDELLM: dict[str, Any] = {
     "metrics": {
         "request_totals": {"successful": 24, "errored": 0, "incomplete": 0, "total": 24},
         **{
-            name: {"successful": {"total_sum": total}, "incomplete": {"total_sum": 0.0}, "errored": {"total_sum": 0.0}}
+            name: {
+                "successful": {"total_sum": total, "max": total / 24},
+                "incomplete": {"total_sum": 0.0},
+                "errored": {"total_sum": 0.0},
+            }
             for name, total in (("prompt_token_count", 9816.0), ("output_token_count", 384.0))
         },
         **{
@@ -168,6 +194,13 @@ def test_guidellm_counts_all_strategies_together() -> None:
     assert reading.figures[0] == ("strategies", "synchronous / synchronous")
     assert reading.figures[2:4] == (("in process at the end", "0 / 0"), ("requests/s", "1.04 / 1.04"))
     assert reading.failures == ()
+    assert reading.left_out == RunCounts(0, prompt_tokens=0, output_tokens=0)
+
+
+def test_guidellm_leaves_out_what_is_in_process() -> None:
+    cut = {**GUIDELLM, "scheduler_state": {"created_requests": 24, "processing_requests": 2}}
+    left_out = read_guidellm({"benchmarks": [GUIDELLM, cut]}).left_out
+    assert left_out == RunCounts(2, prompt_tokens=2 * 409, output_tokens=2 * 16)
 
 
 def test_schemathesis() -> None:
