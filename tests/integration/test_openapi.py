@@ -195,7 +195,7 @@ class TestTheDocument:
             ("RerankRequest", {"query": "a", "documents": []}, parse_rerank),
             ("EmbeddingsRequest", {"input": ""}, parse_embeddings),
             ("EmbeddingsRequest", {"input": []}, parse_embeddings),
-            ("TokenizeRequest", {}, lambda *asked: tokenize(*asked, 100)),
+            ("TokenizeRequest", {}, lambda kind, body, served: tokenize(kind, body, served, 100)),
         ],
     )
     def test_it_promises_no_empty_body_that_an_emulated_engine_refuses(

@@ -78,7 +78,8 @@ def counts_in(pages: Iterable[str]) -> RunCounts:
         elif each.name in _TOKENS:
             tokens[each.name] += int(each.value)
     failed = ends.total() - ends[_COMPLETED] - ends[_LEFT]
-    return RunCounts(ends[_COMPLETED], ends[_LEFT], failed, *(tokens[name] for name in _TOKENS), ends[_NOT_FOUND])
+    prompt_tokens, output_tokens = (tokens[name] for name in _TOKENS)
+    return RunCounts(ends[_COMPLETED], ends[_LEFT], failed, prompt_tokens, output_tokens, ends[_NOT_FOUND])
 
 
 def missing_in(page: str) -> list[str]:
