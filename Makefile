@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -30,7 +30,7 @@ relays: ## Install the routers that bench-relay and NAME=live compare with, into
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
 clean: ## Remove the environments, caches and builds.
-	rm -rf .venv .venv-cloud .venv-deploy .venv-docs .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-deploy .venv-docs .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-outside .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ##@ Run
@@ -117,6 +117,10 @@ bench-scale: compiled ## Measure the simulator on large fleets, in docs/results/
 
 agreement: setup ## Compare live regions with the simulator, in docs/results/agreement.json; six minutes.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
+
+outside: setup ## Run tools of other projects on three regions, in docs/results/outside.md.
+	@PYTHON="$(PYTHON)" .ci/setup-outside
+	$(BIN)/nightside results outside $(ARGS)
 
 ##@ Results, each a page of docs/results
 

@@ -176,6 +176,7 @@ def region_file(
         ],
         "placement": {"overflow": str(overflow)},
         "limits": {"drain": "2s"},
+        **region.sections,
     }
     if ReplicaRole.DECODE in roles:
         document |= _sharing(replicas, roles, region)

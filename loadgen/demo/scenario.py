@@ -34,6 +34,8 @@ class RegionScenario:
     """Group of the decode workers that step together; empty: each is by itself."""
     pool: Mapping[str, object] = field(default_factory=dict)
     """Keys of the disaggregated pool's description beyond the demo's own."""
+    sections: Mapping[str, object] = field(default_factory=dict)
+    """Sections of its gateway's configuration beyond the demo's own."""
     gateways: int = 1
     """Gateways of the region, which share its engines."""
     location: tuple[float, float] = (0.0, 0.0)

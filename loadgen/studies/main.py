@@ -8,6 +8,7 @@ from loadgen.studies.balanceroute.command import balanceroute
 from loadgen.studies.composition.command import composition
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.failover.command import failover
+from loadgen.studies.outside.command import outside
 from loadgen.studies.placement.command import placement
 from loadgen.studies.placement.live.command import live
 from loadgen.studies.placement.trial import trial
@@ -24,7 +25,7 @@ from loadgen.studies.wan.command import wan
 
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
-    token_budget_classifier, eldr, resume, sharing, failover, composition, succession, wan,
+    token_budget_classifier, eldr, resume, sharing, failover, composition, succession, outside, wan,
 )  # fmt: skip
 
 

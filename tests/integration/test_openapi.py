@@ -5,12 +5,14 @@ a 500.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import schemathesis
 import yaml
@@ -26,8 +28,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.door.errors_page import every_kind
-from gateway.request.bodies import RESERVED_FIELDS
-from gateway.request.engine_api import POSTED_PATHS
+from gateway.request.bodies import RESERVED_FIELDS, read_body
+from gateway.request.engine_api import CHAT_PATH, POSTED_PATHS
+from loadgen.engine.fields import ApiError
+from loadgen.engine.pooling import parse_embeddings, parse_rerank
+from loadgen.engine.tokenizer import tokenize
 from tests.support.core import MODEL
 from tests.support.served import in_thread, served
 
@@ -70,6 +75,16 @@ def good_body(body: dict[str, Any]) -> dict[str, Any]:
     """The same body without members that an engine is likely to refuse."""
     needed = {name: value for name, value in body.items() if name in NEEDED}
     return {**needed, "model": MODEL, **({"max_tokens": 5} if "max_tokens" in needed else {})}
+
+
+def repeated_keys(node: yaml.Node | None) -> Iterator[str]:
+    """Keys that a mapping has twice, with their lines."""
+    if isinstance(node, yaml.MappingNode):
+        seen = Counter(key.value for key, _ in node.value)
+        yield from (f"{key.value}, line {key.start_mark.line + 1}" for key, _ in node.value if seen[key.value] > 1)
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for each in child if isinstance(child, tuple) else (child,):
+            yield from repeated_keys(each)
 
 
 def try_out(method: str, path: str, url: str, asked: Asked) -> None:
@@ -124,6 +139,82 @@ class TestTheDocument:
     def test_it_names_every_field_that_is_refused(self) -> None:
         named = set(re.findall(r"`(\w+)`", DOCUMENT["info"]["description"].split("refused here")[1]))
         assert named == {*RESERVED_FIELDS, "unsupported_parameter", "vllm_xargs", "priority"}
+
+    def test_no_mapping_has_a_key_twice(self) -> None:
+        """A parser keeps the last one or refuses the document, as it likes."""
+        assert list(repeated_keys(yaml.compose(DESCRIPTION.read_text(), yaml.CSafeLoader))) == []
+
+    def test_it_promises_no_name_of_a_model_that_is_refused(self) -> None:
+        schema = Draft202012Validator(DOCUMENT["components"]["schemas"]["ModelName"])
+        names = [
+            "Qwen/Qwen3-8B",
+            "a b",
+            "Qwen/Qwen3-8B\n",
+            "\n",
+            *map(chr, range(0x250)),
+            "\u2028",
+            "\ue000",
+            "\U000e0001",
+            "",
+            "m" * 256,
+            "m" * 257,
+        ]
+        promised = [name for name in names if schema.is_valid(name)]
+        assert {"Qwen/Qwen3-8B", "a b", "m" * 256} <= set(promised)
+        for name in promised:
+            body = msgspec.json.encode({"model": name, "messages": []})
+            assert read_body(CHAT_PATH, body, passes_priority=False).model == name
+
+    def test_a_form_has_each_field_once(self) -> None:
+        """The gateway refuses a form that has a field twice, and a field with several values is sent as several."""
+        content = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+        schema = Draft202012Validator(content["multipart/form-data"]["schema"])
+        form = {"file": "{}", "purpose": "batch", "expires_after[anchor]": "created_at"}
+        assert schema.is_valid(form)
+        assert not schema.is_valid({**form, "metadata": ["a", "b"]})
+
+    @pytest.mark.parametrize(
+        ("name", "value", "is_promised"),
+        [
+            ("expires_after[seconds]", 3600, True),
+            ("expires_after[seconds]", 3599, False),
+            ("expires_after[seconds]", 30 * 24 * 3600 + 1, False),
+            ("expires_after[anchor]", "now", False),
+            ("metadata", "€" * 1024, True),
+            ("metadata", "m" * 4097, False),
+        ],
+    )
+    def test_a_forms_fields_have_the_gateways_limits(self, name: str, value: object, is_promised: bool) -> None:
+        content = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+        schema = Draft202012Validator(content["multipart/form-data"]["schema"])
+        assert schema.is_valid({"file": "{}", "purpose": "batch", name: value}) == is_promised
+
+    @pytest.mark.parametrize(
+        ("name", "body", "parse"),
+        [
+            ("RerankRequest", {"query": "a", "documents": []}, parse_rerank),
+            ("EmbeddingsRequest", {"input": ""}, parse_embeddings),
+            ("EmbeddingsRequest", {"input": []}, parse_embeddings),
+            ("TokenizeRequest", {}, lambda kind, body, served: tokenize(kind, body, served, 100)),
+        ],
+    )
+    def test_it_promises_no_empty_body_that_an_emulated_engine_refuses(
+        self, name: str, body: dict[str, Any], parse: Callable[[str, bytes, tuple[str, ...]], object]
+    ) -> None:
+        resolved = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+        schema = Draft202012Validator(resolved)
+        empty = {"model": MODEL, **body}
+        with pytest.raises(ApiError):
+            parse("application/json", msgspec.json.encode(empty), (MODEL,))
+        assert not schema.is_valid(empty)
+        texts = {key: ["a"] if isinstance(value, list) else "a" for key, value in body.items()} or {"prompt": "a"}
+        full = {"model": MODEL, **texts}
+        parse("application/json", msgspec.json.encode(full), (MODEL,))
+        assert schema.is_valid(full)
+
+    def test_a_prompt_to_tokenize_has_the_names_that_a_gateway_reads(self) -> None:
+        properties = DOCUMENT["components"]["schemas"]["TokenizeRequest"]["properties"]
+        assert set(properties) == {"model", "prompt", "content", "messages"}
 
     def test_its_schemas_are_schemas(self) -> None:
         for schema in DOCUMENT["components"]["schemas"].values():

@@ -36,6 +36,12 @@ from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.failover import page as failover_page
 from loadgen.studies.failover.cases import CaseOutcome as Failover
 from loadgen.studies.numbers import Middle
+from loadgen.studies.outside.counts import RunCounts
+from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, OutsideSetup, RunOutcome
+from loadgen.studies.outside.page import page_of as outside_page
+from loadgen.studies.outside.readings import Reading
+from loadgen.studies.outside.tools import RUNS as OUTSIDE_RUNS
+from loadgen.studies.outside.tools import TOOLS as OUTSIDE_TOOLS
 from loadgen.studies.placement import page as placement_page
 from loadgen.studies.placement import trial
 from loadgen.studies.placement.live import page as live_page
@@ -282,6 +288,20 @@ def wan(folder: Path) -> Pages:
     *outcomes, _ = [played(number, each.name) for number, each in enumerate(FAULTS)]
     whole = PlayedFaults(outcomes, [f"{FAULTS[-1].name} could not be played: the clients did not start within 60 s"])
     return {"wan.md": wan_page(FAULTS, whole, {**MACHINE, "busy": "half of it was in use"})}
+
+
+def outside(folder: Path) -> Pages:
+    def run(number: int) -> RunOutcome:
+        counted = RunCounts(100, 20, number, 4000, 400, not_found=1)
+        kept = KeptRun(number or None, 9.5 * number, 0.5 * number, counted, (40, 41))
+        told = RunCounts(100, 20, 0, 4000, 400) if number % 2 else RunCounts(completed=101)
+        reading = Reading(told, (("requests/s", f"{number}.5"),), ("2 × it `broke`",) * (number % 3))
+        return RunOutcome(OUTSIDE_RUNS[number], kept, reading, "ValueError: no export" if number == 2 else "")
+
+    runs = tuple(run(number) for number in range(1, len(OUTSIDE_RUNS)))
+    setup = OutsideSetup({tool.name: "1.2.3" for tool in OUTSIDE_TOOLS[1:]}, MACHINE)
+    outcome = OutsideOutcome(runs, OUTSIDE_RUNS[:1], setup, {OUTSIDE_TOOLS[0].name: "no such package"})
+    return {"outside.md": outside_page(outcome, OUTSIDE_TOOLS)}
 
 
 def sharing(folder: Path) -> Pages:
@@ -540,7 +560,7 @@ def _eldr_results() -> EldrResults:
 
 MAKERS = (
     skywalker, skywalker_part, placement, placement_part, placement_live, placement_trial, failover, resume,
-    succession, wan, sharing, balanceroute, balanceroute_small, predictors, token_budget, token_budget_small,
+    succession, outside, wan, sharing, balanceroute, balanceroute_small, predictors, token_budget, token_budget_small,
     token_budget_live, token_budget_classifier, eldr, cells,
 )  # fmt: skip
 RECORD = Path(__file__).parent / "study_pages.json"

@@ -37,6 +37,7 @@ from gateway.core.placement.prefix_index import PrefixIndex
 from gateway.core.vocabulary import (
     NO_HINTS,
     Candidate,
+    Costs,
     Figure,
     GatewayId,
     LegResult,
@@ -480,15 +481,13 @@ class Placer:
         failed = request.request_class.failed_replicas >> state.slot & 1
         standing = Standing.FAILED_BEFORE if failed else state.standing
         weighed = None if choice is None else _weighed_at(choice.replicas, state.slot)
+        costs: Costs | None = None
         if weighed is not None:
-            costs = weighed.costs()
-            if self.engines.match is not None:
-                costs = self.engines.on_record(request.profile, state.slot, costs)
-            return Candidate(state.target, standing, weighed.blocks, state.load, 0, costs)
-        matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
-        costs = None
-        if self._compares_costs(request):
-            costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
+            matched, costs = weighed.blocks, weighed.costs()
+        else:
+            matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
+            if self._compares_costs(request):
+                costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
         if self.engines.match is not None:
             costs = self.engines.on_record(request.profile, state.slot, costs)
         return Candidate(state.target, standing, matched, state.load, 0, costs)

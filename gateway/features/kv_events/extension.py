@@ -38,7 +38,9 @@ class KvEventsExtension(Extension):
     name = "kv_events"
     is_live = True
     labels: ClassVar = {
-        ("nightside_kv_events_answers_total", "result"): Label("Result of tying its blocks to its prompt.", tuple(TieResult)),
+        ("nightside_kv_events_answers_total", "result"): Label(
+            "Result of tying blocks to its prompt.", tuple(TieResult)
+        ),
         ("nightside_kv_events_unheard_total", "reason"): Label("Reason.", tuple(Deafness)),
         ("nightside_kv_events_blocks", "tie"): Label("`tied` to a prompt, or `untied`.", ("tied", "untied")),
     }

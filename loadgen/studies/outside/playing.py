@@ -1,0 +1,162 @@
+"""Starts a mesh of three regions, has each tool measure it, and keeps the reports beside the gateways' own counts.
+
+It judges nothing, and sends no request to the gateways itself while a tool runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import aiohttp
+
+from gateway.core.kernel.config import OverflowMode
+from loadgen.demo.mesh import running_mesh
+from loadgen.demo.processes import DemoFailure
+from loadgen.demo.scenario import DemoScenario
+from loadgen.interrupts import leaves
+from loadgen.studies.outside.counts import DESCRIPTORS, OPEN, counts_in, missing_in, since, value_in
+from loadgen.studies.outside.outcomes import KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
+from loadgen.studies.outside.running import run_tool
+from loadgen.studies.outside.tokenizer import write_tokenizer
+from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, RUNS, TOOLS, ToolRun, folder_of
+
+_ENGINES = 2
+"""Engines in each region."""
+_ANSWER_S = 5.0
+_QUIET_S = 30.0
+_VERSION_S = 60.0
+_POLL_S = 0.2
+_ANSWER_TOKENS = 16
+
+
+def play_outside(
+    folder: Path, tools: Collection[str], machine: Mapping[str, object], tell: Callable[[str], None]
+) -> None:
+    """Play the runs of these tools, of those that are installed, and keep what comes of them in the folder, where other
+    tools' runs of the same machine stay. Raises DemoFailure where the mesh cannot be started or dies."""
+    versions = empty_for(folder, tools, machine)
+    runs = [run for run in RUNS if run.tool.name in tools]
+    try:
+        asyncio.run(_play(folder.absolute(), runs, OutsideSetup(versions, machine), tell))
+    except* DemoFailure as failures:
+        reasons = [str(each) for each in leaves(failures)]
+    else:
+        return
+    raise DemoFailure("\n".join(reasons))
+
+
+def empty_for(folder: Path, tools: Collection[str], machine: Mapping[str, object]) -> Mapping[str, str]:
+    """Empty the folder but for runs of other tools on the same machine. Returns the versions of those tools."""
+    try:
+        before = setup_in(folder)
+    except (OSError, ValueError, TypeError):
+        before = OutsideSetup({}, {})
+    is_same = before.machine == machine
+    staying = [folder_of(folder, run) for run in RUNS if is_same and run.tool.name not in tools]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path not in staying:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return {name: version for name, version in before.versions.items() if is_same and name not in tools}
+
+
+async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tell: Callable[[str], None]) -> None:
+    chosen = {run.tool.name: run.tool for run in runs}.values()
+    programs = {tool.name: program for tool in chosen if (program := tool.program(ENVIRONMENTS)) is not None}
+    scenario = scenario_in(folder)
+    places: dict[str, object] = {**_files(folder, scenario.model), "model": scenario.model}
+    async with asyncio.TaskGroup() as tasks:
+        versions = {**before.versions, **await _versions(folder, programs, tasks)}
+        setup = OutsideSetup(versions, before.machine)
+        (folder / VERSIONS).write_text(json.dumps(asdict(setup)), encoding="utf-8")
+        async with running_mesh(scenario, OverflowMode.ON, _made(folder / "mesh"), tasks) as mesh:
+            places |= dict(zip(("us", "eu", "ap"), mesh.gateways.values(), strict=True))
+            for run in runs:
+                if (program := programs.get(run.tool.name)) is not None:
+                    out = _made(folder_of(folder, run))
+                    kept = await _keep(run, [str(program), *run.command(**places, out=out)], out, mesh.admins.values())
+                    tell(f"{run.tool.name}, {run.name}: {kept.took_s:.0f} s")
+
+
+def scenario_in(folder: Path) -> DemoScenario:
+    """Scenario of the demo with fewer engines, and with batches, whose files are in the folder."""
+    base = DemoScenario()
+    regions = (
+        replace(each, engines=_ENGINES, sections={"batches": {"folder": str(folder / f"batches-{each.name}")}})
+        for each in base.regions
+    )
+    return replace(base, regions=tuple(regions))
+
+
+async def _versions(folder: Path, programs: Mapping[str, Path], tasks: asyncio.TaskGroup) -> dict[str, str]:
+    versions = {}
+    for tool in TOOLS:
+        if tool.name in programs:
+            place = _made(folder / f"version-{tool.name}")
+            end = await run_tool([str(programs[tool.name]), *tool.shows_version], place, _VERSION_S, tasks)
+            text = (place / LOG).read_text(encoding="utf-8", errors="replace")
+            versions[tool.name] = tool.version_in(text, end.status)
+    return versions
+
+
+async def _keep(run: ToolRun, command: Sequence[str], out: Path, admins: Collection[str]) -> KeptRun:
+    """Start the tool, and keep in its folder how it ended and what the gateways counted meanwhile."""
+    before, load_average = await quiet_pages(admins), os.getloadavg()[0]
+    async with asyncio.TaskGroup() as tasks:
+        end = await run_tool(command, out, run.deadline_s, tasks)
+    after = await quiet_pages(admins)
+    descriptors = value_in(before, DESCRIPTORS), value_in(after, DESCRIPTORS)
+    kept = KeptRun(end.status, end.took_s, load_average, since(counts_in(before), counts_in(after)), descriptors)
+    (out / KEPT).write_text(json.dumps(asdict(kept)), encoding="utf-8")
+    return kept
+
+
+async def quiet_pages(admins: Collection[str], quiet_s: float = _QUIET_S) -> list[str]:
+    """Metrics pages of all gateways, once no request is open at any. Raises DemoFailure where that takes longer than
+    `quiet_s`, with the last reason, and for a page that lacks what is read."""
+    reason = "no metrics page was read"
+    try:
+        async with asyncio.timeout(quiet_s), aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    pages = [await _page(session, f"{admin}/metrics") for admin in admins]
+                    requests = value_in(pages, OPEN)
+                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                    reason = f"a metrics page could not be read: {error!r}"
+                else:
+                    if not requests:
+                        return pages
+                    reason = f"{requests} requests are open"
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise DemoFailure(f"the gateways are not quiet within {quiet_s:.0f} s: {reason}") from None
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url, timeout=aiohttp.ClientTimeout(total=_ANSWER_S), raise_for_status=True) as response:
+        page = await response.text()
+    if missing := missing_in(page):
+        raise DemoFailure(f"{url} lacks {', '.join(missing)}")
+    return page
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _files(folder: Path, model: str) -> dict[str, Path]:
+    """Files that tools are given, by the names of their places in commands."""
+    messages = [{"role": "user", "content": "How are you?"}]
+    files = {"tokenizer": folder / "tokenizer", "body": folder / "body.json", "config": folder / "schemathesis.toml"}
+    write_tokenizer(files["tokenizer"])
+    body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
+    files["body"].write_text(json.dumps(body), encoding="utf-8")
+    files["config"].write_text(f'[parameters]\n"body.model" = "{model}"\n', encoding="utf-8")
+    return files

@@ -1,0 +1,183 @@
+"""Tools of other projects, and the runs for which each is started: commands, parsers of reports, and known differences.
+
+Commands are templates: `{us}`, `{eu}` and `{ap}` are the gateways' URLs, `{model}` the model, `{tokenizer}`,
+`{body}` and `{config}` files, and `{out}` the folder of the run.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from loadgen.studies.outside.counts import Allowance, RunCounts
+from loadgen.studies.outside.readings import (
+    Reading,
+    read_folder_of_aiperf,
+    read_folder_of_guidellm,
+    read_folder_of_schemathesis,
+    read_h2load,
+    read_slowhttptest,
+    read_wrk,
+)
+
+ENVIRONMENTS = Path(".venv-outside")
+PLACES = ("us", "eu", "ap", "model", "tokenizer", "body", "config", "out")
+UNKNOWN = "unknown"
+LOG = "log.txt"
+"""File in a run's folder with what the tool printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTool:
+    """Tool of another project."""
+
+    name: str
+    package: str
+    """Package by which it is installed."""
+    shows_version: tuple[str, ...] = ("--version",)
+    version_status: int = 0
+    """Exit status with which it shows its version."""
+    is_python: bool = True
+    """Installed from PyPI into an environment of its own; else a program of the system."""
+
+    def program(self, environments: Path) -> Path | None:
+        """Path of the program; None where it is not installed."""
+        if self.is_python:
+            path = environments / self.name / "bin" / self.name
+            return path.absolute() if path.exists() else None
+        found = shutil.which(self.name)
+        return None if found is None else Path(found)
+
+    def version_in(self, text: str, status: int | None) -> str:
+        """Version in what the tool prints, by the exit status with it; `unknown` where it fails or prints none."""
+        found = re.search(r"\d+(?:\.\d+)+", text) if status == self.version_status else None
+        return UNKNOWN if found is None else found[0]
+
+    def why_absent(self, environments: Path) -> str:
+        """Reason for which no run of the tool was started."""
+        if self.program(environments) is not None:
+            return "it was not chosen"
+        noted = environments / f"unavailable-{self.name}"
+        if self.is_python and noted.exists():
+            return noted.read_text(encoding="utf-8").strip()
+        return f"the package {self.package} is not installed; .ci/setup-outside installs it"
+
+
+AIPERF = OutsideTool("aiperf", "aiperf")
+GUIDELLM = OutsideTool("guidellm", "guidellm")
+SCHEMATHESIS = OutsideTool("schemathesis", "schemathesis")
+H2LOAD = OutsideTool("h2load", "nghttp2-client", is_python=False)
+WRK = OutsideTool("wrk", "wrk", ("-v",), version_status=1, is_python=False)
+SLOWHTTPTEST = OutsideTool("slowhttptest", "slowhttptest", ("-h",), version_status=1, is_python=False)
+TOOLS = (AIPERF, GUIDELLM, SCHEMATHESIS, H2LOAD, WRK, SLOWHTTPTEST)
+
+
+def _allow_nothing(_reading: Reading, _gateways: RunCounts) -> dict[str, Allowance]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One start of a tool."""
+
+    tool: OutsideTool
+    name: str
+    arguments: str
+    read: Callable[[Path], Reading]
+    """Reads the report in the run's folder."""
+    deadline_s: float = 180.0
+    allows: Callable[[Reading, RunCounts], Mapping[str, Allowance]] = _allow_nothing
+    """Differences of counts with a known reason, by the count's name, from the reading and the gateways' counts."""
+    is_for_engines: bool = True
+    """False for requests that gateways answer by themselves, and do not count."""
+    status_1: str = ""
+    """Meaning of exit status 1 beside a report."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.tool.name}, {self.name}"
+
+    def command(self, **places: object) -> list[str]:
+        """Arguments with the places filled in."""
+        return [each.format(**places) for each in self.arguments.split()]
+
+
+def folder_of(folder: Path, run: ToolRun) -> Path:
+    """Folder of the run beneath the folder of all."""
+    return folder / f"{run.tool.name}-{run.name.replace(' ', '-')}"
+
+
+def _printed(read: Callable[[str], Reading]) -> Callable[[Path], Reading]:
+    return lambda folder: read((folder / LOG).read_text(encoding="utf-8", errors="replace"))
+
+
+_AIPERF = (
+    "profile --model {model} --url {us} --url {eu} --url {ap} --endpoint-type chat --streaming --tokenizer {tokenizer}"
+    " --use-server-token-count --ui none --random-seed 1 --isl 1600 --osl 24 --artifact-dir {out}"
+)
+_GUIDELLM = (
+    "run --backend kind=openai_http,target={us},model={model} --tokenizer kind=huggingface_auto,model={tokenizer}"
+    " --data kind=synthetic_text,prompt_tokens=1600,output_tokens=16 --disable-progress"
+    " --output kind=json,path={out}/benchmarks.json"
+)
+_SCHEMATHESIS = (
+    "--config-file {config} run {us}/openapi.yaml --url {us} --max-examples 20 --seed 1 --continue-on-failure"
+    " --generation-database none --report-json-path {out}/report.json"
+)
+
+
+def _allow_aiperf(reading: Reading, gateways: RunCounts) -> dict[str, Allowance]:
+    asked = gateways.not_found or 0
+    why = f"AIPerf asks every URL for `/metrics`; the gateways answered {asked} requests with 404 (`not_found`)"
+    tokens = "AIPerf counts tokens of completed requests, the gateways those of cancelled ones too, at most {}"
+    return {"failed": Allowance(asked, asked, why), **_left_out(reading, tokens)}
+
+
+def _allow_guidellm(reading: Reading, _gateways: RunCounts) -> dict[str, Allowance]:
+    return _left_out(reading, "guidellm leaves out what it still processes when a strategy ends, at most {}")
+
+
+def _allow_uncounted(reading: Reading, _gateways: RunCounts) -> dict[str, Allowance]:
+    completed = reading.counts.completed or 0
+    why = "the gateways count requests for engines, and none for pages of their own"
+    return {"completed": Allowance(-completed, -completed, why)}
+
+
+def _left_out(reading: Reading, why: str) -> dict[str, Allowance]:
+    most = {each.name: getattr(reading.left_out, each.name) for each in fields(RunCounts)}
+    return {name: Allowance(0, value, why.format(f"{value:,}")) for name, value in most.items() if value is not None}
+
+
+RUNS = (
+    ToolRun(AIPERF, "concurrency sweep", f"{_AIPERF} --concurrency 8,48 --request-count 96", read_folder_of_aiperf,
+            deadline_s=600.0, allows=_allow_aiperf),
+    ToolRun(
+        AIPERF, "request rate and goodput",
+        f"{_AIPERF} --request-rate 6 --request-count 120 --goodput time_to_first_token:1000",
+        read_folder_of_aiperf, deadline_s=300.0, allows=_allow_aiperf,
+    ),
+    ToolRun(
+        AIPERF, "cancellation",
+        f"{_AIPERF} --concurrency 16 --request-count 120"
+        " --request-cancellation-rate 30 --request-cancellation-delay 0.5",
+        read_folder_of_aiperf, deadline_s=300.0, allows=_allow_aiperf,
+    ),
+    ToolRun(GUIDELLM, "sweep", f"{_GUIDELLM} --profile kind=sweep,sweep_size=3 --constraint kind=max_requests,count=24",
+            read_folder_of_guidellm, deadline_s=600.0, allows=_allow_guidellm),
+    ToolRun(H2LOAD, "whole answers",
+            "--h1 -n 400 -c 16 -d {body} -H content-type:application/json {us}/v1/chat/completions",
+            _printed(read_h2load)),
+    ToolRun(WRK, "list of models", "-t 1 -c 16 -d 10s --latency {us}/v1/models", _printed(read_wrk),
+            allows=_allow_uncounted, is_for_engines=False),
+    ToolRun(SLOWHTTPTEST, "slow heads", "-H -c 300 -r 100 -i 5 -l 20 -p 2 -u {us}/v1/models",
+            _printed(read_slowhttptest)),
+    ToolRun(SLOWHTTPTEST, "slow bodies", "-B -c 300 -r 100 -i 5 -l 20 -p 2 -s 4096 -u {us}/v1/chat/completions",
+            _printed(read_slowhttptest)),
+    ToolRun(
+        SCHEMATHESIS, "every operation", _SCHEMATHESIS, read_folder_of_schemathesis, deadline_s=900.0,
+        status_1="it found the failures that follow",
+    ),
+)  # fmt: skip

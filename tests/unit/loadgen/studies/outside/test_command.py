@@ -1,0 +1,69 @@
+"""The command: which pages it refuses to write, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from loadgen.studies.outside.command import RUNS_KEPT, outside
+from loadgen.studies.outside.counts import RunCounts
+from loadgen.studies.outside.outcomes import KEPT, VERSIONS, KeptRun, OutsideSetup
+from loadgen.studies.outside.tools import RUNS, TOOLS, folder_of
+
+MACHINE = {"cpu": "a", "cores": 2, "memory_gib": 4, "kernel": "6", "python": "Python", "core": "plain Python"}
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(outside, arguments)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Page of the whole, in a folder in which nothing was played yet."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "docs/results/outside.md"
+
+
+def keep(number: int) -> None:
+    """Keep the first runs, whose reports are missing."""
+    for run in RUNS[:number]:
+        folder_of(RUNS_KEPT, run).mkdir(parents=True)
+        kept = KeptRun(0, 1.0, 0.5, RunCounts(), (1, 1))
+        (folder_of(RUNS_KEPT, run) / KEPT).write_text(json.dumps(asdict(kept)))
+    setup = OutsideSetup({tool.name: "1.2" for tool in TOOLS}, MACHINE)
+    (RUNS_KEPT / VERSIONS).write_text(json.dumps(asdict(setup)))
+
+
+def test_the_whole_is_not_written_of_some_runs(page: Path) -> None:
+    keep(len(RUNS) - 1)
+    refused = invoke("--kept")
+    assert refused.exit_code == 2
+    assert "--kept without schemathesis, every operation makes another page" in refused.output
+    assert not page.exists()
+
+
+def test_some_runs_are_written_elsewhere_and_the_others_named(page: Path) -> None:
+    keep(len(RUNS) - 1)
+    done = invoke("--kept", "-o", "other")
+    assert done.exit_code == 1
+    assert "not run: schemathesis, every operation" in done.output
+    assert "- schemathesis, every operation: it did not run." in Path("other/outside.md").read_text()
+
+
+def test_the_whole_is_written_of_all_runs(page: Path) -> None:
+    keep(len(RUNS))
+    assert invoke("--kept").exit_code == 0
+    assert "a, 2 cores" in page.read_text()
+
+
+def test_kept_runs_are_not_chosen(page: Path) -> None:
+    refused = invoke("--kept", "--only", "wrk", "-o", "other")
+    assert (refused.exit_code, "give one of them" in refused.output) == (2, True)
+
+
+def test_nothing_kept_is_an_error(page: Path) -> None:
+    assert invoke("--kept").exit_code == 1
