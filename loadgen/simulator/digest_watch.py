@@ -8,7 +8,7 @@ from gateway.core.events import Event
 from gateway.core.features.cache_digests.events import DigestHeard
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.effects import Effect
-from gateway.core.kernel.events import ForwardArrived, RequestArrived
+from gateway.core.kernel.events import ForwardArrived, PolicyApplied, RequestArrived
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, GatewayId, Place, PlaceRule, TenantName
 from loadgen.simulator.checkers import Broken
@@ -25,6 +25,8 @@ class DigestWatch:
         self._specs: dict[GatewayId, GatewaySpec] = {}
         self._prompts: dict[GatewayId, dict[bytes, dict[_Prompt, None]]] = {}
         """Prompts that came to each gateway, by the fingerprints of their blocks."""
+        self._policies: dict[GatewayId, list[ResidencyPolicy]] = {}
+        """Policies that each gateway has had: one that could not be read kept all prompts in the region meanwhile."""
         self.told = 0
         """Fingerprints that gateways were told."""
 
@@ -42,6 +44,8 @@ class DigestWatch:
                 self._came(gateway_id, event.profile.prefix, (event.profile.tenant, event.stamp.rule))
             case DigestHeard():
                 self._heard(now_ns, gateway_id, event)
+            case PolicyApplied():
+                self._policies.setdefault(gateway_id, []).append(event.policy)
             case _:
                 pass
 
@@ -63,7 +67,12 @@ class DigestWatch:
     def _may_know(self, teller: GatewayId, place: Place, prompt: _Prompt) -> bool:
         """True if a prompt that came to one gateway might be processed in another's place."""
         tenant, stamp = prompt
-        policy = self._specs[teller].policy
+        return (stamp is None or stamp.allows(place)) and any(
+            self._rule_of(teller, policy, tenant).allows(place) for policy in self._policies[teller]
+        )
+
+    def _rule_of(self, teller: GatewayId, policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
+        if policy.closed_reason:
+            return PlaceRule(regions=frozenset({self._specs[teller].place.region}))
         own = policy.tenants.get(tenant)
-        rule = policy.process if own is None else own.process
-        return rule.allows(place) and (stamp is None or stamp.allows(place))
+        return policy.process if own is None else own.process

@@ -24,6 +24,9 @@ from loadgen.simulator.chaos import ChaosKind, Finding, run_chaos
             ChaosKind.MOVING_POOLS, 1010244, id="a decode worker that comes back has requests from before, unreported"
         ),
         pytest.param(ChaosKind.MOVING_POOLS, 1210833, id="a peer that cannot be asked delays the question to another"),
+        pytest.param(
+            ChaosKind.CACHE_DIGESTS, 29172162, id="a gateway tells of a prompt that it kept while its policy was unread"
+        ),
         pytest.param(ChaosKind.SILENT, 1400792, id="a request waits for engines that are down beside peers with room"),
     ],
 )
