@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness, EngineTold, EngineUnheard
+from gateway.core.features.kv_events.events import CacheChange, ChangeKind, EngineTold, EngineUnheard, UnheardReason
 from gateway.core.vocabulary import RegionName, ReplicaId
 from loadgen.engine.blocks import NamesChange
 from loadgen.simulator.agenda import Agenda
@@ -104,7 +104,7 @@ class KvFeed:
         """Take in what the engine repeats; begin anew if it has lost some."""
         for number, changes in list(self.log.kept):
             if number > self._next:
-                self._tell(EngineUnheard(self._replica_id, Deafness.GAP))
+                self._tell(EngineUnheard(self._replica_id, UnheardReason.GAP))
                 self._tell(EngineTold(self._replica_id, (), is_first=True))
                 self._next = number
             self._take(number, changes)

@@ -13,7 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from gateway.core.features.kv_events.config import KvEventsConfig
-from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness
+from gateway.core.features.kv_events.events import CacheChange, ChangeKind, UnheardReason
 from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscriber
 from loadgen.engine.blocks import NamesChange
 from loadgen.engine.kv_publisher import KvEventPublisher, batch_bytes
@@ -34,7 +34,7 @@ class HeardCore:
         """Blocks in the order in which they were told, since the last beginning."""
         self.begun = 0
         self.cleared = 0
-        self.unheard: list[Deafness] = []
+        self.unheard: list[UnheardReason] = []
         self._hears = False
 
     def tell(self, changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
@@ -48,7 +48,7 @@ class HeardCore:
             else:
                 self.blocks.append(int.from_bytes(change.blocks, "big"))
 
-    def unhear(self, reason: Deafness) -> None:
+    def unhear(self, reason: UnheardReason) -> None:
         self.unheard.append(reason)
         self._hears = False
 
@@ -173,7 +173,7 @@ async def test_messages_that_are_lost_for_good_void_what_was_told(repeats: bool)
         both.publisher.forget()
         both.publisher.publish_payload(payload(3))
         await both.hears(3)
-        assert (both.core.unheard, both.core.cleared) == ([Deafness.GAP], 0)
+        assert (both.core.unheard, both.core.cleared) == ([UnheardReason.GAP], 0)
 
 
 async def test_a_gap_older_than_what_is_kept_is_lost() -> None:
@@ -184,7 +184,7 @@ async def test_a_gap_older_than_what_is_kept_is_lost() -> None:
             both.publisher.lose(payload(block))
         both.publisher.publish_payload(payload(4))
         await both.hears(3, 4)
-        assert both.core.unheard == [Deafness.GAP]
+        assert both.core.unheard == [UnheardReason.GAP]
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -277,7 +277,7 @@ async def test_losses_in_a_row_are_paced_and_logged_once() -> None:
                 both.publisher.forget()
                 both.publisher.publish_payload(payload(block + 1))
                 await both.hears(block + 1)
-            assert both.core.unheard == [Deafness.GAP] * 3
+            assert both.core.unheard == [UnheardReason.GAP] * 3
     assert backoff.failures == [1, 2, 3]
     assert [each["event"] for each in logged].count("kv_events_lost") == 1
 
@@ -286,7 +286,7 @@ async def test_many_small_messages_are_a_flood() -> None:
     async with pair(bounds=msgspec.structs.replace(BOUNDS, rate_max_bytes=20_000)) as both:
         for at in range(300):
             both.publisher.publish_payload(payload(at))
-        await until(lambda: both.core.unheard == [Deafness.FLOOD])
+        await until(lambda: both.core.unheard == [UnheardReason.FLOOD])
         assert both.subscriber.bytes < 10 * 20_000
 
 
@@ -331,10 +331,11 @@ def _garbage(publisher: KvEventPublisher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("misbehave", "reason"), [(_flood, Deafness.FLOOD), (_huge, Deafness.FLOOD), (_garbage, Deafness.MALFORMED)]
+    ("misbehave", "reason"),
+    [(_flood, UnheardReason.FLOOD), (_huge, UnheardReason.FLOOD), (_garbage, UnheardReason.MALFORMED)],
 )
 async def test_an_engine_that_misbehaves_is_cut_off(
-    misbehave: Callable[[KvEventPublisher], None], reason: Deafness
+    misbehave: Callable[[KvEventPublisher], None], reason: UnheardReason
 ) -> None:
     async with pair() as both:
         both.publisher.publish_payload(payload(1))
@@ -349,7 +350,7 @@ async def test_an_engine_that_misbehaves_is_cut_off(
 async def test_after_its_pause_an_engine_is_followed_again() -> None:
     async with pair(bounds=msgspec.structs.replace(BOUNDS, pause_ns=MS)) as both:
         _garbage(both.publisher)
-        await until(lambda: both.core.unheard.count(Deafness.MALFORMED) > 1)
+        await until(lambda: both.core.unheard.count(UnheardReason.MALFORMED) > 1)
         both.publisher.forget()
         await both.follows()
         both.publisher.publish_payload(payload(2))

@@ -14,7 +14,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.config.targets import ReplicaConfig
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.engine_cache import TieResult
-from gateway.core.features.kv_events.events import CacheChange, Deafness, EngineTold, EngineUnheard
+from gateway.core.features.kv_events.events import CacheChange, EngineTold, EngineUnheard, UnheardReason
 from gateway.core.features.kv_events.feature import kv_events_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import ReplicaId
@@ -41,7 +41,7 @@ class KvEventsExtension(Extension):
         ("nightside_kv_events_answers_total", "result"): Label(
             "Result of tying blocks to its prompt.", tuple(TieResult)
         ),
-        ("nightside_kv_events_unheard_total", "reason"): Label("Reason.", tuple(Deafness)),
+        ("nightside_kv_events_unheard_total", "reason"): Label("Reason.", tuple(UnheardReason)),
         ("nightside_kv_events_blocks", "tie"): Label("`tied` to a prompt, or `untied`.", ("tied", "untied")),
     }
 
@@ -95,7 +95,7 @@ class KvEventsExtension(Extension):
             if self._wanted.get(replica_id) != subscriber.address:
                 del self._subscribers[replica_id]
                 self._stops.pop(replica_id)()
-                _CoreOfOne(replica_id, self._host).unhear(Deafness.STOPPED)
+                _CoreOfOne(replica_id, self._host).unhear(UnheardReason.STOPPED)
         for replica_id, address in self._wanted.items():
             if replica_id not in self._subscribers:
                 subscriber = self._subscribers[replica_id] = self._made(replica_id, address)
@@ -127,7 +127,7 @@ class _CoreOfOne:
     def tell(self, changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
         self._host.submit(EngineTold(self._replica_id, changes, is_first))
 
-    def unhear(self, reason: Deafness) -> None:
+    def unhear(self, reason: UnheardReason) -> None:
         self._host.submit(EngineUnheard(self._replica_id, reason))
 
     def hears(self) -> bool:

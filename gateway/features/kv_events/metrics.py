@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.core.features.kv_events.engine_cache import TieResult
-from gateway.core.features.kv_events.events import Deafness
+from gateway.core.features.kv_events.events import UnheardReason
 from gateway.core.features.kv_events.feature import KvEvents
 from gateway.core.vocabulary import ReplicaId
 from gateway.features.kv_events.subscriber import KvEventsSubscriber
@@ -39,7 +39,7 @@ class KvEventLevels(Collector):
         )
         for result in TieResult:
             answers.add_metric([result], self._kv_events.results[result])
-        for reason in Deafness:
+        for reason in UnheardReason:
             unheard.add_metric([reason], self._kv_events.unheard[reason])
         yield answers
         yield unheard

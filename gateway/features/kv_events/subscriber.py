@@ -16,7 +16,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.kv_events.config import KvEventsConfig
-from gateway.core.features.kv_events.events import CacheChange, ChangeKind, Deafness
+from gateway.core.features.kv_events.events import CacheChange, ChangeKind, UnheardReason
 from gateway.features.kv_events.wire import BatchPart, EventFault, read_batch
 from gateway.http1.vanished import give_up_vanished_engine
 from mesh.clock import Clock
@@ -50,7 +50,7 @@ class EventsAddress(Struct, frozen=True):
 class _CutOff(Exception):
     """The engine is not to be listened to for a time."""
 
-    def __init__(self, reason: Deafness, detail: str) -> None:
+    def __init__(self, reason: UnheardReason, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
@@ -70,7 +70,7 @@ class KvEventsCore(Protocol):
     def tell(self, changes: tuple[CacheChange, ...], *, is_first: bool) -> None:
         """Tell of changes. `is_first`: what was told before is void."""
 
-    def unhear(self, reason: Deafness) -> None:
+    def unhear(self, reason: UnheardReason) -> None:
         """Tell that the engine's word counts no longer."""
 
     def hears(self) -> bool:
@@ -215,7 +215,7 @@ class KvEventsSubscriber:
     async def _lose(self) -> None:
         """Give up what is known, since messages are lost for good, and begin anew after a pause that grows with the
         losses in a row. The first of them is logged."""
-        self._core.unhear(Deafness.GAP)
+        self._core.unhear(UnheardReason.GAP)
         now_ns = self._clock.now_ns()
         self._losses, self._lost_ns = self._backoff.failures_in_a_row(self._losses, now_ns - self._lost_ns), now_ns
         if self._losses == 1:
@@ -253,7 +253,7 @@ class KvEventsSubscriber:
                 self._tell(part)
                 await asyncio.sleep(0)
         except EventFault as fault:
-            raise _CutOff(Deafness.MALFORMED, str(fault)) from None
+            raise _CutOff(UnheardReason.MALFORMED, str(fault)) from None
         self._next, self._last_digest = batch.number + 1, batch.digest
         return True
 
@@ -262,7 +262,7 @@ class KvEventsSubscriber:
         if part.changes:
             self._core.tell(part.changes, is_first=False)
             if not self._core.hears():
-                raise _CutOff(Deafness.BLOCKS, f"it told of more than {self._bounds().blocks_max:,} blocks")
+                raise _CutOff(UnheardReason.BLOCKS, f"it told of more than {self._bounds().blocks_max:,} blocks")
 
     # Connections
 
@@ -297,7 +297,7 @@ class KvEventsSubscriber:
         try:
             parts, size = await read_message(reader, self._bounds().message_max_bytes)
         except ZmtpFault as fault:
-            raise _CutOff(Deafness.FLOOD, str(fault)) from None
+            raise _CutOff(UnheardReason.FLOOD, str(fault)) from None
         self.bytes += size
         self._charge(size + _MESSAGE_COST)
         return parts
@@ -308,18 +308,18 @@ class KvEventsSubscriber:
         paid = (now_ns - self._debt_ns) * rate / SECOND_NS
         self._debt_bytes, self._debt_ns = max(0.0, self._debt_bytes - paid) + cost, now_ns
         if self._debt_bytes > rate * _RATE_OVER_S:
-            raise _CutOff(Deafness.FLOOD, f"it sent more than {rate:,} bytes per second, with its messages' costs")
+            raise _CutOff(UnheardReason.FLOOD, f"it sent more than {rate:,} bytes per second, with its messages' costs")
 
 
 def _live(parts: list[bytes]) -> _Batch:
     """Message of a publisher: topic, number and batch."""
     if len(parts) != 3:
-        raise _CutOff(Deafness.MALFORMED, f"a message has {len(parts)} parts in place of 3")
+        raise _CutOff(UnheardReason.MALFORMED, f"a message has {len(parts)} parts in place of 3")
     return _numbered(parts)
 
 
 def _numbered(parts: list[bytes]) -> _Batch:
     """Message with its number; the topic before it is missing in what older engines repeat."""
     if not 2 <= len(parts) <= 3 or len(parts[-2]) != _NUMBER_BYTES:
-        raise _CutOff(Deafness.MALFORMED, "a message has no number")
+        raise _CutOff(UnheardReason.MALFORMED, "a message has no number")
     return _Batch(int.from_bytes(parts[-2], "big"), parts[-1])

@@ -28,7 +28,7 @@ class CacheTier(Word):
     STORAGE = "storage"
 
 
-class Deafness(Word):
+class UnheardReason(Word):
     """Reason why an engine's word does not count at present."""
 
     GAP = "gap"
@@ -83,4 +83,4 @@ class EngineUnheard(FeatureEvent, frozen=True):
     """An engine's word counts no longer, until it begins anew."""
 
     replica_id: ReplicaId
-    reason: Deafness
+    reason: UnheardReason

@@ -13,7 +13,7 @@ from typing import Final
 from gateway.core.config import all_of
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.engine_cache import Answer, EngineCache, TieResult
-from gateway.core.features.kv_events.events import ChangeKind, Deafness, EngineTold, EngineUnheard
+from gateway.core.features.kv_events.events import ChangeKind, EngineTold, EngineUnheard, UnheardReason
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import AssignmentApplied, FeatureEvent, LegEnded
@@ -44,7 +44,7 @@ class KvEvents(Feature):
         """Answers whose blocks were looked for, by what became of it."""
         self.shortened = 0
         """Prompts of which an engine has removed some."""
-        self.unheard: Counter[Deafness] = Counter()
+        self.unheard: Counter[UnheardReason] = Counter()
 
     def is_on(self) -> bool:
         return any(state.spec.tells_cache for state in self._core.replicas)
@@ -82,7 +82,7 @@ class KvEvents(Feature):
         for replica_id, cache in list(self._caches.items()):
             cache.blocks_max = self._config.blocks_max
             if len(cache) > cache.blocks_max:
-                self._unhear(replica_id, Deafness.BLOCKS)
+                self._unhear(replica_id, UnheardReason.BLOCKS)
         bounds = config.placement.prefix_index_bytes_max, config.placement.prefix_ttl_ns
         if bounds != self._bounds:
             self._bounds = bounds
@@ -159,7 +159,7 @@ class KvEvents(Feature):
             match change.kind:
                 case ChangeKind.STORED:
                     if not cache.store(change, now_ns):
-                        self._unhear(event.replica_id, Deafness.BLOCKS)
+                        self._unhear(event.replica_id, UnheardReason.BLOCKS)
                         return
                 case ChangeKind.REMOVED:
                     for prompt in cache.remove(change):
@@ -171,7 +171,7 @@ class KvEvents(Feature):
                     self._told.remove_target(state.slot)
                     self._core.placer.engines.empty(state.slot)
 
-    def _unhear(self, replica_id: ReplicaId, reason: Deafness) -> None:
+    def _unhear(self, replica_id: ReplicaId, reason: UnheardReason) -> None:
         """Let the gateway's own estimate count alone for a replica."""
         if self._caches.pop(replica_id, None) is None:
             return

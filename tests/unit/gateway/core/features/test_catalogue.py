@@ -18,7 +18,7 @@ from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
-from gateway.core.features.kv_events.events import Deafness
+from gateway.core.features.kv_events.events import UnheardReason
 from gateway.core.features.kv_events.feature import KvEvents
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import TenantLimits
@@ -55,7 +55,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Classes: [],
     Adoption: [],
     CacheDigests: [events.DigestHeard(GatewayId("gw-eu"), DigestPart(True, 0, 0))],
-    KvEvents: [events.EngineTold(ReplicaId("r0"), ()), events.EngineUnheard(ReplicaId("r0"), Deafness.GAP)],
+    KvEvents: [events.EngineTold(ReplicaId("r0"), ()), events.EngineUnheard(ReplicaId("r0"), UnheardReason.GAP)],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core import events
-from gateway.core.features.kv_events.events import Deafness
+from gateway.core.features.kv_events.events import UnheardReason
 from gateway.core.features.kv_events.feature import kv_events_of
 from gateway.core.vocabulary import ReplicaId
 from gateway.features.extension import Host
@@ -78,7 +78,7 @@ def test_each_rank_has_ports_of_its_own() -> None:
 async def test_an_engine_that_is_followed_no_longer_does_not_count(then: list[ReplicaConfig]) -> None:
     async with following(REPLICA) as (extension, submitted):
         extension.follow(then)
-        assert submitted == [events.EngineUnheard(R0, Deafness.STOPPED)]
+        assert submitted == [events.EngineUnheard(R0, UnheardReason.STOPPED)]
         assert set(extension.describe()) == {R0 for _ in then}
 
 

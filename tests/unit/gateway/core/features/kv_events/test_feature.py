@@ -10,7 +10,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.kv_events import engine_cache
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.engine_cache import GRACE_NS, TieResult
-from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, Deafness
+from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, UnheardReason
 from gateway.core.features.kv_events.feature import kv_events_of
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.placement.engine_word import ENGINE_BLOCKS
@@ -144,8 +144,8 @@ def test_what_a_replica_that_tells_nothing_holds_is_estimated() -> None:
     assert believed(one) == CHAIN_BLOCKS
 
 
-@pytest.mark.parametrize("reason", list(Deafness))
-def test_an_engine_that_is_not_heard_changes_nothing_until_it_begins_anew(reason: Deafness) -> None:
+@pytest.mark.parametrize("reason", list(UnheardReason))
+def test_an_engine_that_is_not_heard_changes_nothing_until_it_begins_anew(reason: UnheardReason) -> None:
     one = listening()
     serve(one)
     one.tell(events.EngineUnheard(R0, reason))
@@ -164,7 +164,7 @@ def test_an_engine_that_tells_too_much_is_not_heard_any_more() -> None:
     assert kv_events_of(one.core).hears(R0)
     tell(one, stored("f", 1))
     assert not kv_events_of(one.core).hears(R0)
-    assert kv_events_of(one.core).unheard == {Deafness.BLOCKS: 1}
+    assert kv_events_of(one.core).unheard == {UnheardReason.BLOCKS: 1}
     assert believed(one) == CHAIN_BLOCKS
 
 
