@@ -504,7 +504,7 @@ async def test_batches_that_ended_first_make_room_for_those_that_end(config: Gat
         book = batches_of(gateway)._book
         assert book is not None
         done = []
-        for _ in range(4):
+        for _ in range(8):
             done.append(await ended(client, (await submit(client, lines_of(1))).id))
             await until(lambda: len(book.batches) <= 2)
         assert len(book.batches) == 2

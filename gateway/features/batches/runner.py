@@ -275,12 +275,13 @@ class BatchRunner:
             self._stops.pop(batch_id, None)
 
     async def _drop_oldest(self, batch_id: str) -> None:
-        """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended."""
+        """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended. Of those that ended
+        in one second, the one that just did is the last: its client has not seen it yet."""
         batch = self._book.batches.get(batch_id)
         if batch is None or not batch.has_ended:
             return
         ends = [each for each in self._book.batches.values() if each.tenant == batch.tenant and each.has_ended]
-        ends.sort(key=lambda each: (each.ended_s, each.id))
+        ends.sort(key=lambda each: (each.ended_s, each.id == batch_id))
         for each in ends[: max(0, len(ends) - self._config.tenant_ended_max)]:
             await self._book.delete_batch(each.id)
 
