@@ -275,8 +275,8 @@ class BatchRunner:
             self._stops.pop(batch_id, None)
 
     async def _drop_oldest(self, batch_id: str) -> None:
-        """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended. Of those that ended
-        in one second, the one that just did is the last: its client has not seen it yet."""
+        """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended. Of those that
+        ended in one second, the one that just did is the last: its client has not seen it yet."""
         batch = self._book.batches.get(batch_id)
         if batch is None or not batch.has_ended:
             return
