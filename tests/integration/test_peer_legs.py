@@ -1,4 +1,7 @@
-"""Legs at a peer over real connections: what its answers, refusals and faults become for a request."""
+"""Legs at a peer over real connections: what gRPC's own errors and limits become for a request.
+
+The unit tests of `gateway.peers.client` have every other answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
-from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.effects import EndRequest
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
@@ -20,13 +23,13 @@ from gateway.core.vocabulary import (
     RequestId,
 )
 from gateway.peers.client import PeerLegOpener
-from gateway.request.legs import STOPPED, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
 from tests.fakes.exchanging import FrameContext
 from tests.fakes.peer import FakePeer, serve_fake_peer
-from tests.support.core import AP, EU, SECOND, peer_spec, profile
+from tests.support.core import EU, SECOND, peer_spec, profile
 from tests.support.descriptors import no_descriptor_left
 from tests.support.legs import OpenLeg
 from tests.support.links import peer_link
@@ -36,6 +39,7 @@ OUTBOUND = OutboundRequest(
     profile("r-1"), "/v1/completions", (("content-type", "application/json"),), b'{"model": "llama", "prompt": "hello"}'
 )
 HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("eu-a"), EU))
+ENDED = answer_frames.ended(EndRequest(RequestId("r-1"), Outcome.COMPLETED, "", 1), RequestSummary(ran_at=HEAD.ran_at))
 SPEC = peer_spec("eu-1", EU)
 
 
@@ -50,17 +54,11 @@ class Origin:
 
     def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
         self.link = peer_link(peer.config(SPEC), peering)
-        self.violations: list[tuple[str, str, RanAt]] = []
-        self.opener = PeerLegOpener(
-            {SPEC.gateway_id: self.link},
-            GatewayId("us-1"),
-            Clock(),
-            on_violation=lambda *violation: self.violations.append(violation),
-        )
+        self.opener = PeerLegOpener({SPEC.gateway_id: self.link}, GatewayId("us-1"), Clock())
 
-    def open(self, to: StartLeg | None = None) -> OpenLeg:
+    def open(self) -> OpenLeg:
         leg = OpenLeg()
-        leg.handle = self.opener.open(to or forward_order(), OUTBOUND, leg)
+        leg.handle = self.opener.open(forward_order(), OUTBOUND, leg)
         return leg
 
     async def read(self) -> OpenLeg:
@@ -104,38 +102,13 @@ def says(*messages: pb.AnswerFrame) -> Callable[[pb.ForwardRequest, FrameContext
     return answer
 
 
-def ended(outcome: Outcome, detail: str = "") -> pb.AnswerFrame:
-    return answer_frames.ended(EndRequest(RequestId("r-1"), outcome, detail, 1), RequestSummary(ran_at=HEAD.ran_at))
-
-
-ELSEWHERE = RanAt(ReplicaId("ap-a"), AP)
-"""Place that the stamp of `forward_order` does not allow."""
-
-
-async def test_an_answer_from_where_the_stamp_forbids_goes_no_further(peer: FakePeer, origin: Origin) -> None:
-    head = answer_frames.head(replace(HEAD, ran_at=ELSEWHERE))
-    peer.forwarded = says(answer_frames.accepted(), head, answer_frames.data(b"data: 1\n\n"), ended(Outcome.COMPLETED))
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert AP.region in failure.detail
-    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
-
-
-async def test_an_end_that_tells_of_such_a_place_ends_the_answer(peer: FakePeer, origin: Origin) -> None:
-    last = answer_frames.ended(EndRequest(RequestId("r-1"), Outcome.COMPLETED, "", 1), RequestSummary(ran_at=ELSEWHERE))
-    peer.forwarded = says(answer_frames.accepted(), answer_frames.head(HEAD), answer_frames.data(b"data: 1\n\n"), last)
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
-
-
 async def test_an_accepted_forward_streams_its_body_unchanged(peer: FakePeer, origin: Origin) -> None:
     asked: list[pb.ForwardRequest] = []
 
     async def answer(request: pb.ForwardRequest, context: FrameContext) -> None:
         asked.append(request)
         parts = (answer_frames.head(HEAD), answer_frames.data(b"data: 1\n\nda"), answer_frames.data(b"ta: \xff\n\n"))
-        await says(answer_frames.accepted(), *parts, ended(Outcome.COMPLETED))(request, context)
+        await says(answer_frames.accepted(), *parts, ENDED)(request, context)
 
     peer.forwarded = answer
     leg = await origin.read()
@@ -145,92 +118,6 @@ async def test_an_accepted_forward_streams_its_body_unchanged(peer: FakePeer, or
     (request,) = asked
     assert (request.body, request.path, request.origin_gateway_id) == (OUTBOUND.body, OUTBOUND.path, "us-1")
     assert 29_000 < request.deadline_ms <= 30_000
-
-
-async def test_acceptance_is_told_before_the_head_is_there(peer: FakePeer, origin: Origin) -> None:
-    go_on = asyncio.Event()
-
-    async def answer(request: pb.ForwardRequest, context: FrameContext) -> None:
-        await context.write(answer_frames.accepted())
-        await go_on.wait()
-        await says(answer_frames.head(HEAD), ended(Outcome.COMPLETED))(request, context)
-
-    peer.forwarded = answer
-    leg = origin.open()
-    await leg.until(lambda: leg.told == ["accepted"])
-    go_on.set()
-    await leg.until_over()
-    assert leg.told == ["accepted", "head", "end"]
-
-
-async def test_a_client_error_is_an_answer(peer: FakePeer, origin: Origin) -> None:
-    head = replace(HEAD, status=400)
-    peer.forwarded = says(
-        answer_frames.accepted(), answer_frames.head(head), answer_frames.data(b"{}"), ended(Outcome.CLIENT_ERROR)
-    )
-    leg = await origin.read()
-    assert (leg.head.status, leg.body) == (400, b"{}")
-
-
-async def test_a_refusal_is_typed_and_nothing_was_accepted(peer: FakePeer, origin: Origin) -> None:
-    peer.forwarded = says(answer_frames.refused(RefusalReason.QUEUE_FULL, "10 wait"))
-    leg = origin.open()
-    with pytest.raises(LegFailure) as caught:
-        await leg.until_over()
-    assert caught.value == LegFailure(LegResult.REFUSED, "10 wait", RefusalReason.QUEUE_FULL)
-    assert leg.told == ["failed"], "nothing was accepted"
-
-
-@pytest.mark.parametrize(
-    "outcome,refusal",
-    [
-        (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
-        (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
-        (Outcome.REJECTED_RESIDENCY_PROCESSING, RefusalReason.RESIDENCY_STAMP),
-        (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
-        (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
-        (Outcome.REJECTED_UNKNOWN_RESPONSE, RefusalReason.UNKNOWN_RESPONSE),
-        (Outcome.EXPIRED_IN_QUEUE, RefusalReason.BUSY),
-    ],
-)
-async def test_a_change_of_mind_is_a_refusal(
-    peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
-) -> None:
-    peer.forwarded = says(answer_frames.accepted(), ended(outcome, "why"))
-    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal, notes={"resume": (0, 0)})
-
-
-HEAD_SENT = (answer_frames.accepted(), answer_frames.head(HEAD), answer_frames.data(b"data: 1\n\n"))
-
-
-@pytest.mark.parametrize(
-    "messages,detail",
-    [
-        ((), "closed the forward without a last word"),
-        ((answer_frames.head(HEAD),), "first word was head"),
-        ((pb.AnswerFrame(),), "first word was None"),
-        ((answer_frames.accepted(),), "closed the forward without a last word"),
-        ((answer_frames.accepted(), answer_frames.data(b"x")), "sent data before a head"),
-        ((answer_frames.accepted(), pb.AnswerFrame(head=pb.Head(status=7))), "7 is not a final HTTP status"),
-        ((answer_frames.accepted(), pb.AnswerFrame(head=pb.Head(status=204))), "204 has no body to be sent with"),
-        ((answer_frames.accepted(), pb.AnswerFrame(head=pb.Head(status=304))), "304 has no body to be sent with"),
-        ((answer_frames.accepted(), ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
-        ((answer_frames.accepted(), ended(Outcome.COMPLETED)), "ended as completed"),
-        ((pb.AnswerFrame(refused=pb.Refused(reason="")),), "RefusalReason is not an id"),
-        (HEAD_SENT, "closed the forward without a last word"),
-        ((*HEAD_SENT, ended(Outcome.FAILED_MIDSTREAM, "engine died")), "engine died"),
-        ((*HEAD_SENT, ended(Outcome.EXPIRED_RUNNING)), "expired_running"),
-        ((*HEAD_SENT, answer_frames.head(HEAD)), "sent head in the middle"),
-        ((*HEAD_SENT, pb.AnswerFrame(ended=pb.Ended(outcome="no word"))), "Outcome is not an id"),
-    ],
-)
-async def test_whatever_is_no_answer_is_a_failure(
-    peer: FakePeer, origin: Origin, messages: tuple[pb.AnswerFrame, ...], detail: str
-) -> None:
-    peer.forwarded = says(*messages)
-    failure = await origin.failure()
-    assert failure.result is LegResult.FAILED
-    assert detail in failure.detail
 
 
 async def test_a_grpc_error_is_a_failure(peer: FakePeer, origin: Origin) -> None:
@@ -248,12 +135,6 @@ async def test_a_dead_peer_is_a_failure(peer: FakePeer, make_origin: MakeOrigin,
     assert failure.detail.startswith("UNAVAILABLE")
 
 
-async def test_a_peer_that_we_have_just_dropped_has_not_failed(origin: Origin) -> None:
-    with pytest.raises(LegFailure, match="no connection to peer nobody") as caught:
-        origin.open(forward_order(to="nobody"))
-    assert (caught.value.result, caught.value.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-
-
 class TestErrorsOfOurs:
     """Internal errors, which do not count against the peer."""
 
@@ -267,11 +148,6 @@ class TestErrorsOfOurs:
         detail = "INVALID_ARGUMENT: header x is too long"
         assert await origin.failure() == LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)
 
-    async def test_so_is_one_that_is_too_large_for_us_to_send(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
-        failure = await make_origin(PeeringConfig(message_max_bytes=100)).failure()
-        assert (failure.result, failure.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
-        assert "larger than max" in failure.detail
-
     async def test_an_answer_too_large_for_us_is_the_peer_s_failure(
         self, peer: FakePeer, make_origin: MakeOrigin
     ) -> None:
@@ -281,7 +157,7 @@ class TestErrorsOfOurs:
         assert "larger than max" in failure.detail
 
     async def test_no_descriptor_left_for_a_connection(self, peer: FakePeer, make_origin: MakeOrigin) -> None:
-        peer.forwarded = says(answer_frames.accepted(), answer_frames.head(HEAD), ended(Outcome.COMPLETED))
+        peer.forwarded = says(answer_frames.accepted(), answer_frames.head(HEAD), ENDED)
         origin = make_origin(PeeringConfig(reconnect_min_ns=SECOND // 100, reconnect_max_ns=SECOND // 50))
         with no_descriptor_left():
             failure = await origin.failure()
@@ -301,10 +177,6 @@ class TestErrorsOfOurs:
         peer.forwarded = answer
         assert await origin.failure() == LegFailure(LegResult.FAILED, "UNAVAILABLE: Too many open files")
 
-    async def test_what_is_no_wire_message_is_raised_as_it_is(self, origin: Origin) -> None:
-        with pytest.raises(AssertionError, match="the core gives every forward its hops"):
-            origin.open(replace(forward_order(), hops=None))
-
     async def test_a_channel_that_we_closed_under_a_forward_is_no_failure_of_the_peer(
         self, peer: FakePeer, origin: Origin
     ) -> None:
@@ -321,39 +193,3 @@ class TestErrorsOfOurs:
         with pytest.raises(LegFailure) as caught:
             await leg.until_over()
         assert caught.value.result is LegResult.INTERNAL
-
-
-async def test_a_peer_that_says_nothing_is_given_up(peer: FakePeer, make_origin: MakeOrigin) -> None:
-    cancelled = asyncio.Event()
-
-    async def answer(request: pb.ForwardRequest, context: FrameContext) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    peer.forwarded = answer
-    failure = await make_origin(PeeringConfig(accept_timeout_ns=SECOND // 20)).failure()
-    assert failure == LegFailure(LegResult.FAILED, "the peer neither accepted nor refused in time")
-    await cancelled.wait()
-
-
-@pytest.mark.parametrize("with_head", [True, False])
-async def test_leaving_a_leg_early_cancels_the_forward(peer: FakePeer, origin: Origin, with_head: bool) -> None:
-    cancelled = asyncio.Event()
-
-    async def answer(request: pb.ForwardRequest, context: FrameContext) -> None:
-        try:
-            await context.write(answer_frames.accepted())
-            if with_head:
-                await context.write(answer_frames.head(HEAD))
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    peer.forwarded = answer
-    leg = origin.open()
-    await leg.until(lambda: leg.told == ["accepted", "head"][: 1 + with_head])
-    leg.handle.stop()
-    assert leg.failure == STOPPED
-    await cancelled.wait()

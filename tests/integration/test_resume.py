@@ -26,9 +26,7 @@ from tests.fakes.engine import (
     ROLE,
     STOP,
     FakeEngine,
-    answer,
     cut_after,
-    error_event,
     event,
     hang_up,
     stream,
@@ -297,13 +295,6 @@ def room_beside(others: list[BodyMemory]) -> BodyMemory:
     return room
 
 
-def text_of(told: bytes) -> str:
-    documents = [json.loads(line[6:]) for line in told.splitlines() if line.startswith(b"data: {")]
-    return "".join(
-        choice["delta"].get("content", "") for document in documents for choice in document.get("choices", ())
-    )
-
-
 class TestThePause:
     async def test_a_client_that_leaves_in_it_leaves_nothing_behind(self, engine: FakeEngine, tmp_path: Path) -> None:
         dies = asyncio.Event()
@@ -324,116 +315,3 @@ class TestThePause:
             assert counted(gateway, "answers_broken_total", target="replica", result="failed", continuable="yes") == 1
             assert counted(gateway, "resumes_total", target="replica") == 0
         assert len(engine.received) == 1
-
-    async def test_late_bytes_of_whoever_broke_it_change_nothing(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """The engine sends an error and further tokens in one write; the gateway ignores what follows the error."""
-        late = error_event(500) + token(" late") + STOP + DONE
-        engine.plays(stream_and_hang(*BEGUN, late), stream(*REST))
-        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
-            async with ask(session, gateway.http_url) as response:
-                assert await response.read() == b"".join(BEGUN) + WENT_ON
-            await engine.aborted.reaches(1)
-
-    async def test_half_a_character_and_half_an_event_were_not_said(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """The continuation follows the text that the client has received."""
-        whole = json.dumps("für", ensure_ascii=False).encode()
-        event_of = token("TEXT").replace(b'"TEXT"', whole)
-        half = event_of[: event_of.index("ü".encode()) + 1]
-        dies = asyncio.Event()
-        engine.plays(cut_after(dies, *BEGUN, half), stream(*REST))
-        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
-            async with ask(session, gateway.http_url, max_tokens=50) as response:
-                told = await response.content.readuntil(token("lo"))
-                dies.set()
-                told += await response.content.read()
-        assert told == b"".join(BEGUN) + WENT_ON
-        asked = json.loads(engine.received[1].body)
-        assert asked["messages"][-1]["content"] == "Hello"
-
-
-def with_little_room(config: GatewayConfig) -> GatewayConfig:
-    """Config with room for a body and 32 KiB of answers."""
-    return replace(config, limits=replace(config.limits, body_max_bytes=1 << 10, bodies_held_max_bytes=40_000))
-
-
-class TestTheBudget:
-    @pytest.mark.parametrize("breaks", [False, True])
-    async def test_without_room_it_goes_on_and_only_loses_its_right(
-        self, engine: FakeEngine, tmp_path: Path, breaks: bool
-    ) -> None:
-        """Room ends at any byte: in the middle of a character, and of an event."""
-        text = "grüße " * 20
-        raw = [token("TEXT").replace(b'"TEXT"', json.dumps(text, ensure_ascii=False).encode())] * 300
-        pieces = b"".join((ROLE, *raw, STOP, DONE))
-        cut = [pieces[at : at + 997] for at in range(0, len(pieces), 997)]
-        engine.plays(stream_and_cut(*cut[:-1]) if breaks else stream(*cut), stream(*REST))
-        others = rooms()
-        async with in_front_of(engine, tmp_path, 2, with_little_room) as (gateway, session):
-            room = room_beside(others)
-            async with ask(session, gateway.http_url) as response:
-                told = await response.read()
-            await until(lambda: gateway.driver.open_requests == 0)
-            assert counted(gateway, "transcripts_dropped_total") == 1
-            assert (room.bytes, room.requests) == (0, 0)
-        assert len(engine.received) == 1
-        if breaks:
-            assert b"engine_failed_midstream" in told
-            assert text_of(told).startswith(text * 290)
-        else:
-            assert told == pieces
-
-
-class TestUsage:
-    async def test_that_comes_again_and_again_counts_once(self, engine: FakeEngine, tmp_path: Path) -> None:
-        def counts(prompt: int, output: int) -> dict[str, int]:
-            return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-
-        def said(text: str, output: int) -> bytes:
-            choice = {"index": 0, "delta": {"content": text}}
-            return event({"id": "chatcmpl-1", "choices": [choice], "usage": counts(22, output)})
-
-        last = event({"id": "chatcmpl-2", "choices": [], "usage": counts(24, 3)})
-        engine.plays(stream_and_cut(ROLE, said("Hel", 1), said("lo", 2)), stream(*REST[:2], last, last, DONE))
-        options = {"include_usage": True, "continuous_usage_stats": True}
-        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
-            async with ask(session, gateway.http_url, stream_options=options) as response:
-                told = await response.read()
-            await until(lambda: gateway.driver.open_requests == 0)
-            kinds = "prompt", "output"
-            tokens = [counted(gateway, "tenant_tokens_total", kind=kind, tenant="default") for kind in kinds]
-        documents = [json.loads(line[6:]) for line in told.splitlines() if line.startswith(b"data: {")]
-        assert documents[-1]["usage"] == counts(22, 5)
-        assert text_of(told) == "Hello world"
-        assert tokens == [22, 5]
-
-
-TOO_LONG = json.dumps(
-    {"error": {"message": "This model's maximum context length is 16 tokens.", "type": "BadRequestError", "code": 400}}
-).encode()
-
-
-class TestAnotherEngine:
-    async def test_one_with_less_room_is_passed_over(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """Prompt and answer are too long for the engine: a fault neither of the engine nor of the client."""
-        engine.plays(stream_and_cut(*BEGUN), answer(400, TOO_LONG), stream(*REST))
-        async with in_front_of(engine, tmp_path, 3) as (gateway, session):
-            async with ask(session, gateway.http_url) as response:
-                assert await response.read() == b"".join(BEGUN) + WENT_ON
-        assert len(engine.received) == 3
-
-    async def test_where_all_have_less_room_it_is_broken(self, engine: FakeEngine, tmp_path: Path) -> None:
-        engine.plays(stream_and_cut(*BEGUN), answer(400, TOO_LONG))
-        async with in_front_of(engine, tmp_path, 3) as (gateway, session):
-            async with ask(session, gateway.http_url) as response:
-                assert b"engine_failed_midstream" in await response.read()
-            assert counted(gateway, "resumed_requests_total", outcome="failed_midstream") == 1
-
-    async def test_a_request_that_kills_engines_ends_with_the_second_and_says_so(
-        self, engine: FakeEngine, tmp_path: Path
-    ) -> None:
-        engine.plays(stream_and_cut(*BEGUN), hang_up)
-        async with in_front_of(engine, tmp_path, 6) as (gateway, session):
-            async with ask(session, gateway.http_url) as response:
-                told = await response.read()
-        assert b"so did each engine that was to resume it: no further engine is tried." in told
-        assert len(engine.received) == 3

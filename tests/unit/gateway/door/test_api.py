@@ -440,9 +440,16 @@ class TestCalls:
         assert dict(request.outbound.headers)["x-session-id"] == "s"
         request.end(Outcome.FAILED_BEFORE_FIRST_BYTE)
 
-    async def test_an_id_that_is_running_is_not_used_twice(self, edge: Edge) -> None:
+    @pytest.mark.parametrize("unsent", [0, 5], ids=["before its head", "during its upload"])
+    async def test_an_id_that_is_running_is_not_used_twice(self, edge: Edge, unsent: int) -> None:
+        sent = asked("POST", CHAT, BODY, x_request_id="r1")
+        line = edge.connect()
+        if unsent:
+            line.say(sent[:-unsent])
         edge.port.open.add(RequestId("r1"))
-        _, request = edge.post(x_request_id="r1")
+        line.say(sent[-unsent:])
+        await until(lambda: bool(edge.requests))
+        (request,) = edge.requests
         assert request.profile.request_id != "r1"
         request.end(Outcome.FAILED_BEFORE_FIRST_BYTE)
 

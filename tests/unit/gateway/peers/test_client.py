@@ -13,16 +13,24 @@ from msgspec.structs import replace
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.vocabulary import LegResult, NeededIdentity, Outcome, RefusalReason, ReplicaId, RequestId
-from gateway.peers.client import PeerLeg
+from gateway.core.vocabulary import (
+    GatewayId,
+    LegResult,
+    NeededIdentity,
+    Outcome,
+    RefusalReason,
+    ReplicaId,
+    RequestId,
+)
+from gateway.peers.client import PeerLeg, PeerLegOpener
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX
 from gateway.peers.exchange.origin_stream import OriginForward, OriginStream
 from gateway.request.answer_events import TokenUsage
-from gateway.request.legs import STOPPED, LegFailure, LegHead, RanAt, RequestSummary
+from gateway.request.legs import STOPPED, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
-from tests.support.core import EU
+from tests.support.core import AP, EU, profile
 from tests.support.cycles import left_in_cycles
 from tests.support.legs import OpenLeg
 from tests.support.manual_loop import ManualLoop, manual_loop
@@ -39,6 +47,9 @@ ENDED = answer_frames.ended(
 )
 REFUSED = answer_frames.refused(RefusalReason.QUEUE_FULL, "10 wait")
 ANSWER = (ACCEPTED, HEADED, ONE, TWO, ENDED)
+LAST = pb.AnswerFrame(last=True)
+ELSEWHERE = RanAt(ReplicaId("ap-a"), AP)
+"""Place that the stamp of `forward_order` does not allow."""
 NO_FAILURE = LegFailure(LegResult.FAILED, "the connection broke")
 
 
@@ -70,13 +81,17 @@ class Origin:
         )
         self.link = Link(self.stream)
         self.leg = OpenLeg()
+        self.violations: list[tuple[str, str, RanAt]] = []
 
     def _ignore(self) -> None:
         self.ignored += 1
 
+    def _violate(self, *violation: Any) -> None:
+        self.violations.append(violation)
+
     def begin(self, request: bytes = b"request", identity: NeededIdentity | None = None) -> None:
         link: Any = self.link
-        leg = PeerLeg(replace(forward_order(), identity=identity), link, self.leg, lambda *_: None)
+        leg = PeerLeg(replace(forward_order(), identity=identity), link, self.leg, self._violate)
         self.leg.handle = leg
         leg.begin(request)
 
@@ -184,7 +199,7 @@ class TestWords:
 
     @pytest.mark.parametrize("count", range(len(ANSWER)))
     def test_a_last_frame_after_any_of_them_ends_the_leg(self, origin: Origin, count: int) -> None:
-        origin.hears(*ANSWER[:count], pb.AnswerFrame(last=True))
+        origin.hears(*ANSWER[:count], LAST)
         assert origin.leg.failure == LegFailure(LegResult.FAILED, "the peer closed the forward without a last word")
         assert origin.stream.forwards == 0
 
@@ -202,6 +217,94 @@ class TestWords:
         assert origin.stream.broken is None
         assert isinstance(origin.leg.fault, ZeroDivisionError)
         assert [frame.cancel for frame in origin.sent()] == [True]
+
+
+def ended(outcome: Outcome, detail: str = "", ran_at: RanAt | None = HEAD.ran_at) -> pb.AnswerFrame:
+    return answer_frames.ended(EndRequest(RequestId("r-1"), outcome, detail, 1), RequestSummary(ran_at=ran_at))
+
+
+class TestBadAnswers:
+    @pytest.mark.parametrize(
+        ("outcome", "refusal"),
+        [
+            (Outcome.REJECTED_UNKNOWN_MODEL, RefusalReason.UNKNOWN_MODEL),
+            (Outcome.REJECTED_RESIDENCY_INGRESS, RefusalReason.RESIDENCY_NOT_ACCEPTED),
+            (Outcome.REJECTED_RESIDENCY_PROCESSING, RefusalReason.RESIDENCY_STAMP),
+            (Outcome.REJECTED_QUEUE_FULL, RefusalReason.QUEUE_FULL),
+            (Outcome.REJECTED_DRAINING, RefusalReason.DRAINING),
+            (Outcome.REJECTED_UNKNOWN_RESPONSE, RefusalReason.UNKNOWN_RESPONSE),
+            (Outcome.EXPIRED_IN_QUEUE, RefusalReason.BUSY),
+        ],
+    )
+    def test_a_change_of_mind_is_a_refusal(self, origin: Origin, outcome: Outcome, refusal: RefusalReason) -> None:
+        origin.hears(ACCEPTED, ended(outcome, "why"))
+        assert origin.leg.failure == LegFailure(LegResult.REFUSED, "why", refusal, notes={"resume": (0, 0)})
+
+    @pytest.mark.parametrize(
+        ("words", "detail"),
+        [
+            ((HEADED,), "first word was head"),
+            ((pb.AnswerFrame(),), "first word was None"),
+            ((ACCEPTED, ONE), "sent data before a head"),
+            ((ACCEPTED, pb.AnswerFrame(head=pb.Head(status=7))), "7 is not a final HTTP status"),
+            ((ACCEPTED, pb.AnswerFrame(head=pb.Head(status=204))), "204 has no body to be sent with"),
+            ((ACCEPTED, pb.AnswerFrame(head=pb.Head(status=304))), "304 has no body to be sent with"),
+            ((ACCEPTED, ended(Outcome.FAILED_BEFORE_FIRST_BYTE, "engine died")), "engine died"),
+            ((ACCEPTED, ended(Outcome.COMPLETED)), "ended as completed"),
+            ((pb.AnswerFrame(refused=pb.Refused(reason="")),), "RefusalReason is not an id"),
+            ((ACCEPTED, HEADED, ONE, ended(Outcome.FAILED_MIDSTREAM, "engine died")), "engine died"),
+            ((ACCEPTED, HEADED, ONE, ended(Outcome.EXPIRED_RUNNING)), "expired_running"),
+            ((ACCEPTED, HEADED, ONE, HEADED), "sent head in the middle"),
+            ((ACCEPTED, HEADED, ONE, pb.AnswerFrame(ended=pb.Ended(outcome="no word"))), "Outcome is not an id"),
+        ],
+    )
+    def test_whatever_is_no_answer_is_a_failure(
+        self, origin: Origin, words: tuple[pb.AnswerFrame, ...], detail: str
+    ) -> None:
+        origin.hears(*words)
+        assert origin.leg.failure is not None
+        assert origin.leg.failure.result is LegResult.FAILED
+        assert detail in origin.leg.failure.detail
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ((answer_frames.head(replace(HEAD, ran_at=ELSEWHERE)), ONE), ["accepted", "failed"]),
+            ((HEADED, ONE, ended(Outcome.COMPLETED, ran_at=ELSEWHERE)), ["accepted", "head", "data", "failed"]),
+        ],
+        ids=["head", "end"],
+    )
+    def test_an_answer_from_where_the_stamp_forbids_goes_no_further(
+        self, origin: Origin, words: tuple[pb.AnswerFrame, ...], told: list[str]
+    ) -> None:
+        origin.hears(ACCEPTED, *words)
+        assert origin.leg.told == told
+        assert origin.leg.failure is not None
+        assert origin.leg.failure.result is LegResult.FAILED
+        assert AP.region in origin.leg.failure.detail
+        assert origin.violations == [("eu-1", "r-1", ELSEWHERE)]
+
+
+class TestOpening:
+    OUTBOUND = OutboundRequest(profile("r-1"), "/v1/completions", (), b"{}")
+
+    def opener(self, **peering: int) -> PeerLegOpener:
+        link: Any = Link(None, PeeringConfig(**peering))  # type: ignore[arg-type]  # no leg gets that far
+        return PeerLegOpener({GatewayId("eu-1"): link}, GatewayId("us-1"), Clock())
+
+    def test_a_peer_that_was_just_dropped_has_not_failed(self) -> None:
+        with pytest.raises(LegFailure, match="no connection to peer nobody") as caught:
+            self.opener().open(forward_order(to="nobody"), self.OUTBOUND, OpenLeg())
+        assert (caught.value.result, caught.value.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+
+    def test_nor_has_one_whose_message_would_be_too_large(self) -> None:
+        with pytest.raises(LegFailure, match="larger than max") as caught:
+            self.opener(message_max_bytes=100).open(forward_order(), self.OUTBOUND, OpenLeg())
+        assert (caught.value.result, caught.value.refusal) == (LegResult.REFUSED, RefusalReason.BUSY)
+
+    def test_what_is_no_wire_message_is_raised_as_it_is(self) -> None:
+        with pytest.raises(AssertionError, match="the core gives every forward its hops"):
+            self.opener().open(replace(forward_order(), hops=None), self.OUTBOUND, OpenLeg())
 
 
 class TestIdentity:
@@ -279,7 +382,7 @@ class TestStop:
         for frame in ANSWER[count:-1]:
             origin.hears(frame)
         assert (origin.stream.forwards, origin.sent()) == (1, [])
-        origin.hears(pb.AnswerFrame(last=True))
+        origin.hears(LAST)
         assert (origin.leg.told, origin.ignored, origin.stream.forwards) == (told, 0, 0)
 
     @pytest.mark.parametrize("name", ["accepted", "head", "data"])
@@ -336,7 +439,7 @@ class TestRequest:
 
     def test_a_last_frame_before_all_of_it_was_sent_stops_the_rest(self) -> None:
         with begun(bytes(2**20)) as origin:
-            origin.hears(pb.AnswerFrame(last=True))
+            origin.hears(LAST)
             assert origin.leg.told == ["failed"]
             assert [frame.request for frame in origin.sent() if frame.request] == []
 
@@ -451,7 +554,7 @@ def test_a_leg_that_is_over_is_in_no_cycle(how: str) -> None:
                 case _:
                     loop.pass_time(ACCEPT_S)
             if how in ("stopped", "late"):
-                origin.hears(pb.AnswerFrame(last=True))
+                origin.hears(LAST)
             assert origin.leg.ends == 1
             del origin.leg.handle  # a request drops it with the leg's end
             return origin
