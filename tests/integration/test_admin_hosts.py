@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from tests.support.core import US
 from tests.support.gateways import region_config, write_policy
+from tests.support.wire import CHAT_BODY, CHAT_PATH
 
 PATHS = (
     "/metrics",
@@ -95,3 +96,9 @@ async def test_this_machine_and_names_that_were_configured_do(
     async with serving(tmp_path, "Ops.example.net") as gateway:
         async with session.get(f"{gateway.admin_url}/admin/state", headers={"host": host}) as response:
             assert response.status == 200
+
+
+async def test_models_are_not_called_there(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    async with serving(tmp_path) as gateway:
+        async with session.post(gateway.admin_url + CHAT_PATH, data=CHAT_BODY) as response:
+            assert response.status == 404

@@ -11,15 +11,19 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, ProbeConfig
 from gateway.core.events import ConfigApplied
-from gateway.core.vocabulary import Standing
+from gateway.core.vocabulary import LegResult, Outcome, Standing
 from tests.fakes.engine import (
     DONE,
+    GOOD_ANSWER,
     GOOD_STREAM,
+    JSON_HEADERS,
     ROLE,
     SSE_HEADERS,
     STOP,
@@ -38,8 +42,9 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.aftermath import Stand, stand
-from tests.support.core import MS, unresumed
-from tests.support.gateways import ask, free_replicas, until
+from tests.support.core import MS, US, unresumed
+from tests.support.descriptors import no_descriptor_left
+from tests.support.gateways import ask, counted, free_replicas, region_config, until, write_policy
 
 GOOD = b"".join(GOOD_STREAM)
 ABORT = chat_chunk({"content": ""}, "abort")
@@ -226,6 +231,56 @@ class TestAfterAToken:
             assert b'"code":"deadline_exceeded"' in body
             await stand.engine.aborted.reaches(1)
 
+    async def test_half_of_an_answer_in_one_piece_never_looks_complete(self, stands: Stands) -> None:
+        """The engine tells no length, and sends more than the gateway holds back."""
+        async with stands() as stand:
+            await self.is_cut(stand)
+            await until(lambda: ended_as(stand.gateway, Outcome.FAILED_MIDSTREAM) == 1)
+
+    @staticmethod
+    async def is_cut(stand: Stand) -> None:
+        has_begun = asyncio.Event()
+
+        async def half(exchange: Exchange) -> None:
+            await exchange.head(200, JSON_HEADERS)
+            await exchange.send(GOOD_ANSWER.partition(b"Hello")[0] + b"x" * (1 << 20))
+            await has_begun.wait()
+            exchange.cut()
+            await asyncio.Event().wait()
+
+        stand.engine.plays(half)
+        async with ask(stand.session, stand.gateway.http_url, stream=False) as response:
+            assert response.status == 200
+            has_begun.set()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+
+
+def ended_as(gateway: GatewayHandle, outcome: Outcome) -> float:
+    return counted(gateway, "requests_total", model="llama", outcome=outcome)
+
+
+class TestDescriptors:
+    async def test_an_engine_for_which_none_is_left_is_not_to_blame(self, tmp_path: Path) -> None:
+        """A client that is connected already gets the error. No connection to the engine is kept for its request."""
+        async with (
+            FakeEngine().serving() as engine,
+            serve_gateway(region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))) as gateway,
+            aiohttp.ClientSession() as session,
+        ):
+            await until(lambda: free_replicas(gateway) == 1)
+            async with session.get(f"{gateway.http_url}/v1/models") as response:
+                assert response.status == 200
+            with no_descriptor_left():
+                async with ask(session, gateway.http_url) as response:
+                    assert (response.status, (await response.json())["error"]["code"]) == (500, "internal_error")
+            assert engine.arrived.count == 0
+            assert {state.standing for state in gateway.core.replicas} == {Standing.AVAILABLE}
+            assert ended_as(gateway, Outcome.FAILED_INTERNALLY) == 1
+            assert counted(gateway, "attempts_total", target="replica", result=LegResult.INTERNAL) == 1
+            async with ask(session, gateway.http_url) as response:
+                assert await response.read() == GOOD
+
 
 FAST: dict[str, Script] = {
     "hangs up": hang_up,
@@ -330,5 +385,6 @@ class TestClocks:
             assert free_replicas(stand.gateway) == 1
             async with ask(stand.session, stand.gateway.http_url) as response:
                 assert await response.read() == ROLE + created + STOP + DONE
-            assert response.headers.get("date") != date
+            (told,) = response.headers.getall("date")
+            assert told != date
             stand.engine.probe_script = None

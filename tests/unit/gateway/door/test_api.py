@@ -206,6 +206,7 @@ class TestPages:
         async with serving(monkeypatch, readiness=lambda: "draining") as edge:
             answer = edge.ask("GET", "/ready")
             assert (answer.status, json.loads(answer.body)["reason"]) == (503, "draining")
+            assert edge.ask("GET", "/health").status == 200, "it still lives"
 
     async def test_models_are_listed_and_described(self, edge: Edge) -> None:
         assert [each["id"] for each in json.loads(edge.ask("GET", "/v1/models").body)["data"]] == ["llama"]
@@ -541,15 +542,25 @@ class TestSink:
         request.end()
         answer = read(bytes(line.sent))
         assert answer.headers["x-kept"] == "1"
+        assert answer.headers["date"].endswith(" GMT")
         assert header[1] not in [text for name, text in answer.headers.items() if name != "transfer-encoding"]
         assert "b" not in answer.headers
         assert answer.headers["x-request-id"] == "r1"
 
-    async def test_before_its_beginning_an_end_is_an_error_of_its_own(self, edge: Edge) -> None:
+    @pytest.mark.parametrize(
+        ("outcome", "told"),
+        [
+            (Outcome.FAILED_BEFORE_FIRST_BYTE, (502, "engine_failed")),
+            (Outcome.FAILED_INTERNALLY, (500, "internal_error")),
+        ],
+    )
+    async def test_before_its_beginning_an_end_is_an_error_of_its_own(
+        self, edge: Edge, outcome: Outcome, told: tuple[int, str]
+    ) -> None:
         line, request = edge.post()
-        request.end(Outcome.FAILED_BEFORE_FIRST_BYTE)
+        request.end(outcome)
         answer = read(bytes(line.sent))
-        assert (answer.status, answer.code) == (502, "engine_failed")
+        assert (answer.status, answer.code) == told
         assert not line.is_closed
 
     async def test_a_gateway_that_drains_closes(self, edge: Edge) -> None:
@@ -558,16 +569,32 @@ class TestSink:
         assert read(bytes(line.sent)).headers["connection"] == "close"
         assert line.is_closed
 
-    async def test_in_a_stream_it_is_an_event(self, edge: Edge) -> None:
-        line, request = edge.post()
+    @pytest.mark.parametrize(
+        ("outcome", "code"),
+        [(Outcome.FAILED_MIDSTREAM, "engine_failed_midstream"), (Outcome.FAILED_INTERNALLY, "internal_error")],
+    )
+    @pytest.mark.parametrize(
+        ("path", "name", "more", "done"),
+        [
+            (CHAT, b"", {}, b"data: [DONE]\n\n"),
+            ("/v1/responses", b"event: error\n", {"type": "error", "sequence_number": 3}, b""),
+            ("/v1/messages", b"event: error\n", {"type": "error", "request_id": "r1"}, b""),
+        ],
+    )
+    async def test_in_a_stream_it_is_an_event(
+        self, edge: Edge, outcome: Outcome, code: str, path: str, name: bytes, more: dict[str, object], done: bytes
+    ) -> None:
+        line, request = edge.post(path=path, x_request_id="r1")
         request.start(200, ("content-type", "text/event-stream"))
         request.sink.write(b"data: 1\n\n")
-        request.summary.is_event_stream = True
-        request.end(Outcome.FAILED_MIDSTREAM)
-        body = read(bytes(line.sent)).body
-        assert body.startswith(b"data: 1\n\ndata: {")
-        assert b"engine_failed_midstream" in body
-        assert body.endswith(b"data: [DONE]\n\n")
+        request.summary.is_event_stream, request.summary.output_events = True, 3
+        request.end(outcome)
+        relayed, event, rest = read(bytes(line.sent)).body.partition(b"data: 1\n\n" + name + b"data: ")
+        told, end, rest = rest.partition(b"\n\n")
+        assert (relayed, bool(event), end, rest) == (b"", True, b"\n\n", done)
+        content = json.loads(told)
+        assert content["error"]["code"] == code
+        assert {key: content[key] for key in content if key not in ("error", "code", "message", "param")} == more
 
     async def test_in_an_answer_in_one_piece_it_is_a_cut(self, edge: Edge) -> None:
         line, request = edge.post()

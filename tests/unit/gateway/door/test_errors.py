@@ -29,6 +29,7 @@ def test_every_outcome_without_an_answer_has_its_error() -> None:
         (Outcome.EXPIRED_IN_QUEUE, 504, "queue_timeout"),
         (Outcome.EXPIRED_RUNNING, 504, "deadline_exceeded"),
         (Outcome.FAILED_BEFORE_FIRST_BYTE, 502, "engine_failed"),
+        (Outcome.FAILED_INTERNALLY, 500, "internal_error"),
     ],
 )
 def test_statuses_and_codes_never_change(outcome: Outcome, status: int, code: str) -> None:

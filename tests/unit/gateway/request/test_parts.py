@@ -29,7 +29,7 @@ from gateway.request.engine_api import CHAT_PATH
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.legs import NONCE_BYTES, OutboundRequest, PartInput, RequestSummary
 from gateway.request.parts import Compare, Parts, ignore_stray
-from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, event, token
+from tests.fakes.engine import DONE, GOOD_ANSWER, GOOD_STREAM, ROLE, STOP, USAGE, error_event, event, token
 from tests.support.core import SECOND, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.proxied import FAILED, GOOD, JSON, SILENCE, RecordingSink, Reply, Scene, ScriptedLeg, VirtualPort
@@ -38,6 +38,7 @@ DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
 AT = replica_target(ReplicaId("a"))
 TOLD = b'{"blocks":[ 1]}'
 CHOICE = b'{"index":0,"message":{"role":"assistant","content":"H"},"finish_reason":"length"}'
+NO_MOULD = CHOICE.replace(b'"H"', b'"H","citations":[]')
 ANSWER = b'{"object":"chat.completion","choices":[%b],"usage":{"prompt_tokens":22},"kv_transfer_params":%b}'
 GIVEN_UP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}]})
 ODD = event({"choices": [{"index": 0, "delta": {"audio": "x"}}]})
@@ -54,11 +55,12 @@ class Part:
         port: VirtualPort | None = None,
         compare: Compare | None = None,
         held_bytes_max: int = 1 << 20,
+        body: bytes = b'{"model":"m"}',
     ) -> None:
         self.port = port or Scene().port
         self.connector = connector
         self.sink = RecordingSink()
-        self.outbound = OutboundRequest(replace(profile("r1"), stream=stream), CHAT_PATH, (), b'{"model":"m"}')
+        self.outbound = OutboundRequest(replace(profile("r1"), stream=stream), CHAT_PATH, (), body)
         self.answer = ClientAnswer(
             self.port,
             AnswerSettings(held_bytes_max=held_bytes_max),
@@ -145,7 +147,13 @@ class TestPrefills:
     def test_a_status_without_an_answer_hands_nothing_over(self) -> None:
         assert Part(Connector.NIXL).plays(LegRole.PREFILL, Reply((), 204, ())).result is LegResult.FAILED
 
-    @pytest.mark.parametrize("choice", [CHOICE.replace(b'"H"', b'"H","citations":[]'), CHOICE + b"," + CHOICE])
+    @pytest.mark.parametrize("more", [b'"logprobs":true', b'"tools":[{"type":"function"}]'])
+    def test_answers_that_exist_only_whole_are_asked_for_whole(self, more: bytes) -> None:
+        part = Part(Connector.NIXL, body=b'{"model":"m",%b}' % more)
+        part.plays(LegRole.PREFILL, answered())
+        assert not part.asks(LegRole.DECODE).assembled
+
+    @pytest.mark.parametrize("choice", [NO_MOULD, CHOICE + b"," + CHOICE])
     def test_with_a_prefill_that_is_no_mould_the_decode_is_asked_for_the_whole_answer(self, choice: bytes) -> None:
         part = Part(Connector.NIXL)
         assert part.plays(LegRole.PREFILL, answered(choice=choice)).result is LegResult.COMPLETED
@@ -188,6 +196,15 @@ class TestDecodes:
         assert ended.result is LegResult.BUSY
         assert "make room" in ended.detail
         assert part.sink.body == (ROLE + token("a") if stream else b"")
+
+    def test_a_refusal_in_a_stream_that_is_put_together_is_the_clients(self) -> None:
+        part = Part(Connector.NIXL)
+        part.plays(LegRole.PREFILL, answered())
+        ended = part.plays(LegRole.DECODE, Reply((ROLE, error_event(400, "not that"), DONE)))
+        assert ended.result is LegResult.CLIENT_ERROR
+        assert part.sink.head is not None
+        assert part.sink.head.status == 400
+        assert b"not that" in part.sink.body
 
     def test_what_cannot_be_put_together_is_asked_for_whole_and_for_a_while_of_that_engine_always(self) -> None:
         part = Part(Connector.NIXL)
@@ -250,6 +267,18 @@ class TestBoth:
         (first,) = [each for each in scene.port.events if isinstance(each, FirstToken)]
         assert not first.is_sent
         assert scene.legs_ended[1].output_tokens == 6
+
+    @pytest.mark.parametrize(
+        "before",
+        [(answered(choice=NO_MOULD),), (answered(), Reply((ROLE, ODD, DONE)), answered())],
+        ids=["no mould", "no assembling"],
+    )
+    def test_a_decode_may_answer_in_one_piece(self, before: tuple[Reply, ...]) -> None:
+        scene = self.scene()
+        whole = Reply((GOOD_ANSWER,), headers=JSON)
+        assert scene.play(*before, whole, body=self.BODY, stream=False) is Outcome.COMPLETED
+        assert scene.sink.body == GOOD_ANSWER
+        assert len(scene.legs_ended) == len(before) + 1
 
     def test_an_assembled_stream_that_falls_silent_has_failed(self) -> None:
         scene = self.scene()

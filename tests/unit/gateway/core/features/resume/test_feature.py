@@ -129,6 +129,14 @@ def test_whoever_knows_no_such_rest_is_not_to_blame_and_somebody_else_may() -> N
     assert third.target != second
 
 
+def test_a_rest_that_every_engine_refuses_is_broken_and_not_refused() -> None:
+    one = desk(replicas=3, config=CoreConfig(attempt=AttemptConfig(attempts_max=2)))
+    one.ask("r1")
+    breaks(one)
+    assert not ended(one.finish("r1", LegResult.CLIENT_ERROR, 2))
+    assert ended(one.finish("r1", LegResult.CLIENT_ERROR, 3)) == [("r1", Outcome.FAILED_MIDSTREAM)]
+
+
 def test_it_waits_for_somebody_only_so_long() -> None:
     one = answering(replicas=1, wait_max_ns=2 * SECOND)
     one.first_token("r1")
