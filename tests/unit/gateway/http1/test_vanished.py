@@ -109,7 +109,7 @@ async def test_a_client_that_reads_nothing_has_its_own_limit() -> None:
     line.is_stuck = True
     site.exchanges[0].start(200, "", has_length=False)
     site.exchanges[0].write(bytes(70_000))
-    line.own.info = tcp_info(probes=1, last_ack_ms=5000)  # its host answers the probes of a closed window
+    line.own.info = tcp_info(probes=1, last_ack_ms=5000)  # the host answers the probes of a closed window
     site.look(STALL_S - 0.1)
     assert not line.is_cut
     site.look(0.1)
