@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from http import HTTPStatus
+from http.client import responses
 from typing import Protocol, cast
 
 import httptools
@@ -226,7 +225,8 @@ class Exchange:
         framing = "transfer-encoding: chunked\r\n" if self._is_chunked else ""
         if keeps_alive != is_newest:
             framing += "connection: keep-alive\r\n" if keeps_alive else "connection: close\r\n"
-        head = f"HTTP/1.1 {status} {_phrase(status)}\r\n{lines}{framing}\r\n"
+        phrase = responses.get(status, "")
+        head = f"HTTP/1.1 {status} {phrase}\r\n{lines}{framing}\r\n"
         self._head = head.encode("latin-1", "replace")
 
     def write(self, data: bytes) -> bool:
@@ -843,11 +843,3 @@ def _objection(version: str, headers: Headers) -> HttpFault | None:
 def _fault_of(error: httptools.HttpParserError) -> HttpFault:
     """Kind of a parser's error. There is no exception for an invalid value alone, only a message."""
     return HttpFault.INVALID_HEADER if "Invalid header value char" in str(error) else HttpFault.INVALID_REQUEST
-
-
-@lru_cache(maxsize=1000)
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
