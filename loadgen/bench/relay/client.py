@@ -18,9 +18,10 @@ from typing import cast
 import httptools
 
 from loadgen.bench.relay import wire
-from loadgen.bench.relay.wire import Wanted
+from loadgen.bench.relay.wire import Likeness, Wanted
 
-_EVENT = b"data: "
+_MARKS = {Likeness.BYTES: b"data: ", Likeness.TEXT: b" word"}
+"""What stands once in the event of each token."""
 _ANSWER_MAX_S = 30.0
 _CONNECT_MAX_S = 10.0
 
@@ -35,6 +36,7 @@ class RelayTally:
 
     answers: int = 0
     events: int = 0
+    """Events, or words where a relay writes answers anew."""
     first_byte_s: list[float] = field(default_factory=list)
     """Seconds from the start of the request to the first byte of the answer's body."""
     longest_pause_s: float | None = None
@@ -58,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[None] | None = None
         self._wanted: Wanted | None = None
+        self._mark = b""
         self._asked_s = 0.0
         self._tail = b""
         self._body_bytes = 0
@@ -74,6 +77,7 @@ class Connection(asyncio.Protocol):
         """Send the request without waiting for the answer."""
         assert self._transport is not None
         self._wanted = wanted
+        self._mark = _MARKS[wanted.likeness]
         self.began.clear()
         self._tail = b""
         self._body_bytes = self._events = 0
@@ -116,7 +120,7 @@ class Connection(asyncio.Protocol):
             self._note_pause(self._tally.longest_pause_s)
         self._body_bytes += len(body)
         seen = self._tail + body
-        events = seen.count(_EVENT) - self._tail.count(_EVENT)
+        events = seen.count(self._mark) - self._tail.count(self._mark)
         self._events += events
         self._tally.events += events
         self._tail = seen[-len(wire.DONE_EVENT) :]
@@ -150,10 +154,17 @@ class Connection(asyncio.Protocol):
         if status != 200:
             return f"status {status}: {self._tail!r}"
         if not wanted.tokens:
-            return "" if self._body_bytes == len(wire.ANSWER_BODY) else f"a body of {self._body_bytes} bytes"
-        if self._events != wire.stream_events(wanted.tokens) or self._tail != wire.DONE_EVENT:
-            return f"{self._events} events instead of {wire.stream_events(wanted.tokens)}, the last {self._tail!r}"
+            return "" if self._is_whole(wanted) else f"a body of {self._body_bytes} bytes, {self._events} marks"
+        events = wire.stream_events(wanted.tokens) if wanted.likeness is Likeness.BYTES else wanted.tokens
+        if self._events != events or self._tail != wire.DONE_EVENT:
+            return f"{self._events} events instead of {events}, the last {self._tail!r}"
         return ""
+
+    def _is_whole(self, wanted: Wanted) -> bool:
+        """True if an answer that is not streamed has the engine's length, or its words where it is written anew."""
+        if wanted.likeness is Likeness.BYTES:
+            return self._body_bytes == len(wire.ANSWER_BODY)
+        return self._events == wire.ANSWER_WORDS
 
     def _fail(self, fault: str) -> None:
         if self._answer is not None and not self._answer.done():

@@ -6,20 +6,23 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from loadgen.bench.relay import client, machine, wire
+from loadgen.bench.relay import client, machine, published, wire
 from loadgen.bench.relay.client import HeldStreams, RelayTally, arrivals, closed_loop, now_s, open_streams
 from loadgen.bench.relay.engine import PACE_PATH
 from loadgen.bench.relay.figures import RelayFigure
-from loadgen.bench.relay.relays import HOST
+from loadgen.bench.relay.setting import HOST
+from loadgen.bench.relay.wire import Likeness, Recipient
 from loadgen.report import quantile
 
 _LONG_PROMPT_BYTES = 8 * 1024
 _SHORT_PROMPT_BYTES = 256
 _USUAL_PROMPT_BYTES = 2 * 1024
 _PROMPTS = 64
+_LONG_PROMPTS = 2
+"""Prompts of each length in LiteLLM's load, of each form of answer."""
 USERS = 16
 USERS_AT_SATURATION = 64
 TOKENS_PER_S = 20
@@ -59,9 +62,16 @@ class Subject:
 
     name: str
     port: int
-    key: str | None
-    processes: Mapping[str, int]
+    processes: Mapping[str, int] = field(default_factory=dict)
     """PIDs of the relay's processes by name; empty where there is no relay."""
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    likeness: Likeness = Likeness.BYTES
+    fewer_streams: int = 1
+
+    @property
+    def recipient(self) -> Recipient:
+        return Recipient(f"{HOST}:{self.port}", self.key, self.headers, self.likeness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +89,11 @@ class RelayBench:
     engines: Sequence[int]
     rng: random.Random
 
-    def requests(self, subject: Subject, size_bytes: int, stream_tokens: int = 0) -> list[wire.Wanted]:
-        texts = wire.prompts(_PROMPTS, size_bytes, self.rng)
-        return wire.requests(texts, stream_tokens=stream_tokens, host=f"{HOST}:{subject.port}", key=subject.key)
+    def requests(
+        self, subject: Subject, size_bytes: int, stream_tokens: int = 0, prompts: int = _PROMPTS
+    ) -> list[wire.Wanted]:
+        texts = wire.prompts(prompts, size_bytes, self.rng)
+        return wire.requests(texts, subject.recipient, stream_tokens=stream_tokens)
 
     async def pace(self, gap_s: float) -> None:
         """Set the pause between tokens of all engines."""
@@ -165,8 +177,9 @@ async def measure_chunks(bench: RelayBench, subject: Subject) -> list[Value]:
     stream_s = effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
     await bench.pace(1 / TOKENS_PER_S)
+    streams = effort.streams // subject.fewer_streams
     async with open_streams(
-        subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
+        subject.port, wanted, streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
     ) as tally:
         await asyncio.sleep(effort.ramp_s + effort.warm_s)
         meter, before = _Meter(subject), tally.events
@@ -207,8 +220,8 @@ async def measure_large_body(bench: RelayBench, subject: Subject) -> list[Value]
     effort = bench.effort
     stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
-    texts, host = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng), f"{HOST}:{subject.port}"
-    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=effort.large_body_bytes)
+    texts = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng)
+    (large,) = wire.requests(texts, subject.recipient, stream_tokens=0, padding_bytes=effort.large_body_bytes)
     await bench.pace(1 / TOKENS_PER_S)
     async with open_streams(
         subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
@@ -271,6 +284,42 @@ async def measure_memory(bench: RelayBench, subject: Subject) -> list[Value]:
     return [Value(RelayFigure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
 
 
+async def measure_long_prompts(bench: RelayBench, subject: Subject) -> list[Value]:
+    """Requests per second of the relay's CPU time with the prompts of LiteLLM's load test."""
+    effort = bench.effort
+    wanted: list[wire.Wanted] = []
+    for tokens in published.PROMPT_TOKENS:
+        size = tokens * published.BYTES_PER_TOKEN
+        for stream_tokens in (0, published.ANSWER_TOKENS):
+            texts = wire.prompts(_LONG_PROMPTS, size, bench.rng)
+            wanted += wire.requests(texts, subject.recipient, stream_tokens=stream_tokens)
+    bench.rng.shuffle(wanted)
+    await bench.pace(0.0)
+    max_s = effort.warm_s + effort.window_s + _SLACK_S
+    async with closed_loop(subject.port, wanted, USERS, max_s=max_s) as tally:
+        await asyncio.sleep(effort.warm_s)
+        meter, before = _Meter(subject), tally.answers
+        await asyncio.sleep(effort.window_s)
+        answers, used_s = tally.answers - before, meter.used_s()
+    return [Value(RelayFigure.LONG_PROMPTS_PER_CPU_S, answers / used_s)] if used_s else []
+
+
+async def measure_jobs(bench: RelayBench, subject: Subject) -> list[Value]:
+    """Cores that llm-d's jobs take at their published rates, by the CPU time of some of their requests, from the first
+    arrival to the last answer."""
+    values = []
+    for figure, job in published.JOBS.items():
+        wanted = bench.requests(subject, job.prompt_tokens * published.BYTES_PER_TOKEN, job.answer_tokens, job.prompts)
+        await bench.pace(job.pace_s)
+        meter = _Meter(subject)
+        tally = await arrivals(
+            subject.port, wanted, requests_per_s=job.arrivals_per_s, count=job.count, rng=bench.rng, max_s=_SLACK_S
+        )
+        assert tally.answers == job.count
+        values.append(Value(figure, job.published_per_s * meter.used_s() / job.count))
+    return values
+
+
 async def measure_idle(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU of the relay without requests, in hundredths of a core."""
     meter = _Meter(subject)
@@ -289,6 +338,8 @@ class MeasureName(StrEnum):
     LARGE_BODY = "large-body"
     FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
     MEMORY = "memory"
+    LONG_PROMPTS = "long-prompts"
+    JOBS = "jobs"
 
 
 MEASURES: Mapping[MeasureName, Callable[[RelayBench, Subject], Awaitable[list[Value]]]] = {
@@ -299,6 +350,8 @@ MEASURES: Mapping[MeasureName, Callable[[RelayBench, Subject], Awaitable[list[Va
     MeasureName.STALLED: measure_stalled,
     MeasureName.LARGE_BODY: measure_large_body,
     MeasureName.FIRST_TOKEN: measure_first_token,
+    MeasureName.LONG_PROMPTS: measure_long_prompts,
+    MeasureName.JOBS: measure_jobs,
     MeasureName.MEMORY: measure_memory,
 }
 """Measurements in the order in which they run."""
@@ -313,6 +366,15 @@ OF_SIBLINGS = (MeasureName.SATURATION,)
 OF_SETTINGS = (MeasureName.REQUESTS,)
 """Measurements of the plain gateway's variants in a full run: only the first one, since later ones depend on what the
 gateway did before."""
+
+OF_LOADS = (MeasureName.LONG_PROMPTS, MeasureName.JOBS)
+"""Loads that other projects publish figures of."""
+OF_ATTACHED = (MeasureName.REQUESTS, MeasureName.CHUNKS)
+"""Measurements of a gateway with a controller in a full run: those that it has an aim for."""
+OF_SLOW = (MeasureName.REQUESTS, MeasureName.SATURATION, MeasureName.CHUNKS, MeasureName.LONG_PROMPTS)
+"""Measurements of relays that cannot keep up with the arrivals of the others, in a full run."""
+STEADY = (MeasureName.IDLE, MeasureName.MEMORY)
+"""Measurements that differ little between rounds; a full run takes them in the first one."""
 
 
 async def ask_until_ready(subject: Subject, bench: RelayBench, *, wait_max_s: float) -> None:
