@@ -21,7 +21,7 @@ from loadgen.bench.relay import wire
 from loadgen.bench.relay.wire import Likeness, Wanted
 
 _MARKS = {Likeness.BYTES: b"data: ", Likeness.TEXT: b" word"}
-"""What stands once in the event of each token."""
+"""Bytes that stand once in the event of each token."""
 _ANSWER_MAX_S = 30.0
 _CONNECT_MAX_S = 10.0
 

@@ -109,8 +109,9 @@ def _prepare_portkey(setting: RelaySetting) -> ReadyRelay:
 _CACHE_AWARE = "policy cache_aware, else as it comes"
 SMG = Relay(
     "smg",
-    f"{_CACHE_AWARE}, as [Load Balancing](https://github.com/lightseekorg/smg/blob/main/docs/getting-started/"
-    "load-balancing.md) recommends for production; over HTTP it compares prompts as text and takes no tokenizer",
+    f"{_CACHE_AWARE}, as its page on"
+    " [load balancing](https://github.com/lightseekorg/smg/blob/main/docs/getting-started/load-balancing.md)"
+    " recommends for production; over HTTP it compares prompts as text and takes no tokenizer",
     _prepare_router("smg"),
     "smg",
 )

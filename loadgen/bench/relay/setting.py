@@ -59,7 +59,7 @@ class Relay:
     package: str | None = None
     """Package in a registry; None for Nightside's relays."""
     likeness: Likeness = Likeness.BYTES
-    """How far its answers are like the engines'."""
+    """Likeness of its answers to the engines'."""
     fewer_streams: int = 1
     """Divisor of the number of steady streams, for a relay that cannot keep up with all of them."""
 

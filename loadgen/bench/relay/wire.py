@@ -132,7 +132,7 @@ def read_ask(body: bytes) -> BenchRequest:
 
 
 class Likeness(StrEnum):
-    """How far a relay's answers are like the engines'."""
+    """Degree to which a relay's answers are like the engines'."""
 
     BYTES = "bytes"
     """The relay passes bytes on: an answer has the engine's length, number of events and end."""
@@ -163,7 +163,7 @@ def _text(size_bytes: int, rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """What a request has to say so that a relay takes it, and how its answers are compared."""
+    """Parts of a request that differ between relays, and the comparison that a relay's answers need."""
 
     host: str
     key: str | None = None

@@ -1,4 +1,4 @@
-"""Which relays take part in which measurements."""
+"""The part of each relay in the measurements."""
 
 from __future__ import annotations
 
