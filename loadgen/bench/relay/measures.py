@@ -37,14 +37,14 @@ class Effort:
 
     rounds: int = 5
     warm_s: float = 1.0
-    window_s: float = 4.0
-    stream_window_s: float = 8.0
+    window_s: float = 2.5
+    stream_window_s: float = 5.0
     ramp_s: float = 2.0
     """Time over which streams begin, each at its own moment."""
     settle_s: float = 1.0
     """Pause between the start of the last stream and the reading of memory."""
     streams: int = 200
-    arrivals: int = 600
+    arrivals: int = 300
     arrivals_per_s: float = 50.0
     stalled: int = 1000
     """Open streams, one in a hundred of which is not read by its client."""
@@ -373,8 +373,8 @@ OF_ATTACHED = (MeasureName.REQUESTS, MeasureName.CHUNKS)
 """Measurements of a gateway with a controller in a full run: those that it has an aim for."""
 OF_SLOW = (MeasureName.REQUESTS, MeasureName.SATURATION, MeasureName.CHUNKS, MeasureName.LONG_PROMPTS)
 """Measurements of relays that cannot keep up with the arrivals of the others, in a full run."""
-STEADY = (MeasureName.IDLE, MeasureName.MEMORY)
-"""Measurements that differ little between rounds; a full run takes them in the first one."""
+OF_THE_FIRST_ROUND = (MeasureName.IDLE, MeasureName.MEMORY, *OF_PAIRS)
+"""Measurements that differ little between rounds, or take long; a full run takes them in its first round."""
 
 
 async def ask_until_ready(subject: Subject, bench: RelayBench, *, wait_max_s: float) -> None:
