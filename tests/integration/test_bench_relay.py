@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.bench.relay import main, page, wire
-from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
+from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once, closed_loop
 from loadgen.bench.relay.envoy import ENVOY
 from loadgen.bench.relay.figures import RelayFigure, by_round
 from loadgen.bench.relay.machine import usable_cores
@@ -192,6 +192,23 @@ async def test_of_an_answer_written_anew_all_words_must_be_there() -> None:
         async with listening(answering(answer)) as port:
             with pytest.raises(WrongAnswer, match=fault):
                 await ask_once(port, wanted)
+
+
+async def test_a_connection_that_is_closed_between_two_answers_is_opened_again() -> None:
+    (wanted,) = wire.requests(["hello"], Recipient("x"), stream_tokens=0)
+    answered: list[bool] = []
+    is_enough = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(wanted.payload))
+        writer.write(wire.page(wire.ANSWER_BODY))
+        answered.append(True)
+        if len(answered) == 3:
+            is_enough.set()
+        await reader.readexactly(len(wanted.payload))  # the next request, which is left unanswered
+
+    async with listening(talk) as port, closed_loop(port, [wanted], 1, max_s=10.0):
+        await is_enough.wait()
 
 
 async def test_events_that_come_in_pieces_are_counted_once(tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ class WrongAnswer(Exception):
     """A relay's answer differs from the engine's."""
 
 
+class StaleConnection(WrongAnswer):
+    """A relay closed a connection that had been kept alive before it answered the next request, as HTTP allows."""
+
+
 @dataclass(slots=True)
 class RelayTally:
     """Counters of a load."""
@@ -66,6 +70,10 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._events = 0
         self._heard_s = 0.0
+        self._is_used = False
+        """True once an answer has been received whole."""
+        self._is_silent = True
+        """True while nothing of the present answer has arrived."""
 
     async def ask(self, wanted: Wanted) -> None:
         """Send the request and wait for the whole answer. Raises WrongAnswer."""
@@ -77,6 +85,7 @@ class Connection(asyncio.Protocol):
         """Send the request without waiting for the answer."""
         assert self._transport is not None
         self._wanted = wanted
+        self._is_silent = True
         self._mark = _MARKS[wanted.likeness]
         self.began.clear()
         self._tail = b""
@@ -104,9 +113,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        self._fail(f"the connection was closed within an answer, after {self._events} events ({error})")
+        kind = StaleConnection if self._is_used and self._is_silent else WrongAnswer
+        self._fail(f"the connection was closed within an answer, after {self._events} events ({error})", kind)
 
     def data_received(self, data: bytes) -> None:
+        self._is_silent = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -142,6 +153,7 @@ class Connection(asyncio.Protocol):
         if fault:
             self._fail(fault)
         elif self._answer is not None and not self._answer.done():
+            self._is_used = True
             self._tally.answers += 1
             self._answer.set_result(None)
         if not keeps_alive:
@@ -166,9 +178,9 @@ class Connection(asyncio.Protocol):
             return self._body_bytes == len(wire.ANSWER_BODY)
         return self._events == wire.ANSWER_WORDS
 
-    def _fail(self, fault: str) -> None:
+    def _fail(self, fault: str, kind: type[WrongAnswer] = WrongAnswer) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(WrongAnswer(fault))
+            self._answer.set_exception(kind(fault))
             self.began.set()
 
 
@@ -200,7 +212,11 @@ class _Line:
     async def ask(self, wanted: Wanted) -> None:
         if self._connection is None or not self._connection.is_open:
             self._connection = await connect(self._port, self._tally)
-        await self._connection.ask(wanted)
+        try:
+            await self._connection.ask(wanted)
+        except StaleConnection:
+            self._connection = await connect(self._port, self._tally)
+            await self._connection.ask(wanted)
 
     def close(self) -> None:
         if self._connection is not None:
