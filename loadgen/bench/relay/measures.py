@@ -29,6 +29,11 @@ TOKENS_PER_S = 20
 _STALLED_TOKENS_PER_S = 2
 _HOLD_S = 600.0
 _SLACK_S = 60.0
+_ANSWERS_MIN = 100
+"""Answers that a window has at least, but for the slowest relays."""
+_LONGER_MAX = 6
+"""Number of times that a window may be as long for them."""
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,15 @@ async def _answered(
     async with closed_loop(subject.port, wanted, users, max_s=max_s) as tally:
         await asyncio.sleep(effort.warm_s)
         meter, before = _Meter(subject), tally.answers
-        await asyncio.sleep(effort.window_s)
-        yield meter, tally.answers - before
+        yield meter, await _count(meter, tally, before, effort.window_s)
+
+
+async def _count(meter: _Meter, tally: RelayTally, before: int, window_s: float) -> int:
+    """Wait for the window, or longer for a relay that is so slow that few answers would fit; returns their number."""
+    await asyncio.sleep(window_s)
+    while tally.answers - before < _ANSWERS_MIN and meter.elapsed_s() < _LONGER_MAX * window_s:  # noqa: ASYNC110 - connections count
+        await asyncio.sleep(_LOOK_S)
+    return tally.answers - before
 
 
 async def measure_requests(bench: RelayBench, subject: Subject) -> list[Value]:
@@ -167,6 +179,8 @@ async def measure_saturation(bench: RelayBench, subject: Subject) -> list[Value]
     """Requests per second of clients that never pause; without a relay, the capacity of the bench itself."""
     async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
         elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
+    if not answers:
+        return []
     rate = [Value(RelayFigure.REQUESTS_PER_S, answers / elapsed_s)]
     return [*rate, Value(RelayFigure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
 
@@ -299,9 +313,9 @@ async def measure_long_prompts(bench: RelayBench, subject: Subject) -> list[Valu
     async with closed_loop(subject.port, wanted, USERS, max_s=max_s) as tally:
         await asyncio.sleep(effort.warm_s)
         meter, before = _Meter(subject), tally.answers
-        await asyncio.sleep(effort.window_s)
-        answers, used_s = tally.answers - before, meter.used_s()
-    return [Value(RelayFigure.LONG_PROMPTS_PER_CPU_S, answers / used_s)] if used_s else []
+        answers = await _count(meter, tally, before, effort.window_s)
+        used_s = meter.used_s()
+    return [Value(RelayFigure.LONG_PROMPTS_PER_CPU_S, answers / used_s)] if answers and used_s else []
 
 
 async def measure_jobs(bench: RelayBench, subject: Subject) -> list[Value]:
