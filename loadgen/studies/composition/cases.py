@@ -119,11 +119,14 @@ async def play(case: PolicyCase, stage_s: float) -> CompositionOutcome:
     """Play the case, with stages of at least `stage_s` seconds. Raises DemoFailure where a process does not start, and
     NotPlayed where the pool is not adopted, or does not return."""
     with tempfile.TemporaryDirectory(prefix="nightside-composition-") as name:
-        folder = Path(name)
-        scenario = _scenario(case, folder)
-        async with asyncio.TaskGroup() as tasks:
-            async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
-                return await _Played(case, scenario, mesh, stage_s).outcome()
+        return await play_scenario(case, scenario_of(case, Path(name)), Path(name), stage_s)
+
+
+async def play_scenario(case: PolicyCase, scenario: DemoScenario, folder: Path, stage_s: float) -> CompositionOutcome:
+    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does."""
+    async with asyncio.TaskGroup() as tasks:
+        async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
+            return await _Played(case, scenario, mesh, stage_s).outcome()
 
 
 class _Played:
@@ -201,8 +204,9 @@ class _Played:
         )
 
 
-def _scenario(case: PolicyCase, folder: Path) -> DemoScenario:
-    """Scenario with open policies and short distances: one region has one prefill worker and three decode workers."""
+def scenario_of(case: PolicyCase, folder: Path) -> DemoScenario:
+    """Scenario with open policies and short distances: one region has one prefill worker and three decode workers.
+    Its files are written to `folder`."""
     artifacts = folder / "artifacts"
     artifacts.mkdir()
     pool = dict(case.keys)
