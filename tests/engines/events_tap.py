@@ -50,17 +50,22 @@ class EventsTap:
         if self.is_cut:
             writer.close()
             return
-        self._writers.add(writer)
         try:
             engine_reader, engine_writer = await asyncio.open_connection("127.0.0.1", self._engine_port)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, engine_writer}
+        try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_pass_on(reader, engine_writer))
                 tasks.create_task(self._publish(engine_reader, writer))
         except* (OSError, IncompleteReadError):
             pass
         finally:
-            self._writers.discard(writer)
-            writer.close()
+            for each in (writer, engine_writer):
+                self._writers.discard(each)
+                each.close()
 
     async def _publish(self, engine: StreamReader, writer: StreamWriter) -> None:
         """Pass on the greeting and what the engine says of its socket, and then its messages."""

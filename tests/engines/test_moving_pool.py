@@ -23,14 +23,17 @@ pytestmark = pytest.mark.timeout(900)
 
 BR_H = CASES[0]
 STAGE_S = 8.0
+STEADY_USERS, BUSY_USERS = 2, 5
+"""Users who always ask, and all users of a region: a real engine on a CPU serves few."""
 
 
 def with_real_pool(scenario: DemoScenario, pair: Pair) -> DemoScenario:
     """The scenario with the pair as the pool of its region, whose emulated engine no file names."""
+    regions = [replace(each, clients=BUSY_USERS) for each in scenario.regions]
     return replace(
         scenario,
         model=MODEL,
-        regions=tuple(_with_pair(each, pair) if each.name == HOME else each for each in scenario.regions),
+        regions=tuple(_with_pair(each, pair) if each.name == HOME else each for each in regions),
     )
 
 
@@ -55,7 +58,7 @@ def _with_pair(region: RegionScenario, pair: Pair) -> RegionScenario:
 async def test_a_real_pool_is_adopted_and_returns_and_no_sound_stream_breaks(pair: Pair, tmp_path: Path) -> None:
     scenario = with_real_pool(scenario_of(BR_H, tmp_path), pair)
     before = await pair.decode.counters()
-    figures = figures_of(await play_scenario(BR_H, scenario, tmp_path, STAGE_S))
+    figures = figures_of(await play_scenario(BR_H, scenario, tmp_path, STAGE_S, steady_users=STEADY_USERS))
     print(figures)  # noqa: T201 - for the record of a run
     assert figures.broken_sound == ()
     assert figures.unended == 0
@@ -63,8 +66,7 @@ async def test_a_real_pool_is_adopted_and_returns_and_no_sound_stream_breaks(pai
     assert min(figures.histories) >= 1, "of the adopter, and of the home"
     for stage in figures.stages:
         if stage.stage in ("at home", "adopted", "home again"):
-            assert stage.into_pool > 0, stage.stage
-            assert stage.load_max, stage.stage
+            assert stage.load_max, f"requests run in the pool in the stage: {stage.stage}"
     after = await pair.decode.counters()
     assert after["vllm:generation_tokens_total"] > before["vllm:generation_tokens_total"]
     for engine in pair:

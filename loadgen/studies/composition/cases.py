@@ -122,22 +122,27 @@ async def play(case: PolicyCase, stage_s: float) -> CompositionOutcome:
         return await play_scenario(case, scenario_of(case, Path(name)), Path(name), stage_s)
 
 
-async def play_scenario(case: PolicyCase, scenario: DemoScenario, folder: Path, stage_s: float) -> CompositionOutcome:
-    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does."""
+async def play_scenario(
+    case: PolicyCase, scenario: DemoScenario, folder: Path, stage_s: float, *, steady_users: int = _STEADY_USERS
+) -> CompositionOutcome:
+    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does. Each region has its
+    clients as users, of whom `steady_users` always ask."""
     async with asyncio.TaskGroup() as tasks:
         async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
-            return await _Played(case, scenario, mesh, stage_s).outcome()
+            return await _Played(case, scenario, mesh, stage_s, steady_users).outcome()
 
 
 class _Played:
-    def __init__(self, case: PolicyCase, scenario: DemoScenario, mesh: Mesh, stage_s: float) -> None:
+    def __init__(self, case: PolicyCase, scenario: DemoScenario, mesh: Mesh, stage_s: float, steady_users: int) -> None:
         assert mesh.name is not None, "there is a name"
         self._case = case
         self._mesh = mesh
         self._clock = Clock()
         self._stage_s = stage_s
+        self._steady_users = steady_users
         self._began_ns = self._clock.now_ns()
         self._home: Member = mesh.first_of(HOME)
+        self._regions = scenario.regions
         self._users = [
             Users(each.name, scenario.model, mesh.name, self._clock, scenario.seed, self._turn_of(each.name))
             for each in scenario.regions
@@ -148,13 +153,16 @@ class _Played:
 
         def is_wanted(number: int) -> bool:
             turn = (self._clock.now_ns() - self._began_ns) // (_TURN_S * _SECOND_NS) % 2
-            return number < _STEADY_USERS or (turn == 0) == (region == HOME)
+            return number < self._steady_users or (turn == 0) == (region == HOME)
 
         return is_wanted
 
     async def outcome(self) -> CompositionOutcome:
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each.run(_BUSY_USERS)) for each in self._users]
+            running = [
+                tasks.create_task(users.run(region.clients))
+                for users, region in zip(self._users, self._regions, strict=True)
+            ]
             sampler = PoolSampler(self._mesh.members.values(), session, self._clock)
             sampling = tasks.create_task(sampler.run())
             watch = Watch(self._mesh, session, self._clock)
