@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import islice
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 
 from gateway.core.features.kv_events.config import KvEventsConfig
 from gateway.core.features.kv_events.events import CacheChange, ChangeKind, UnheardReason
+from gateway.features.kv_events import subscriber
 from gateway.features.kv_events.subscriber import EventsAddress, KvEventsSubscriber
 from loadgen.engine.blocks import NamesChange
 from loadgen.engine.kv_publisher import KvEventPublisher, batch_bytes
@@ -280,6 +282,54 @@ async def test_losses_in_a_row_are_paced_and_logged_once() -> None:
             assert both.core.unheard == [UnheardReason.GAP] * 3
     assert backoff.failures == [1, 2, 3]
     assert [each["event"] for each in logged].count("kv_events_lost") == 1
+
+
+async def test_what_a_repetition_lacks_is_asked_for_again() -> None:
+    """Each answer brings three messages, lacks the next two, and has all others and the end."""
+    async with pair(before=(1, 2)) as both:
+        await both.hears(1, 2)
+        whole = both.publisher.repetition
+
+        def with_a_gap(first: int) -> Iterator[list[bytes]]:
+            messages = list(whole(first))
+            yield from messages[:3]
+            yield from messages[3:][2:] or messages[-1:]
+
+        both.publisher.repetition = with_a_gap  # type: ignore[method-assign]
+        for block in range(3, 12):
+            both.publisher.lose(payload(block))
+        both.publisher.publish_payload(payload(12))
+        await both.hears(*range(1, 13))
+        assert (both.core.begun, both.core.unheard) == (1, [])
+
+
+async def test_a_repetition_without_its_end_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer brings three messages, and lacks the others and the end."""
+    monkeypatch.setattr(subscriber, "CONNECT_S", 0.5)
+    async with pair(before=(1, 2)) as both:
+        await both.hears(1, 2)
+        whole = both.publisher.repetition
+
+        def cut_short(first: int) -> Iterator[list[bytes]]:
+            return islice(whole(first), 3)
+
+        both.publisher.repetition = cut_short  # type: ignore[method-assign]
+        for block in range(3, 8):
+            both.publisher.lose(payload(block))
+        both.publisher.publish_payload(payload(8))
+        await both.hears(*range(1, 9))
+        assert (both.core.begun, both.core.unheard) == (1, [])
+
+
+async def test_more_than_the_rate_is_repeated_slowly_and_is_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriber, "_RATE_OVER_S", 1)
+    blocks = tuple(range(1500))
+    bounds = msgspec.structs.replace(BOUNDS, rate_max_bytes=2**20)
+    async with pair(before=blocks, kept=len(blocks), bounds=bounds) as both:
+        await both.hears(*blocks)
+        both.publisher.publish_payload(payload(len(blocks)))
+        await both.hears(*blocks, len(blocks))
+        assert (both.core.begun, both.core.unheard) == (1, [])
 
 
 async def test_many_small_messages_are_a_flood() -> None:

@@ -26,6 +26,8 @@ from mesh.zmtp import SocketType, ZmtpFault, message_bytes, read_message, shake_
 
 CONNECT_S: Final = 5.0
 """Time for a connection to open, and for each message of a repetition to come."""
+_ASKS_MAX: Final = 32
+"""Most requests for one repetition."""
 _RATE_OVER_S: Final = 10
 _MESSAGE_COST: Final = 1_024
 _EVENT_COST: Final = 256
@@ -153,7 +155,9 @@ class KvEventsSubscriber:
             self.is_connected, self.fault = True, ""
             try:
                 while True:
-                    await self._take(_live(await self._read(reader)))
+                    batch = _live(await self._read(reader))
+                    self._check_rate()
+                    await self._take(batch)
             finally:
                 self.is_connected = False
 
@@ -267,11 +271,32 @@ class KvEventsSubscriber:
     # Connections
 
     async def _repeated(self, first: int) -> AsyncGenerator[_Batch, None]:
-        """Messages that the engine still has, from this number on."""
+        """Messages that the engine still has, from this number on. vLLM loses messages of a long repetition, and the
+        mark of its end, that its queue has no room for (1,000, and what the network takes meanwhile): they are asked
+        for again, as long as each answer brings some."""
+        for _ in range(_ASKS_MAX):
+            due = first
+            try:
+                async with aclosing(self._repeated_once(first)) as batches:
+                    async for batch in batches:
+                        if batch.number > due > first:
+                            break
+                        yield batch
+                        due = batch.number + 1
+                    else:
+                        return
+            except TimeoutError:
+                if due == first:
+                    raise
+            first = due
+
+    async def _repeated_once(self, first: int) -> AsyncGenerator[_Batch, None]:
+        """Messages of one answer to a request for those from this number on."""
         assert self.address.replay_port is not None, "the engine repeats messages"
         async with self._connected(SocketType.DEALER, self.address.replay_port) as (reader, writer):
             writer.write(message_bytes([b"", first.to_bytes(_NUMBER_BYTES, "big")]))
             while True:
+                await self._until_within_rate()
                 async with asyncio.timeout(CONNECT_S):
                     parts = await self._read(reader)
                 batch = _numbered(parts[1:])
@@ -304,11 +329,24 @@ class KvEventsSubscriber:
 
     def _charge(self, cost: int) -> None:
         """Count bytes against the rate."""
-        rate, now_ns = self._bounds().rate_max_bytes, self._clock.now_ns()
-        paid = (now_ns - self._debt_ns) * rate / SECOND_NS
+        now_ns = self._clock.now_ns()
+        paid = (now_ns - self._debt_ns) * self._bounds().rate_max_bytes / SECOND_NS
         self._debt_bytes, self._debt_ns = max(0.0, self._debt_bytes - paid) + cost, now_ns
+
+    def _check_rate(self) -> None:
+        """Cut the engine off if it sends faster than it may."""
+        rate = self._bounds().rate_max_bytes
         if self._debt_bytes > rate * _RATE_OVER_S:
             raise _CutOff(UnheardReason.FLOOD, f"it sent more than {rate:,} bytes per second, with its messages' costs")
+
+    async def _until_within_rate(self) -> None:
+        """Wait until what was asked for keeps within the rate, with room for what the engine sends by itself: vLLM
+        repeats all that it keeps, however much that is."""
+        rate = self._bounds().rate_max_bytes
+        over_bytes = self._debt_bytes - rate * _RATE_OVER_S / 2
+        if over_bytes > 0:
+            await asyncio.sleep(over_bytes / rate)
+            self._charge(0)
 
 
 def _live(parts: list[bytes]) -> _Batch:
