@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ import aiohttp
 import msgspec
 import pytest
 
+from gateway.core.features.kv_events.events import UnheardReason
 from gateway.core.placement.engine_word import ENGINE_BLOCKS
 from gateway.records.decisions import ExplainedPlacement, Explanation
+from loadgen.engine.presets import LLAMA_31_8B_L4
+from loadgen.engine.server import serve_engines
+from loadgen.engine.server_config import EngineServerConfig
 from tests.engines.calls import COMPLETIONS
 from tests.engines.conftest import needs
 from tests.engines.events_tap import EventsTap, repeated
-from tests.engines.real import KV_BLOCK_TOKENS, VLLM_FOLDER, Engine, telling
+from tests.engines.real import KV_BLOCK_TOKENS, ROOT, VLLM_FOLDER, Engine, free_port, telling
 from tests.engines.regions import RealMesh, RealRegion, replicas
 from tests.support.core import MODEL, US
 from tests.support.gateways import counted, until
@@ -29,6 +34,8 @@ from tests.support.programs import nightside
 pytestmark = pytest.mark.timeout(600)
 
 REPLICA = "teller"
+BATCHES, BLOCKS = 4_000, 64
+"""Batches that the publisher of `vllm_publisher.py` keeps, and blocks that are held after them."""
 SENTENCES = 90
 """Sentences of a document: more than a quarter of the engine's cache."""
 OTHERS = 3
@@ -300,3 +307,36 @@ async def test_a_restarted_engine_holds_nothing_and_is_followed_anew(one: Follow
     again = await one.ask(prompt)
     assert again.cached_share > 0.9
     assert_is_true(again)
+
+
+async def test_a_long_history_is_repeated_whole(
+    request: pytest.FixtureRequest, mesh: RealMesh, session: aiohttp.ClientSession
+) -> None:
+    """Thousands of batches: vLLM sends them without a pause and drops what its queue has no room for, and the gateway
+    may take only so many bytes a second.
+    """
+    needs(VLLM_FOLDER, request.config)
+    ports = (free_port(), free_port())
+    command = [VLLM_FOLDER / "bin/python", ROOT / "tests/engines/vllm_publisher.py", *map(str, ports)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+    assert process.stdout is not None
+    try:
+        assert b"ready" in await process.stdout.readuntil(b"ready\n")
+        async with serve_engines([EngineServerConfig(model=MODEL, engine=LLAMA_31_8B_L4)]) as (engine,):
+            (member,) = replicas({REPLICA: engine.url})
+            member.update(kv_events_port=ports[0], kv_events_replay_port=ports[1])
+            us = mesh.add("us-1", US, {}, replicas=[member])
+            async with mesh.running():
+                await until(lambda: counted(us.gateway, "kv_events_followed", replica=REPLICA) == 1)
+                repeated_batches = counted(us.gateway, "kv_events_repeated_total", replica=REPLICA)
+                async with session.get(f"{us.gateway.admin_url}/admin/state") as answer:
+                    state = (await answer.json())["kv_events"][REPLICA]
+                unheard = {
+                    reason: counted(us.gateway, "kv_events_unheard_total", reason=reason) for reason in UnheardReason
+                }
+        assert repeated_batches >= BATCHES
+        assert (state["is_heard"], state["blocks"], state["unplaced"]) == (True, BLOCKS, 0)
+        assert set(unheard.values()) == {0}
+    finally:
+        process.kill()
+        await process.wait()
