@@ -125,8 +125,8 @@ async def play(case: PolicyCase, stage_s: float) -> CompositionOutcome:
 async def play_scenario(
     case: PolicyCase, scenario: DemoScenario, folder: Path, stage_s: float, *, steady_users: int = _STEADY_USERS
 ) -> CompositionOutcome:
-    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does. Each region has its
-    clients as users, of whom `steady_users` always ask."""
+    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does. Each region's clients are
+    its users; the first `steady_users` always ask."""
     async with asyncio.TaskGroup() as tasks:
         async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
             return await _Played(case, scenario, mesh, stage_s, steady_users).outcome()
