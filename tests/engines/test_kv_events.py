@@ -58,13 +58,13 @@ class TellingEngine:
         blocks: set[object] = set()
         for batch in await repeated(self.replay_port):
             for event in msgspec.msgpack.decode(batch)[1]:
-                match event["type"]:
-                    case "BlockStored":
-                        blocks.update(event["block_hashes"])
-                    case "BlockRemoved":
-                        blocks.difference_update(event["block_hashes"])
-                    case "AllBlocksCleared":
-                        blocks.clear()
+                if event["type"] == "BlockStored":
+                    blocks.update(event["block_hashes"])
+                elif event["type"] == "BlockRemoved":
+                    blocks.difference_update(event["block_hashes"])
+                else:
+                    assert event["type"] == "AllBlocksCleared"
+                    blocks.clear()
         return blocks
 
 
@@ -317,7 +317,8 @@ async def test_a_long_history_is_repeated_whole(
     """
     needs(VLLM_FOLDER, request.config)
     ports = (free_port(), free_port())
-    command = [VLLM_FOLDER / "bin/python", ROOT / "tests/engines/vllm_publisher.py", *map(str, ports)]
+    script = ROOT / "tests/engines/vllm_publisher.py"
+    command = [str(each) for each in (VLLM_FOLDER / "bin/python", script, *ports)]
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     try:
