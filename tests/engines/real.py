@@ -218,7 +218,7 @@ def telling(log: Path, model: Model = DENSE) -> tuple[Engine, int, int]:
         "replay_endpoint": f"tcp://*:{replay_port}",
         "topic": "kv@here@tiny",
     }
-    more = {"kv-events-config": json.dumps(events)}
+    more: dict[str, object] = {"kv-events-config": json.dumps(events)}
     return _vllm(log, more, {"VLLM_SERVER_DEV_MODE": "1"}, model=model), port, replay_port
 
 

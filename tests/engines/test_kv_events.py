@@ -58,13 +58,13 @@ class TellingEngine:
         blocks: set[object] = set()
         for batch in await repeated(self.replay_port):
             for event in msgspec.msgpack.decode(batch)[1]:
-                match event["type"]:
-                    case "BlockStored":
-                        blocks.update(event["block_hashes"])
-                    case "BlockRemoved":
-                        blocks.difference_update(event["block_hashes"])
-                    case "AllBlocksCleared":
-                        blocks.clear()
+                if event["type"] == "BlockStored":
+                    blocks.update(event["block_hashes"])
+                elif event["type"] == "BlockRemoved":
+                    blocks.difference_update(event["block_hashes"])
+                else:
+                    assert event["type"] == "AllBlocksCleared"
+                    blocks.clear()
         return blocks
 
 
@@ -87,7 +87,7 @@ async def teller(running_teller: TellingEngine) -> TellingEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredPrompt:
     """Answer of the engine, and what the gateway had believed when it sent the prompt."""
 
     prompt_tokens: int
@@ -131,7 +131,7 @@ class FollowedEngine:
     tap: EventsTap
     session: aiohttp.ClientSession
 
-    async def ask(self, prompt: str) -> Answered:
+    async def ask(self, prompt: str) -> AnsweredPrompt:
         status, used, headers = await self._post(self.region.url, prompt)
         assert status == 200
         decision = headers["x-nightside-decision"]
@@ -139,9 +139,9 @@ class FollowedEngine:
             explained = msgspec.json.decode(await answer.read(), type=Explanation)
         (placement,) = explained.here.placements
         cached = (used["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-        return Answered(used["prompt_tokens"], cached, placement, decision)
+        return AnsweredPrompt(used["prompt_tokens"], cached, placement, decision)
 
-    async def ask_and_tie(self, prompt: str) -> Answered:
+    async def ask_and_tie(self, prompt: str) -> AnsweredPrompt:
         before = self.counted("answers_total", result="tied")
         answered = await self.ask(prompt)
         await self.until_counted("answers_total", before + 1, result="tied")
@@ -202,7 +202,7 @@ async def one(mesh: RealMesh, teller: TellingEngine, session: aiohttp.ClientSess
         yield made
 
 
-def assert_is_true(answered: Answered) -> None:
+def assert_is_true(answered: AnsweredPrompt) -> None:
     """Assert that the engine found what it had said it holds, and that placement went by that."""
     assert answered.told_share == pytest.approx(answered.cached_share, abs=answered.grain)
     assert answered.believed_share == pytest.approx(answered.cached_share, abs=answered.grain)
@@ -317,7 +317,8 @@ async def test_a_long_history_is_repeated_whole(
     """
     needs(VLLM_FOLDER, request.config)
     ports = (free_port(), free_port())
-    command = [VLLM_FOLDER / "bin/python", ROOT / "tests/engines/vllm_publisher.py", *map(str, ports)]
+    script = ROOT / "tests/engines/vllm_publisher.py"
+    command = [str(each) for each in (VLLM_FOLDER / "bin/python", script, *ports)]
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     try:

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.vocabulary import ReplicaRole
 from loadgen.demo.region_files import POOL, has_addresses_of_its_own
 from loadgen.demo.scenario import DemoScenario, RegionScenario
-from loadgen.studies.composition.cases import CASES, HOME, play_scenario, scenario_of
+from loadgen.studies.composition.cases import CASES, HOME, PlayedPace, play_scenario, scenario_of
 from loadgen.studies.composition.page import figures_of
 from tests.engines.conftest import Pair
 from tests.engines.real import LEASE_S, RUNNING_MAX
@@ -22,9 +22,9 @@ from tests.support.core import MODEL
 pytestmark = pytest.mark.timeout(900)
 
 BR_H = CASES[0]
-STAGE_S = 8.0
-STEADY_USERS, BUSY_USERS = 2, 5
-"""Users who always ask, and all users of a region: a real engine on a CPU serves few."""
+PACE = PlayedPace(stage_s=8, steady_users=2, within_s=180)
+"""Few users and much time: real engines on a CPU serve few, and leave the gateways little of a small machine."""
+BUSY_USERS = 5
 
 
 def with_real_pool(scenario: DemoScenario, pair: Pair) -> DemoScenario:
@@ -58,7 +58,7 @@ def _with_pair(region: RegionScenario, pair: Pair) -> RegionScenario:
 async def test_a_real_pool_is_adopted_and_returns_and_no_sound_stream_breaks(pair: Pair, tmp_path: Path) -> None:
     scenario = with_real_pool(scenario_of(BR_H, tmp_path), pair)
     before = await pair.decode.counters()
-    figures = figures_of(await play_scenario(BR_H, scenario, tmp_path, STAGE_S, steady_users=STEADY_USERS))
+    figures = figures_of(await play_scenario(BR_H, scenario, tmp_path, PACE))
     print(figures)  # noqa: T201 - for the record of a run
     assert figures.broken_sound == ()
     assert figures.unended == 0
