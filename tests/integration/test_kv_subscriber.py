@@ -120,7 +120,7 @@ class ForwardClock(Clock):
 
     ahead_ns = 0
 
-    def now_ns(self) -> int:  # type: ignore[override]
+    def now_ns(self) -> int:
         return Clock.now_ns() + self.ahead_ns
 
 
@@ -401,7 +401,7 @@ async def test_what_waits_while_messages_are_repeated_is_no_flood(
 
 
 async def test_what_waits_during_a_pause_after_a_loss_is_no_flood() -> None:
-    """As much waits as comes in 18 seconds at the rate, of which ten may come at once; the pause takes 20."""
+    """Messages wait that take 18 seconds at the rate, of which ten may come at once; the pause takes 20."""
     clock = ForwardClock()
 
     def meanwhile() -> None:
@@ -522,7 +522,7 @@ async def test_another_process_behind_the_address_is_not_taken_for_the_rest_of_t
 
 
 async def test_debt_is_paid_off_while_an_engine_is_not_listened_to() -> None:
-    """At the rate, the flood counts for three minutes; the pause takes an hour."""
+    """The flood counts for three minutes at the rate; the pause takes an hour."""
     clock = ForwardClock()
     bounds = msgspec.structs.replace(BOUNDS, rate_max_bytes=1_000, pause_ns=MS)
     async with pair(bounds=bounds, clock=clock) as both:
