@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadgen.studies.protocols.page import page_of
-from loadgen.studies.protocols.plan import LONG_SEEDS, SEEDS
+from loadgen.studies.protocols.plan import FULL_SEEDS, LONG_SEEDS, SEEDS
 from loadgen.studies.protocols.record import ProtocolRecord
 from tests.support.protocol_runs import LOADS, record
 
@@ -12,13 +12,14 @@ SECTIONS = (
     "Every case",
     "The scale of each case",
     "Longer runs",
+    "Full caches",
     "What predictors foresee",
     "H and γ",
 )
 
 
 def test_before_the_run_there_is_the_plan_alone() -> None:
-    page = page_of(ProtocolRecord(SEEDS, LONG_SEEDS, {}), LOADS)
+    page = page_of(ProtocolRecord(SEEDS, LONG_SEEDS, FULL_SEEDS, {}), LOADS)
     assert "not been played yet" in page
     assert "71201" in page
     assert "Predictions, written before the run" in page
