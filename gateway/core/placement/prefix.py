@@ -28,10 +28,11 @@ class Prefix(Layered):
         match = self.fleet.match_replicas(profile, mask)
         if self.config.explore_rule is ExploreRule.WORTH:
             return self._choose_by_worth(profile, mask, match)
+        if self.config.explore_rule is ExploreRule.RATIO:
+            return self._choose_within_ratio(mask, match)
         if is_worth_following(profile, match.blocks, self.config.explore_below_share):
             return Choice(self.fleet.least_loaded_replica(match.mask), match.blocks, PlacementReason.LOCAL_PREFIX)
-        slot = self.fleet.least_loaded_replica(mask)
-        return Choice(slot, _known_at(slot, match), PlacementReason.LOCAL_EXPLORE)
+        return self._explore(mask, match)
 
     def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
         if is_remote and self.config.remote_choice is RemoteChoice.FIRST_TOKEN:
@@ -66,6 +67,20 @@ class Prefix(Layered):
         if more_known_bytes >= more_load * self.config.explore_load_bytes:
             return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
         return Choice(idlest, kept, PlacementReason.LOCAL_EXPLORE)
+
+    def _choose_within_ratio(self, mask: int, match: Match) -> Choice:
+        """Choose the replica with most of the prompt while its load is within a multiple of the mean (ELDR §6)."""
+        fleet = self.fleet
+        if match.blocks:
+            knower = fleet.least_loaded_replica(match.mask)
+            mean = fleet.total_load(mask) / mask.bit_count()
+            if fleet.replica_load(knower) <= self.config.explore_load_ratio * mean:
+                return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
+        return self._explore(mask, match)
+
+    def _explore(self, mask: int, match: Match) -> Choice:
+        slot = self.fleet.least_loaded_replica(mask)
+        return Choice(slot, _known_at(slot, match), PlacementReason.LOCAL_EXPLORE)
 
     def _choose_earliest(self, profile: RequestProfile, mask: int, /) -> Choice:
         """Choose the peer with the earliest expected first token, estimated from own replicas' times to first token."""

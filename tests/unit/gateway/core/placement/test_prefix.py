@@ -68,6 +68,32 @@ def test_a_match_is_worth_so_much_load() -> None:
     assert decisions(one)[-2:] == [PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE]
 
 
+def test_a_prompt_returns_until_its_replica_has_more_than_a_ratio_of_the_mean_load() -> None:
+    """Rule of ELDR for prefill workers: 1.25 times the mean."""
+    placement = PlacementConfig(explore_rule=ExploreRule.RATIO)
+    config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
+    one = desk(replicas=2, config=config, placement=LAYERED)
+    (home,) = started(one.ask("first", prompt="s" * 160))
+    other = {"r0": "r1", "r1": "r0"}[home]
+    one.wait(MS)
+    one.probe(home, running=5)
+    one.probe(other, running=3)
+    assert started(one.ask("within", prompt="s" * 160)) == [home], "5 are 1.25 times the mean of 4"
+    one.wait(MS)
+    one.probe(home, running=6)
+    assert started(one.ask("beyond", prompt="s" * 160)) == [other], "6 are more than 1.25 times the mean of 4.5"
+    assert decisions(one)[-2:] == [PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE]
+
+
+def test_an_unknown_prompt_goes_to_the_least_loaded_under_the_rule_of_a_ratio() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2, rule=ExploreRule.RATIO)
+    one.wait(MS)
+    one.probe("r0", running=2)
+    one.probe("r1", running=1)
+    assert started(one.ask("new", prompt="n" * 160)) == ["r1"]
+    assert decisions(one) == [PlacementReason.LOCAL_EXPLORE]
+
+
 def abroad(placement: PlacementConfig) -> Desk:
     """Gateway whose only replica is full; the peer in Japan was sent a prompt once, and the one in Ireland is
     nearer."""
