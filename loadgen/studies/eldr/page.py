@@ -3,7 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 
 from loadgen.figures import Figures
 from loadgen.studies.eldr import spreads
@@ -12,6 +13,7 @@ from loadgen.studies.eldr.plan import BALANCERS, EldrResults
 from loadgen.studies.eldr.requests import Requests
 from loadgen.studies.eldr.unions import BATCHES, mean_union
 from loadgen.studies.eldr.workloads import DRIFTED
+from loadgen.studies.numbers import Middle, middle_of
 from loadgen.studies.rendering import render, signed
 
 NAME = "eldr.md"
@@ -37,7 +39,8 @@ def page_of(results: EldrResults, *, quick: bool) -> str:
     return render(
         "eldr/page.j2", results=results, sizes=results.sizes, quick=quick, paper=PAPER, spreads=spreads,
         has_recording=any(each.name == "recorded" for each in results.workloads), balancers=BALANCERS,
-        policies=_POLICIES, batches=BATCHES, change=_change, union=_union, rates=_rates, rows=rows,
+        policies=_POLICIES, batches=BATCHES, changes=_changes, shown=_shown, met=_met, median=_median,
+        union=_union, rates=_rates, rows=rows,
         within=", ".join(within) or "none", intercept_in_experts=intercept_in_experts(),
         drifted_share=sum(DRIFTED[name] for name in DRIFTED if name not in spreads.TASKS) / sum(DRIFTED.values()),
     )  # fmt: skip
@@ -48,13 +51,43 @@ def _union(requests: Requests, batch: int) -> str:
     return f"{mixed:.1f} → {one:.1f} ({signed(one / mixed - 1)})"
 
 
-def _rates(found: dict[tuple[str, float], Figures]) -> list[float]:
+def _rates(found: Mapping[tuple[str, float], Sequence[Figures]]) -> list[float]:
     return sorted({rate for _, rate in found})
 
 
-def _change(found: dict[tuple[str, float], Figures], others: Sequence[str], figure: str) -> str:
-    """Mean change over rates by ELDR, against the best of the others at each rate."""
-    changes = [
-        found["eldr", rate][figure] / min(found[each, rate][figure] for each in others) - 1 for rate in _rates(found)
+def _changes(found: Mapping[tuple[str, float], Sequence[Figures]], others: Sequence[str], figure: str) -> Middle:
+    """Mean change over rates by ELDR, against the best of the others at each rate; median and range of the seeds."""
+    rates = _rates(found)
+    seeds = len(found["eldr", rates[0]])
+    changes = [[_change(found, others, figure, rate, seed) for rate in rates] for seed in range(seeds)]
+    middle = middle_of([fmean(each) for each in changes])
+    assert middle is not None, "at least one seed"
+    return middle
+
+
+def _change(
+    found: Mapping[tuple[str, float], Sequence[Figures]], others: Sequence[str], figure: str, rate: float, seed: int
+) -> float:
+    best = min(found[each, rate][seed][figure] for each in others)
+    return float(found["eldr", rate][seed][figure] / best - 1)
+
+
+def _shown(middle: Middle) -> str:
+    return f"{signed(middle.median)} ({signed(middle.low)} to {signed(middle.high)})"
+
+
+def _met(found: Mapping[tuple[str, float], Sequence[Figures]]) -> str:
+    """Number of the aims that the median of the seeds meets."""
+    met = [
+        _changes(found, others, figure).median <= most
+        for others, figure, most in (
+            (("round_robin",), "experts", -PAPER["fewer_experts"]),
+            (BALANCERS, "tpot_p50_ms", max(PAPER["tpot_p50_tasks"])),
+            (BALANCERS, "tpot_p99_ms", 0.0),
+        )
     ]
-    return signed(sum(changes) / len(changes))
+    return f"{sum(met)} of {len(met)}"
+
+
+def _median(runs: Sequence[Figures], figure: str) -> float:
+    return median([run[figure] for run in runs])
