@@ -193,10 +193,11 @@ def _full(record: ProtocolRecord) -> Iterator[tuple[Case, Contender, Middle, Mid
 
 
 def _cross(record: ProtocolRecord, case: Case, contender: Contender, at: tuple[int, float]) -> str:
-    """Gains at a horizon and discount over JSQ from the pool."""
+    """Gains at a horizon and discount over JSQ from the pool, and the KV tokens held, over JSQ's."""
     runs, base = record.runs(case, contender, at), record.runs(case, plan.JSQ_POOLED)
-    divided, faster = ratio(base, runs, GAP), ratio(runs, base, TOKENS)
+    divided, faster, held = ratio(base, runs, GAP), ratio(runs, base, TOKENS), ratio(runs, base, figure("mean"))
     assert divided is not None
     assert faster is not None
+    assert held is not None
     mark = " (the paper's)" if at == USUAL else ""
-    return f"÷ {divided.shown(1)} × {faster.shown(3)}{mark}"
+    return f"÷ {divided.shown(1)} × {faster.shown(3)}, held × {held.median:.2f}{mark}"
