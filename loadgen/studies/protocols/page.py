@@ -24,10 +24,10 @@ _TRACES = (("the paper's own trace", "reasoning"), ("Azure's trace", "azure2024"
 
 def page_of(record: ProtocolRecord, loads: Mapping[str, Figures]) -> str:
     gains = list(judgement.gains(record))
-    slower, longer = list(judgement.slower(record)), _longer(record)
+    slower, longer, full = list(judgement.slower(record)), _longer(record), list(_full(record))
     return render(
         "protocols/page.j2", record=record, loads=loads, plan=plan, gains=gains, expected=PREDICTED.text,
-        expected_longer=PREDICTED.longer, expected_full=PREDICTED.full, full=list(_full(record)),
+        expected_longer=PREDICTED.longer, expected_full=PREDICTED.full, full=full, as_predicted=_as_predicted(full),
         predictions=PREDICTED.reached,
         traces=_TRACES, aims_of=aims_of, reached=[each for each in gains if each.is_reached],
         divided=sum(each.is_divided for each in gains), faster=sum(each.is_faster for each in gains),
@@ -179,7 +179,22 @@ def _longer(record: ProtocolRecord) -> list[tuple[Gain, list[float], float]]:
     return found
 
 
-def _full(record: ProtocolRecord) -> Iterator[tuple[Case, Contender, Middle, Middle, Middle]]:
+_FullRow = tuple[Case, Contender, Middle, Middle, Middle]
+
+
+def _as_predicted(full: Sequence[_FullRow]) -> tuple[int, int, int, int]:
+    """Number of long runs with full caches; then of those whose division, tokens and tokens by weight are as
+    predicted."""
+    bounds = PREDICTED.full_bounds
+    long = [row[2:] for row in full if row[0].times > 1]
+    within = [
+        sum(low <= row[place].median <= high for row in long)
+        for place, (low, high) in enumerate((bounds.divided, bounds.faster, bounds.weighed))
+    ]
+    return len(long), within[0], within[1], within[2]
+
+
+def _full(record: ProtocolRecord) -> Iterator[_FullRow]:
     """Division of JSQ's imbalance, tokens per second over JSQ's, and the same times the tokens of a running request, of
     short and long runs with limited caches, all from the pool."""
     for longer in plan.FULL_CASES:

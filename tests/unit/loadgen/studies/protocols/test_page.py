@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loadgen.studies.protocols.page import page_of
-from loadgen.studies.protocols.plan import FULL_SEEDS, LONG_SEEDS, SEEDS
+from loadgen.studies.protocols.plan import FULL_CASES, FULL_SEEDS, LONG_OURS, LONG_SEEDS, SEEDS
 from loadgen.studies.protocols.record import ProtocolRecord
 from tests.support.protocol_runs import LOADS, record
 
@@ -44,3 +46,18 @@ def test_verdicts_follow_from_the_data() -> None:
     assert "**252 both**" in page
     assert "÷ 10.0 ✓ × 1.300 ✓" in page
     assert "25.0%, 75% right; as BR-0: 2 of 2" in page
+
+
+def test_predictions_of_full_caches_are_counted() -> None:
+    """All divide by ten there, with 0.9 of the tokens."""
+    page = page_of(record(), LOADS)
+    runs = len(FULL_CASES) * len(LONG_OURS)
+    assert f"Of {runs} long runs" in page
+    assert "division is as predicted in 0, tokens per second in 0, and by weight in 0." in page
+    even = record()
+    rows = {
+        key: row | ({"gap": [1_920.0 * 9.6], "tokens_per_s": [800.0]} if key[4] == FULL_CASES[0].times else {})
+        for key, row in even.rows.items()
+    }
+    page = page_of(replace(even, rows=rows), LOADS)
+    assert f"division is as predicted in {runs}, tokens per second in {runs}, and by weight in {runs}." in page
