@@ -90,4 +90,4 @@ def _met(found: Mapping[tuple[str, float], Sequence[Figures]]) -> str:
 
 
 def _median(runs: Sequence[Figures], figure: str) -> float:
-    return median([run[figure] for run in runs])
+    return float(median([run[figure] for run in runs]))

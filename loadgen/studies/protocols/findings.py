@@ -40,8 +40,8 @@ def reached_by_protocol(gains: Sequence[Gain]) -> Iterator[Reached]:
 
 
 def _counted(title: str, alike: Sequence[Gain]) -> Reached:
-    numbers = [sum(each.is_divided for each in alike), sum(each.is_faster for each in alike)]
-    return Reached(title, len(alike), *numbers, sum(each.is_reached for each in alike))
+    divided, faster = sum(each.is_divided for each in alike), sum(each.is_faster for each in alike)
+    return Reached(title, len(alike), divided, faster, sum(each.is_reached for each in alike))
 
 
 def counted_longer(gains: Sequence[Gain]) -> Reached:
@@ -64,8 +64,7 @@ def held_at_work(record: ProtocolRecord, case: Case, contender: Contender) -> Mi
 
 
 def _held_at_work(run: Figures) -> float:
-    tokens_per_s: float = run["tokens_per_s"]
-    return tokens_per_s * run["mean"] / run["running"]
+    return float(run["tokens_per_s"] * run["mean"] / run["running"])
 
 
 def pool_alone(record: ProtocolRecord) -> tuple[float, float] | None:
@@ -88,7 +87,7 @@ def limited(slower: Sequence[Slower]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a predictor foresees, over all cases."""
+    """Ends that a predictor foresees, over all cases."""
 
     contender: Contender
     cases: int

@@ -64,7 +64,7 @@ def test_tokens_that_a_run_holds_are_compared_seed_by_seed() -> None:
 
 
 def test_by_weight_a_run_of_lighter_requests_gains_nothing() -> None:
-    """It has a tenth more tokens, of a tenth more requests in the same cache."""
+    """The run has a tenth more tokens, of a tenth more requests in the same cache."""
     case = plan.FULL_CASES[0]
     plain = changed(record(), case, plan.BR_0, (48, 0.9), tokens_per_s=1 / 0.9)
     lighter = changed(record(), case, plan.BR_0, (48, 0.9), tokens_per_s=1.1 / 0.9, running=1.1)
