@@ -1,8 +1,8 @@
 """Files in which engines take a placement of experts at start, one for each cluster. The module only computes.
 
-SGLang reads its file with `--init-expert-location` (python/sglang/srt/eplb/expert_location.py), vLLM Ascend with
-`expert_map_path` in its `eplb_config` (vllm_ascend/eplb). vLLM itself has no such file: its balancer (EPLB) moves
-experts by what it observes.
+SGLang reads its file with `--init-expert-location` (its module `sglang.srt.eplb.expert_location`), vLLM Ascend with
+`expert_map_path` in its `eplb_config` (its package `vllm_ascend.eplb`). vLLM itself has no such file: its balancer
+(EPLB) moves experts by what it observes.
 """
 
 from __future__ import annotations
