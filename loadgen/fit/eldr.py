@@ -19,6 +19,7 @@ from rich.console import Console
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, digest_of
 from gateway.core.nearness import CLUSTERS_MAX
 from gateway.features.expert_locality.files import eldr_file, read_eldr
+from loadgen.fit.seats import write_seats
 from loadgen.pages.eldr import eldr_page
 from mesh.clock import Clock
 from mesh.state_files import StateUnusable
@@ -48,7 +49,7 @@ _POINTS_MAX = 600
 @click.option(
     "--placement",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the placement of each cluster, seat-N.json, to this folder; needs --ranks.",
+    help="Write the placement of each cluster, seat-N.json, to this folder, with an index; needs --ranks.",
 )
 @click.option(
     "--engine",
@@ -62,7 +63,7 @@ _POINTS_MAX = 600
     type=click.IntRange(0, 1000),
     default=0,
     show_default=True,
-    help="Count this many layers without experts before the first that has them.",
+    help="Count this many layers without experts before the first that has them; for sglang alone.",
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the scores to this file."
@@ -91,6 +92,8 @@ def eldr(
     """
     if (ranks is None) != (placement is None):
         raise click.UsageError("--ranks and --placement belong together")
+    if dense_layers and engine != "sglang":
+        raise click.UsageError(f"--dense-layers: the form of {engine} numbers layers with experts alone")
     if background:
         os.nice(_NICENESS)
     clock = Clock()
@@ -103,7 +106,7 @@ def eldr(
         placed = [] if ranks is None else _placed(made, ranks, engine, dense_layers)
         took_s = (clock.now_ns() - begun_ns) / _SECOND_NS
         document = _document(made, calibration.name, str(out), took_s)
-        _write(made.artifact, out, placed, placement)
+        _write(made.artifact, out, placed, placement, engine)
         if report is not None:
             _write_report(report, document | {"plane": _plane(made)})
     click.echo(json.dumps(document, indent=2) if as_json else _in_words(document))
@@ -179,13 +182,13 @@ def _plane(made: EldrFit) -> dict[str, Any]:
     return {"groups": groups, "centroids": [[*point, 0.0][:2] for point in centroids]}
 
 
-def _write(artifact: EldrArtifact, out: Path, placed: list[dict[str, Any]], folder: Path | None) -> None:
+def _write(
+    artifact: EldrArtifact, out: Path, placed: list[dict[str, Any]], folder: Path | None, engine: str
+) -> None:
     try:
         eldr_file(out).write(artifact)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            for seat, document in enumerate(placed):
-                (folder / f"seat-{seat}.json").write_text(json.dumps(document), encoding="utf-8")
+            write_seats(folder, placed, digest_of(artifact), engine)
     except OSError as error:
         raise click.ClickException(f"{error.filename or out} cannot be written: {error.strerror}") from error
 

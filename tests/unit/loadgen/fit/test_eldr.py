@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 from gateway.features.expert_locality.files import read_eldr
 from loadgen.fit.main import fit
+from loadgen.fit.seats import INDEX
 from tests.support.calibrations import calibration, write_calibration
 
 
@@ -27,7 +28,8 @@ def test_it_writes_an_artifact_a_report_a_placement_and_what_they_are_worth(tmp_
     artifact = read_eldr(tmp_path / "eldr.json")
     assert (artifact.clusters, told["clusters"], told["sizes"]) == (3, 3, [16, 16, 16])
     assert told["scores"]["requests"] == 12
-    assert sorted(each.name for each in placement.iterdir()) == ["seat-0.json", "seat-1.json", "seat-2.json"]
+    assert sorted(each.name for each in placement.iterdir()) == [INDEX, "seat-0.json", "seat-1.json", "seat-2.json"]
+    assert json.loads((placement / INDEX).read_text())["artifact"] == told["digest"]
     rows = json.loads((placement / "seat-2.json").read_text())["physical_to_logical_map"]
     assert [sorted(row) for row in rows] == [list(range(12))] * 4
     page = report.read_text()
@@ -63,6 +65,9 @@ def test_what_cannot_be_fitted_to_says_why(tmp_path: Path) -> None:
     assert (said.exit_code, "calibration.jsonl:1" in said.output) == (1, True)
     said = run(tmp_path, "--workers", "2", "--ranks", "2")
     assert (said.exit_code, "belong together" in said.output) == (2, True)
+    said = run(tmp_path, "--workers", "2", "--ranks", "2", "--placement", str(tmp_path / "p"),
+               "--engine", "vllm-ascend", "--dense-layers", "1")  # fmt: skip
+    assert (said.exit_code, "--dense-layers: the form of vllm-ascend" in said.output) == (2, True)
     write_calibration(tmp_path / "calibration.jsonl", calibration())
     said = run(tmp_path, "--workers", "2", "--ranks", "5", "--placement", str(tmp_path / "p"))
     assert (said.exit_code, "cannot be shared out equally" in said.output) == (1, True)
