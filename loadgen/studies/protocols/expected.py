@@ -27,15 +27,6 @@ class ExpectedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedFull:
-    """Bounds of the medians that are expected of the long runs with full caches, as its text has them."""
-
-    divided: tuple[float, float]
-    faster: tuple[float, float]
-    weighed: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Predictions:
     reached: list[ExpectedRuns]
     text: str
@@ -43,7 +34,6 @@ class Predictions:
     """Prediction of the longer runs."""
     full: str
     """Prediction of the runs with full caches."""
-    full_bounds: ExpectedFull
 
 
 PREDICTED = read_data("protocols/expected.yaml", Predictions)

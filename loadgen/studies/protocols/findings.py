@@ -3,6 +3,7 @@ foresee, and which horizon and discount are best. It plays nothing."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +18,8 @@ from loadgen.studies.protocols.record import ProtocolRecord
 
 FEW = 0.01
 """Share of ends below which a predictor counts as foreseeing next to nothing."""
+HELD_ENOUGH = 0.95
+"""Least share of the baseline's KV tokens with which a run counts as holding as much."""
 _HELD = figure("mean")
 
 
@@ -55,9 +58,24 @@ def held(record: ProtocolRecord, gain: Gain) -> Middle:
     return found
 
 
+def holding_enough(record: ProtocolRecord, reached: Sequence[Gain]) -> int:
+    """Number of the gains whose runs hold as much as the baseline."""
+    return sum(held(record, each).median >= HELD_ENOUGH for each in reached)
+
+
+def without_longer(record: ProtocolRecord, reached: Sequence[Gain]) -> dict[str, int]:
+    """Number of the gains, by load, for which no longer run of that load, procedure and cache was played."""
+    longer = {_kind(case) for case in plan.LONG_CASES if record.has(case)}
+    return dict(Counter(each.case.load.brief for each in reached if _kind(each.case) not in longer))
+
+
+def _kind(case: Case) -> tuple[str, str, float]:
+    return case.load.name, case.procedure.name, case.room_share
+
+
 def held_at_work(record: ProtocolRecord, case: Case, contender: Contender) -> Middle:
-    """Tokens per second times the KV tokens of a running request, over those of JSQ from the pool. Where caches are
-    full, the two trade places: the lighter the requests that run, the more of them fit."""
+    """Tokens per second times the KV tokens of a running request, over those of JSQ from the pool. Where tokens
+    per second are nothing but how many requests fit into full caches, the two trade places."""
     found = ratio(record.runs(case, contender), record.runs(case, plan.JSQ_POOLED), _held_at_work)
     assert found is not None, "runs with requests"
     return found

@@ -11,6 +11,7 @@ from loadgen.studies.balanceroute.paper import JSQ, aims_of, published, running_
 from loadgen.studies.balanceroute.tables import GAP, TOKENS, TPOT, figure
 from loadgen.studies.numbers import Middle, median_of, ratio
 from loadgen.studies.protocols import findings, judgement, plan
+from loadgen.studies.protocols.clauses import CLAUSES, Verdict, verdicts
 from loadgen.studies.protocols.expected import PREDICTED, is_expected
 from loadgen.studies.protocols.judgement import Gain
 from loadgen.studies.protocols.plan import OURS, Case, Contender, Procedure, ScaledLoad
@@ -24,16 +25,19 @@ _TRACES = (("the paper's own trace", "reasoning"), ("Azure's trace", "azure2024"
 
 def page_of(record: ProtocolRecord, loads: Mapping[str, Figures]) -> str:
     gains = list(judgement.gains(record))
+    reached = [each for each in gains if each.is_reached]
     slower, longer, full = list(judgement.slower(record)), _longer(record), list(_full(record))
     return render(
         "protocols/page.j2", record=record, loads=loads, plan=plan, gains=gains, expected=PREDICTED.text,
-        expected_longer=PREDICTED.longer, expected_full=PREDICTED.full, full=full, as_predicted=_as_predicted(full),
+        expected_longer=PREDICTED.longer, expected_full=PREDICTED.full, full=full, clauses=_clauses(record),
         predictions=PREDICTED.reached,
-        traces=_TRACES, aims_of=aims_of, reached=[each for each in gains if each.is_reached],
+        traces=_TRACES, aims_of=aims_of, reached=reached,
         divided=sum(each.is_divided for each in gains), faster=sum(each.is_faster for each in gains),
         beyond=sum(each.aims[1] > each.perfect for each in gains), nearest=_nearest, predicted=_predicted(gains),
         by_protocol=list(findings.reached_by_protocol(gains)), pool_alone=findings.pool_alone(record),
         held=findings.held, limited=findings.limited(slower), runs_compared=_runs_compared(record),
+        holding_enough=findings.holding_enough(record, reached), held_enough=findings.HELD_ENOUGH,
+        without_longer=findings.without_longer(record, reached),
         longer_counted=findings.counted_longer([each for each, _, _ in longer]),
         foreseen_by=[findings.foreseen_by(record, each) for each in (plan.EXACT, plan.SURVIVAL)],
         cross_extremes=list(_cross_extremes(record)),
@@ -60,6 +64,15 @@ def spread(middle: Middle, sign: str, digits: int) -> str:
 def _runs_compared(record: ProtocolRecord) -> int:
     """Number of runs of BalanceRoute in the cases that were played."""
     return len(OURS) * sum(record.has(case) for case in plan.cases())
+
+
+def _clauses(record: ProtocolRecord) -> dict[str, list[Verdict]]:
+    """Verdicts on the clauses of each prediction."""
+    return {
+        "first": list(verdicts(record, CLAUSES.first, plan.cases())),
+        "longer": list(verdicts(record, CLAUSES.longer, plan.LONG_CASES)),
+        "full": list(verdicts(record, CLAUSES.full, plan.FULL_CASES)),
+    }
 
 
 def _cross_extremes(record: ProtocolRecord) -> Iterator[tuple[str, str, tuple[findings.Extreme, ...]]]:
@@ -180,18 +193,6 @@ def _longer(record: ProtocolRecord) -> list[tuple[Gain, list[float], float]]:
 
 
 _FullRow = tuple[Case, Contender, Middle, Middle, Middle]
-
-
-def _as_predicted(full: Sequence[_FullRow]) -> tuple[int, int, int, int]:
-    """Number of long runs with full caches; then of those whose division, tokens and tokens by weight are as
-    predicted."""
-    bounds = PREDICTED.full_bounds
-    long = [row[2:] for row in full if row[0].times > 1]
-    within = [
-        sum(low <= row[place].median <= high for row in long)
-        for place, (low, high) in enumerate((bounds.divided, bounds.faster, bounds.weighed))
-    ]
-    return len(long), within[0], within[1], within[2]
 
 
 def _full(record: ProtocolRecord) -> Iterator[_FullRow]:

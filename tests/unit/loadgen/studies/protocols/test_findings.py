@@ -74,3 +74,19 @@ def test_by_weight_a_run_of_lighter_requests_gains_nothing() -> None:
 
 def test_slower_runs_with_limited_caches_are_counted() -> None:
     assert findings.limited(list(judgement.slower(record()))) == len(list(judgement.slower(record())))
+
+
+def test_runs_that_hold_as_much_as_the_baseline_are_counted() -> None:
+    kept = record()
+    gains = list(judgement.gains(kept))
+    lighter = changed(kept, CASE, plan.ORACLE, (48, 0.9), mean=0.94)
+    assert findings.holding_enough(kept, gains) - findings.holding_enough(lighter, gains) == 1
+
+
+def test_gains_without_a_longer_run_are_counted_by_load() -> None:
+    """Of reasoning no longer run is planned, and of the others none in the steady state or with limited caches."""
+    gains = list(judgement.gains(record()))
+    found = findings.without_longer(record(), gains)
+    assert found["reasoning"] == sum(each.case.load is plan.REASONING for each in gains)
+    steady_or_limited = [each for each in gains if each.case.procedure is plan.STEADY or each.case.room_share]
+    assert found["Mooncake"] == sum(each.case.load is plan.MOONCAKE for each in steady_or_limited)
