@@ -182,9 +182,7 @@ def _plane(made: EldrFit) -> dict[str, Any]:
     return {"groups": groups, "centroids": [[*point, 0.0][:2] for point in centroids]}
 
 
-def _write(
-    artifact: EldrArtifact, out: Path, placed: list[dict[str, Any]], folder: Path | None, engine: str
-) -> None:
+def _write(artifact: EldrArtifact, out: Path, placed: list[dict[str, Any]], folder: Path | None, engine: str) -> None:
     try:
         eldr_file(out).write(artifact)
         if folder is not None:

@@ -42,8 +42,8 @@ def page_of(results: EldrResults, *, quick: bool) -> str:
     return render(
         "eldr/page.j2", results=results, sizes=results.sizes, quick=quick, paper=PAPER, spreads=spreads,
         has_recording=any(each.name == "recorded" for each in results.workloads), balancers=BALANCERS,
-        policies=_POLICIES, batches=BATCHES, changes=_changes, shown=_shown, median=_median, aim_cells=aim_cells, aims_of=aims_of,
-        busiest=_busiest, below_domain=below_domain(results),
+        policies=_POLICIES, batches=BATCHES, changes=_changes, shown=_shown, median=_median,
+        aim_cells=aim_cells, aims_of=aims_of, busiest=_busiest, below_domain=below_domain(results),
         union=_union, share_read=_share_read, rates=_rates, rows=rows,
         within=", ".join(within) or "none", intercept_in_experts=intercept_in_experts(),
         drifted_share=sum(DRIFTED[name] for name in DRIFTED if name not in spreads.TASKS) / sum(DRIFTED.values()),
@@ -74,9 +74,7 @@ def _changes(found: _Main, others: Sequence[str], figure: str) -> Middle:
     return middle
 
 
-def _change(
-    found: _Main, others: Sequence[str], figure: str, rate: float, seed: int
-) -> float:
+def _change(found: _Main, others: Sequence[str], figure: str, rate: float, seed: int) -> float:
     best = min(found[each, rate][seed][figure] for each in others)
     return float(found["eldr", rate][seed][figure] / best - 1)
 

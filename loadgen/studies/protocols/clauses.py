@@ -128,7 +128,7 @@ def _running(record: ProtocolRecord, gain: Gain) -> float:
 
 
 def _foreseen(record: ProtocolRecord, gain: Gain) -> float:
-    return median([run["foreseen_share"] for run in record.runs(gain.case, gain.contender)])
+    return float(median([run["foreseen_share"] for run in record.runs(gain.case, gain.contender)]))
 
 
 def _as_br_0(record: ProtocolRecord, gain: Gain) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from loadgen.fit import seats
 from loadgen.fit.seats import INDEX, write_seats
 
 
@@ -31,7 +31,7 @@ def test_a_write_that_fails_leaves_whole_files_and_no_index(tmp_path: Path, monk
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(seats.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as caught:
         write_seats(tmp_path, [{"b": 0}, {"b": 1}], "second", "sglang")
     assert caught.value.filename == str(tmp_path / "seat-0.json.new")

@@ -87,7 +87,7 @@ def test_a_prompt_returns_until_its_replica_has_more_than_a_ratio_of_the_mean_lo
     other = {"r0": "r1", "r1": "r0"}[home]
     one.probe(home, running=5)
     one.probe(other, running=3)
-    assert started(one.ask("within", prompt="s" * 160)) == [home], "6 are at most 1.25 times the mean of 4.5, rounded up"
+    assert started(one.ask("within", prompt="s" * 160)) == [home], "6 are 1.25 times the mean of 4.5, rounded up"
     one.wait(MS)
     one.probe(home, running=7)
     assert started(one.ask("beyond", prompt="s" * 160)) == [other], "8 are more than 1.25 times the mean of 5.5"
