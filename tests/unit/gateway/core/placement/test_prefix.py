@@ -107,7 +107,7 @@ def test_a_prompt_returns_until_its_replica_has_more_than_a_ratio_of_the_mean_lo
     ],
 )
 def test_at_a_mean_of_less_than_one_a_replica_may_have_a_whole_request(busy: int, at_home: int, returns: bool) -> None:
-    """Of eight replicas the knower has `at_home` requests, and `busy` others one each."""
+    """The knower among eight replicas has `at_home` requests, and `busy` others one each."""
     one, home = by_ratio(8)
     others = [f"r{number}" for number in range(8) if f"r{number}" != home]
     for place, name in enumerate(others):
@@ -117,7 +117,7 @@ def test_at_a_mean_of_less_than_one_a_replica_may_have_a_whole_request(busy: int
 
 
 def test_full_replicas_count_in_the_mean() -> None:
-    """Without the full one, the knower's 3 would be more than 1.25 times the mean of 1, rounded up."""
+    """The knower's 3 would be more than 1.25 times the mean of 1, rounded up, that there is without the full one."""
     one, home = by_ratio(4)
     full, *others = [f"r{number}" for number in range(4) if f"r{number}" != home]
     for name in others:

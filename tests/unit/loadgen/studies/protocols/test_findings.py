@@ -84,7 +84,7 @@ def test_runs_that_hold_as_much_as_the_baseline_are_counted() -> None:
 
 
 def test_gains_without_a_longer_run_are_counted_by_load() -> None:
-    """Of reasoning no longer run is planned, and of the others none in the steady state or with limited caches."""
+    """No longer run is planned on reasoning, and on the others none in the steady state or with limited caches."""
     gains = list(judgement.gains(record()))
     found = findings.without_longer(record(), gains)
     assert found["reasoning"] == sum(each.case.load is plan.REASONING for each in gains)
