@@ -40,7 +40,8 @@ class Prefix(Layered):
             return self._choose_within_ratio(profile, mask, match)
         if is_worth_following(profile, match.blocks, self.config.explore_below_share):
             return Choice(self.fleet.least_loaded_replica(match.mask), match.blocks, PlacementReason.LOCAL_PREFIX)
-        return self._explore(profile, mask)
+        slot = self.fleet.least_loaded_replica(mask)
+        return Choice(slot, _known_at(slot, match), PlacementReason.LOCAL_EXPLORE)
 
     def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
         if is_remote and self.config.remote_choice is RemoteChoice.FIRST_TOKEN:
@@ -87,11 +88,8 @@ class Prefix(Layered):
             mean = (fleet.total_load(replicas) + 1) / replicas.bit_count()
             if fleet.replica_load(knower) + 1 <= ceil(self.config.explore_load_ratio * mean):
                 return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
-        return self._explore(profile, mask)
-
-    def _explore(self, profile: RequestProfile, mask: int) -> Choice:
-        slot = self.fleet.least_loaded_replica(mask)
-        return Choice(slot, self.fleet.match_replicas(profile, 1 << slot).blocks, PlacementReason.LOCAL_EXPLORE)
+        idlest = fleet.least_loaded_replica(mask)
+        return Choice(idlest, fleet.match_replicas(profile, 1 << idlest).blocks, PlacementReason.LOCAL_EXPLORE)
 
     def _choose_earliest(self, profile: RequestProfile, mask: int, /) -> Choice:
         """Choose the peer with the earliest expected first token, estimated from own replicas' times to first token."""
