@@ -58,7 +58,7 @@ class Clauses:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClauseVerdict:
     """Number of the runs that a clause names, and of those that are as it says."""
 
     clause: Clause
@@ -73,8 +73,8 @@ class Verdict:
 CLAUSES = read_data("protocols/clauses.yaml", Clauses)
 
 
-def verdicts(record: ProtocolRecord, clauses: Sequence[Clause], cases: Iterable[Case]) -> Iterator[Verdict]:
-    """Verdict on each clause, over those of the cases that were played."""
+def verdicts(record: ProtocolRecord, clauses: Sequence[Clause], cases: Iterable[Case]) -> Iterator[ClauseVerdict]:
+    """ClauseVerdict on each clause, over those of the cases that were played."""
     gains = [
         judgement.gain(record, case, contender, at_once)
         for case in cases
@@ -86,7 +86,7 @@ def verdicts(record: ProtocolRecord, clauses: Sequence[Clause], cases: Iterable[
     for clause in clauses:
         named = [] if clause.struck else [gain for gain in gains if clause.has(gain)]
         values = [_MEASURES[clause.measure](record, gain) for gain in named]
-        yield Verdict(clause, len(values), sum(clause.least <= value <= clause.most for value in values))
+        yield ClauseVerdict(clause, len(values), sum(clause.least <= value <= clause.most for value in values))
 
 
 def _faster(_record: ProtocolRecord, gain: Gain) -> float:

@@ -11,7 +11,7 @@ from loadgen.studies.balanceroute.paper import JSQ, aims_of, published, running_
 from loadgen.studies.balanceroute.tables import GAP, TOKENS, TPOT, figure
 from loadgen.studies.numbers import Middle, median_of, ratio
 from loadgen.studies.protocols import findings, judgement, plan
-from loadgen.studies.protocols.clauses import CLAUSES, Verdict, verdicts
+from loadgen.studies.protocols.clauses import CLAUSES, ClauseVerdict, verdicts
 from loadgen.studies.protocols.expected import PREDICTED, is_expected
 from loadgen.studies.protocols.judgement import Gain
 from loadgen.studies.protocols.plan import OURS, Case, Contender, Procedure, ScaledLoad
@@ -66,7 +66,7 @@ def _runs_compared(record: ProtocolRecord) -> int:
     return len(OURS) * sum(record.has(case) for case in plan.cases())
 
 
-def _clauses(record: ProtocolRecord) -> dict[str, list[Verdict]]:
+def _clauses(record: ProtocolRecord) -> dict[str, list[ClauseVerdict]]:
     """Verdicts on the clauses of each prediction."""
     return {
         "first": list(verdicts(record, CLAUSES.first, plan.cases())),
