@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
-from loadgen.studies.protocols.page import page_of
+from loadgen.studies.protocols.command import DATA
+from loadgen.studies.protocols.page import NAME, page_of
 from loadgen.studies.protocols.plan import FULL_CASES, FULL_SEEDS, LONG_OURS, LONG_SEEDS, SEEDS
-from loadgen.studies.protocols.record import Key, ProtocolRecord
+from loadgen.studies.protocols.record import Key, ProtocolRecord, read_record
 from tests.support.protocol_runs import LOADS, record
 from tests.support.protocol_runs import SEEDS as SHORT_SEEDS
 
+RESULTS = Path(__file__).parents[5] / "docs" / "results"
 SECTIONS = (
     "What is reached",
     "Every case",
@@ -36,6 +40,11 @@ def test_after_the_run_every_section_is_there() -> None:
     assert "not been played yet" not in page
     assert "Played so far: 2 of the 10 seeds" in page
     assert "nan" not in page
+
+
+def test_the_committed_page_is_that_of_its_data() -> None:
+    document = json.loads((RESULTS / DATA).read_text())
+    assert page_of(read_record(document), document["loads"]) == (RESULTS / NAME).read_text()
 
 
 def test_verdicts_follow_from_the_data() -> None:
