@@ -16,9 +16,13 @@ from msgspec.structs import replace
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
+from gateway.features.batches.files import FolderFiles
+from gateway.features.batches.sqlite import SqliteDatabase
 from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch
+from gateway.features.batches.store import BatchStore
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
 from tests.support.core import MODEL, US
@@ -47,6 +51,12 @@ class SettableClock(Clock):
 
     def wall_ns(self) -> int:
         return Clock.wall_ns() + self.ahead_s * 1_000_000_000
+
+
+def book_in(folder: Path) -> BatchBook:
+    """Book of batches in a folder, which is not open yet."""
+    database = SqliteDatabase(folder / "batches.sqlite", lambda: Clock.wall_ns() // 1_000_000)
+    return BatchBook(BatchStore(database), FolderFiles(folder), BatchesConfig().lease_ns, Clock())
 
 
 def line_of(number: int, **changes: object) -> bytes:

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gateway.door import errors
 from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
 from gateway.door.routes import Answer
 from gateway.door.uploads import receive_body
+from gateway.features.batches.content import StoredContent
+from gateway.features.batches.files import OpenUpload
 from gateway.features.batches.intake import (
     UPLOAD_S,
     BatchIntake,
@@ -68,7 +68,7 @@ class MessageBatchApi:
         owner = intake.owner_of(call)
         intake.check_room(owner.tenant)
         bytes_max = intake.config.inline_max_bytes
-        async with intake.receiving(call, bytes_max) as body:
+        async with intake.receiving(call, bytes_max, is_scratch=True) as body:
             call.exchange.go_on()
             await receive_body(call.exchange, intake.settings, body.write, bytes_max, whole_s=UPLOAD_S)
             intake.check_key(owner)
@@ -89,11 +89,9 @@ class MessageBatchApi:
         """Write the requests of a body as lines. Returns their number; raises ClientFault for one with a fault."""
         config = self._intake.config
         checker = LineChecker(MESSAGES_PATH, config.lines_max, config.line_max_bytes, may_mix_models=True)
-        assert body.opened is not None, "it was received"
         assert lines.opened is not None, "it is written"
-        await finish_in_thread(body.opened.flush)
         try:
-            lines.size = await finish_in_thread(_write_lines, Path(body.opened.name), lines.opened, checker)
+            lines.size = await finish_in_thread(_write_lines, body.opened, lines.opened, checker)
         except ValueError as error:
             raise ClientFault(errors.INVALID_FIELD, str(error), "requests") from error
         for fault in checker.end():
@@ -120,14 +118,14 @@ class MessageBatchApi:
         give(call, {"data": [self._document(each) for each in shown], "has_more": has_more, **ends})
 
     async def _show(self, call: ClientCall) -> None:
-        give(call, self._document(self._batch_of(call)))
+        give(call, self._document(await self._batch_of(call)))
 
     async def _cancel(self, call: ClientCall) -> None:
-        give(call, self._document(await self._intake.cancel(self._batch_of(call))))
+        give(call, self._document(await self._intake.cancel(await self._batch_of(call))))
 
     async def _delete(self, call: ClientCall) -> None:
         """Delete a batch that has ended, with its files."""
-        batch = self._ended_of(call)
+        batch = await self._ended_of(call)
         await stored(self._book.delete_batch(batch.id))
         for file_id in (batch.input_file_id, *batch.result_ids):
             if file_id in self._book.files and not self._book.is_used(file_id):
@@ -135,20 +133,18 @@ class MessageBatchApi:
         give(call, {"id": batch.id, "type": "message_batch_deleted"})
 
     async def _results(self, call: ClientCall) -> None:
-        files = self._files_of(self._ended_of(call))
-        if files is None:
+        files = self._files_of(await self._ended_of(call))
+        if not files:
             raise ClientFault(errors.FILE_NOT_FOUND)
         body = PacedBody(call)
-        with ExitStack() as stack:
-            try:
-                paths = [self._book.store.path(each.id) for each in files]
-                opened = [stack.enter_context(await asyncio.to_thread(each.open, "rb")) for each in paths]
-            except OSError as error:
-                raise ClientFault(errors.FILE_NOT_FOUND) from error
-            call.begin_body(_JSONL, None)
-            for each in opened:
-                while piece := await finish_in_thread(_some_results, each):
-                    await body.write(piece)
+        content = await StoredContent.open(self._book.folder, files)
+        call.begin_body(_JSONL, None)
+        try:
+            async for piece in content.pieces(_some_results):
+                await body.write(piece)
+        except OSError:
+            call.fail()
+            return
         call.exchange.finish()
         call.release()
 
@@ -162,24 +158,26 @@ class MessageBatchApi:
     def _document(self, batch: ClientBatch) -> dict[str, object]:
         return batch_document(batch, has_results=batch.has_ended and self._files_of(batch) is not None)
 
-    def _ended_of(self, call: ClientCall) -> ClientBatch:
-        batch = self._batch_of(call)
+    async def _ended_of(self, call: ClientCall) -> ClientBatch:
+        batch = await self._batch_of(call)
         if not batch.has_ended:
             raise ClientFault(errors.BATCH_NOT_ENDED)
         return batch
 
-    def _batch_of(self, call: ClientCall) -> ClientBatch:
+    async def _batch_of(self, call: ClientCall) -> ClientBatch:
         batch_id = call.path.removeprefix(MESSAGE_BATCHES_PATH).split("/")[1]
-        return self._intake.batch_of(call, batch_id, is_of_messages=True)
+        return await self._intake.batch_of(call, batch_id, is_of_messages=True)
 
 
-def _write_lines(body: Path, lines: BinaryIO, checker: LineChecker) -> int:
+def _write_lines(body: Any, lines: OpenUpload, checker: LineChecker) -> int:
     """Write the requests of a body as lines, up to the first with a fault; blocks. Returns the bytes written."""
     size = 0
-    for line in request_lines(body.read_bytes()):
+    body.seek(0)
+    for line in request_lines(body.read()):
         if not checker.take(line) or checker.faults:
             break
-        size += lines.write(line)
+        lines.write(line)
+        size += len(line)
     return size
 
 

@@ -1,6 +1,7 @@
 """Executes batches: reads lines, sends each through the gateway as its client's request, and writes results.
 
-The output and error file say which lines are done: after a crash, a line with a result in them is not sent again.
+The store says which lines are done: after a crash, a line with a stored result is not sent again. A batch runs here
+only while this gateway holds it; nothing is written for one whose holding is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from os import urandom
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from msgspec import Struct
@@ -23,8 +23,10 @@ from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.database import Refused
 from gateway.features.batches.forecast import LineRate, tenant_share, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
@@ -43,6 +45,7 @@ from gateway.features.batches.state import (
     WINDOW_S,
     BatchStatus,
     ClientBatch,
+    FilePart,
     LineFault,
     StoredFile,
     ended,
@@ -54,6 +57,7 @@ from gateway.features.batches.state import (
     validated,
     wait_after_error_s,
 )
+from gateway.features.batches.store import ResultKind
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
@@ -67,6 +71,12 @@ _TICK_S = 5.0
 _ENDS_MAX = 2
 """Batches without lines to run that are brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
+_RENEWALS = 5
+"""Renewals of a holding in the length of a lease, at least."""
+_LOOK_S = 1.0
+"""Longest time between two looks at what other gateways have changed."""
+_SILENCE_MAX_NS = 600 * _SECOND_NS
+"""Time without an answer of the store after which rows are read anew: it tells of deleted ones for an hour."""
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
@@ -102,6 +112,10 @@ class LineCounts:
     def __init__(self) -> None:
         self.completed = 0
         self.failed = 0
+        self.taken_over = 0
+        """Batches taken over from gateways that were silent."""
+        self.lost = 0
+        """Batches that another gateway has taken over from this one."""
         self.urgent = 0
         """Tries that were sent as class `interactive`."""
 
@@ -109,11 +123,22 @@ class LineCounts:
 class BatchRunner:
     """Runs the batches of a book, within the limits of the config."""
 
-    def __init__(self, config: BatchesConfig, book: BatchBook, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        config: BatchesConfig,
+        book: BatchBook,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        may_run: Callable[[ClientBatch], bool] = lambda _: True,
+    ) -> None:
+        """`may_run`: true if the policy in force lets the requests of a batch enter this region."""
         self.counts = LineCounts()
         self.write_fault = ""
         """Reason why results cannot be written at present; empty while they can be."""
+        self.store_fault = ""
+        """Reason why the store does not answer at present; empty while it does."""
         self._delete_fault = ""
+        self._may_run = may_run
         self._config = config
         self._book = book
         self._clock = clock
@@ -133,6 +158,8 @@ class BatchRunner:
         self._swept_s = 0
         self._classes: dict[str, LineClasses] = {}
         """Classes of the lines of batches that run."""
+        self._chunks: dict[str, LineChunks] = {}
+        """Places in the input files of batches that this gateway holds."""
         self._lines: dict[str, asyncio.Task[Exception | None]] = {}
         """Tasks that send lines, which end early when their batch is cancelled or expires."""
 
@@ -146,6 +173,7 @@ class BatchRunner:
         try:
             await self._book.open()
             async with TaskGroup() as tasks:
+                tasks.create_task(self._hold())
                 while True:
                     await self._try_to_delete_old()
                     self._stop_lines()
@@ -154,7 +182,39 @@ class BatchRunner:
         finally:
             self._tasks.clear()
             self._lines.clear()
-            self._book.close()
+            self._chunks.clear()
+            await self._book.close()
+
+    async def _hold(self) -> None:
+        """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is
+        asked again; after long, its rows are read anew. Raises OSError then."""
+        interval_s = min(self._book.lease_ns / _RENEWALS / _SECOND_NS, _LOOK_S)
+        answered_ns = self._clock.boot_ns()
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                for each in await self._book.renew(self._line_offset):
+                    if (task := self._tasks.get(each.batch_id)) is not None:
+                        task.cancel()
+                    self._lost(each.batch_id)
+                if self._book.store.is_shared:
+                    await self._book.look()
+            except OSError as error:
+                if self._clock.boot_ns() - answered_ns > _SILENCE_MAX_NS:
+                    raise
+                if not self.store_fault:
+                    self._log.error("batch_store_unavailable", reason=str(error))
+                self.store_fault = str(error)
+            else:
+                self.store_fault, answered_ns = "", self._clock.boot_ns()
+
+    def _line_offset(self, batch_id: str) -> int:
+        chunks = self._chunks.get(batch_id)
+        return 0 if chunks is None else chunks.offset
+
+    def _lost(self, batch_id: str) -> None:
+        self._log.warning("batch_lost", batch=batch_id)
+        self.counts.lost += 1
 
     async def _wait_for_news(self) -> None:
         try:
@@ -208,7 +268,8 @@ class BatchRunner:
 
     def _stop_lines(self) -> None:
         for batch_id, lines in self._lines.items():
-            if self._is_over(self._book.batches[batch_id]):
+            batch = self._book.batches.get(batch_id)
+            if batch is None or self._is_over(batch):
                 lines.cancel()
 
     def _begin(self, tasks: TaskGroup) -> None:
@@ -237,7 +298,7 @@ class BatchRunner:
     def _is_idle(self, batch: ClientBatch) -> bool:
         """True if something is to be done, and no task does it. A batch that met an error waits, unless its client
         cancelled it since."""
-        if batch.has_ended or batch.id in self._tasks:
+        if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id) or not self._may_run(batch):
             return False
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
@@ -262,17 +323,37 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one;
-        a store or results that fail stop all."""
+        """Hold a batch, and drive it. An error of this gateway's own, or of its input file, stops it for a while, and
+        no other one; a store or results that fail stop all. One that another gateway has taken over is left to it."""
         try:
-            await self._drive(batch_id)
-            await self._drop_oldest(batch_id)
+            if not await self._take(batch_id):
+                return
+            try:
+                await self._drive(batch_id)
+                await self._drop_oldest(batch_id)
+            finally:
+                self._chunks.pop(batch_id, None)
+                await self._book.release(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
-            if (disk_error := _disk_error(error)) is not None:
+            if _has_refusal(error):
+                self._book.leases.gave_up(batch_id)
+                self._lost(batch_id)
+            elif (disk_error := _disk_error(error)) is not None:
                 raise disk_error from error
-            self._stop(batch_id, error)
+            else:
+                self._stop(batch_id, error)
         else:
             self._stops.pop(batch_id, None)
+
+    async def _take(self, batch_id: str) -> bool:
+        owner = self._book.owners.get(batch_id, "")
+        if batch_id not in self._book.batches or (taken := await self._book.take(batch_id)) is None:
+            return False
+        if owner:
+            self.counts.taken_over += 1
+            self._log.warning("batch_taken_over", batch=batch_id, owner=owner, term=taken.holding.term)
+        self._chunks[batch_id] = LineChunks(taken.line_offset)
+        return True
 
     async def _drop_oldest(self, batch_id: str) -> None:
         """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended. Of those that
@@ -301,10 +382,10 @@ class BatchRunner:
         if stop is not None and not stop.is_over and is_hopeless(self._book.batches[batch_id], stop.tries, self.now_s):
             await self._give_up(batch_id)
             return
-        path = self._book.store.path(self._book.batches[batch_id].input_file_id)
-        with _of_input():
-            is_there = await asyncio.to_thread(path.exists)
-        if not is_there:
+        batch = self._book.batches[batch_id]
+        if batch.has_ended:
+            return  # at another gateway, meanwhile
+        if not await self._has_input(batch):
             await self._lost_input(batch_id)
         elif not self._book.batches[batch_id].is_checked:
             await self._validate(batch_id)
@@ -313,6 +394,14 @@ class BatchRunner:
                 await self._run_and_finish(batch_id)
         else:
             await self._run_and_finish(batch_id)
+
+    async def _has_input(self, batch: ClientBatch) -> bool:
+        try:
+            with _of_input():
+                (await finish_in_thread(self._book.folder.read, batch.input_file_id)).close()
+        except FileNotFoundError:
+            return False
+        return True
 
     async def _run_and_finish(self, batch_id: str) -> None:
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
@@ -340,8 +429,10 @@ class BatchRunner:
     async def _lost_input(self, batch_id: str) -> None:
         """End a batch whose input file was removed from the folder."""
         fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
-        batch = await self._book.change(batch_id, lambda each: validated(each, each.model, 0, (fault,), self.now_s))
-        await self._book.drop_results(batch)
+        batch = self._book.batches[batch_id]
+        parts = await self._parts(batch)
+        await self._book.end(validated(batch, batch.model, 0, (fault,), self.now_s))
+        await self._delete_parts(parts)
         self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
 
     # Validation
@@ -350,9 +441,9 @@ class BatchRunner:
         batch = self._book.batches[batch_id]
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
-        path = self._book.store.path(batch.input_file_id)
         with _of_input():
-            faults = await asyncio.to_thread(_check_file, path, checker, config.line_max_bytes)
+            file = await finish_in_thread(self._book.folder.read, batch.input_file_id)
+            faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
         caller = self._caller(batch, ServiceClass.BATCH)
         assert self._api is not None, "clients are served"
         if not faults and caller is not None and checker.model not in self._api.models_of(caller):
@@ -391,27 +482,39 @@ class BatchRunner:
 
     async def _send_lines(self, batch_id: str, results: BatchResults) -> None:
         batch = self._book.batches[batch_id]
-        in_memory = asyncio.Semaphore(self._config.requests_max)
+        in_memory, chunks = asyncio.Semaphore(self._config.requests_max), self._chunks[batch_id]
         async with TaskGroup() as running:
 
-            async def begin(line: LineRequest) -> None:
+            async def begin(line: LineRequest, chunk: LineChunk) -> None:
                 await in_memory.acquire()
-                task = running.create_task(self._send(batch, line, results))
+                chunk.left += 1
+                task = running.create_task(send(line, chunk))
                 task.add_done_callback(lambda _: in_memory.release())
 
-            await self._each_left(batch, results, begin)
+            async def send(line: LineRequest, chunk: LineChunk) -> None:
+                await self._send(batch, line, results)
+                chunks.done(chunk)
+
+            await self._each_left(batch, results, chunks, begin)
 
     async def _each_left(
-        self, batch: ClientBatch, results: BatchResults, take: Callable[[LineRequest], Awaitable[None]]
+        self,
+        batch: ClientBatch,
+        results: BatchResults,
+        chunks: LineChunks,
+        take: Callable[[LineRequest, LineChunk], Awaitable[None]],
     ) -> None:
-        """Hand on each line without a result. Lines are read a few at a time. Raises InputUnreadable."""
+        """Hand on each line without a result. Lines are read a few at a time, from where the chunks are. Raises
+        InputUnreadable."""
         with _of_input():
-            file = self._book.store.path(batch.input_file_id).open("rb")
+            file = await finish_in_thread(self._book.folder.read, batch.input_file_id, chunks.offset)
         with file:
             while lines := await _next_lines(file):
+                chunk = chunks.begin(sum(map(len, lines)))
                 for line in lines:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
-                        await take(request)
+                        await take(request, chunk)
+                chunks.done(chunk)
 
     async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
         """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
@@ -495,46 +598,50 @@ class BatchRunner:
         batch = await self._book.change(batch_id, lambda each: lines_over(each, self.now_s, is_expired=is_expired))
         reason = BATCH_CANCELLED if batch.status is BatchStatus.CANCELLING else BATCH_EXPIRED
 
-        async def give_error(line: LineRequest) -> None:
+        async def give_error(line: LineRequest, _: LineChunk) -> None:
             await results.put_unrun(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
 
-        await self._each_left(batch, results, give_error)
+        await self._each_left(batch, results, LineChunks(self._line_offset(batch_id)), give_error)
         completed, failed = await results.until_written()
         now_s = self.now_s
         last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
-        await self._keep_ended(last, now_s)
+        await self._keep_ended(last, results, now_s)
 
     async def _give_up(self, batch_id: str) -> None:
         """End a batch that cannot be ended otherwise, with the results that its files hold."""
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
         await results.reconcile()
         now_s = self.now_s
-        await self._keep_ended(given_up(self._book.batches[batch_id], now_s, unrun=results.unrun), now_s)
+        last = given_up(self._book.batches[batch_id], now_s, unrun=results.unrun)
+        await self._keep_ended(last, results, now_s)
 
-    async def _keep_ended(self, last: ClientBatch, now_s: int) -> None:
+    async def _keep_ended(self, last: ClientBatch, results: BatchResults, now_s: int) -> None:
         """Store a batch that has ended, with its files."""
-        files = [
-            self._file(last, file_id, name, now_s)
-            for file_id, name, lines in (
-                (last.output_file_id, "output", last.completed),
-                (last.error_file_id, "error", last.failed),
-            )
-            if lines
-        ]
-        await self._book.put(last, files)
-        await self._book.drop_results(last, files)
+        outputs, errors = await results.parts()
+        named = ((last.output_file_id, "output", outputs), (last.error_file_id, "error", errors))
+        files = [self._file(last, file_id, name, parts, now_s) for file_id, name, parts in named if parts]
+        await self._book.end(last, files)
         self._log.info("batch_ended", batch=last.id, status=str(last.status), lines=last.total, failed=last.failed)
 
-    def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
+    def _file(self, batch: ClientBatch, file_id: str, name: str, parts: tuple[FilePart, ...], now_s: int) -> StoredFile:
         return StoredFile(
             id=file_id,
             tenant=batch.tenant,
             filename=f"{batch.id}_{name}.jsonl",
             purpose="batch_output",
-            size=self._book.store.size(file_id),
+            size=sum(each.size for each in parts),
             created_s=now_s,
             expires_s=now_s + self._config.keep_ns // _SECOND_NS,
+            parts=parts,
         )
+
+    async def _parts(self, batch: ClientBatch) -> list[FilePart]:
+        book = self._book
+        return [each for kind in ResultKind for each in await book.do(book.store.parts, batch.id, kind)]
+
+    async def _delete_parts(self, parts: list[FilePart]) -> None:
+        for each in parts:
+            await finish_in_thread(self._book.folder.delete, each.name)
 
     def _write_failed(self, reason: str) -> None:
         if reason and not self.write_fault:
@@ -561,11 +668,20 @@ def _disk_error(error: Exception) -> OSError | None:
     return None
 
 
+def _has_refusal(error: Exception) -> bool:
+    """True if the store refused a write, since another gateway has the batch."""
+    if isinstance(error, ExceptionGroup):
+        return any(map(_has_refusal, error.exceptions))
+    return isinstance(error, Refused)
+
+
 @contextmanager
 def _of_input() -> Iterator[None]:
-    """Raise InputUnreadable for an error of an input file."""
+    """Raise InputUnreadable for an error of an input file, unless it is missing."""
     try:
         yield
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise InputUnreadable(str(error)) from error
 
@@ -584,9 +700,9 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _check_file(path: Path, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
-    """Check a whole file; blocks. A line of which more than the largest length is read is a fault."""
-    with path.open("rb") as file:
+def _check_file(file: BinaryIO, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
+    """Check a whole file, and close it; blocks. A line of which more than the largest length is read is a fault."""
+    with file:
         while line := file.readline(line_bytes_max + 1):
             if not checker.take(line):
                 break

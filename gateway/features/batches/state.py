@@ -44,6 +44,13 @@ class LineFault(Struct, frozen=True):
     line: int | None = None
 
 
+class FilePart(Struct, frozen=True):
+    """Part of a file, which is stored under a name of its own."""
+
+    name: str
+    size: int
+
+
 class StoredFile(Struct, frozen=True, kw_only=True):
     """File of a tenant."""
 
@@ -54,6 +61,13 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     size: int
     created_s: int
     expires_s: int
+    parts: tuple[FilePart, ...] = ()
+    """Parts of a file of results, of whole lines each; empty: the file is stored as a whole, under its id."""
+
+    @property
+    def stored_names(self) -> list[str]:
+        """Names under which its content is stored, in order."""
+        return [each.name for each in self.parts] or [self.id]
 
     def document(self) -> dict[str, object]:
         """File as OpenAI's API shows it."""

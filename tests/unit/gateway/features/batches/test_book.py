@@ -10,9 +10,8 @@ import pytest
 from gateway.core.vocabulary import TenantName
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.state import StoredFile
-from gateway.features.batches.store import BatchStore
 from mesh.task_group import TaskGroup
-from tests.support.batches import client_batch
+from tests.support.batches import book_in, client_batch
 
 FILE = StoredFile(
     id="file-1", tenant=TenantName("acme"), filename="a", purpose="batch", size=1, created_s=1, expires_s=2
@@ -21,10 +20,10 @@ FILE = StoredFile(
 
 @pytest.fixture
 async def book(tmp_path: Path) -> AsyncIterator[BatchBook]:
-    made = BatchBook(BatchStore(tmp_path / "batches"))
+    made = book_in(tmp_path / "batches")
     await made.open()
     yield made
-    made.close()
+    await made.close()
 
 
 async def cancelled(book: BatchBook, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,14 +48,14 @@ async def cancelled(book: BatchBook, what: str, monkeypatch: pytest.MonkeyPatch)
 async def test_a_client_that_leaves_while_its_file_is_deleted_leaves_none(
     book: BatchBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await book.keep_file(await book.do(book.store.begin_upload, FILE.id), FILE)
+    await book.keep_file(book.folder.begin(FILE.id), FILE)
     await cancelled(book, "delete_file", monkeypatch)
-    assert (await book.do(book.store.files), book.files, book.sizes.total) == ([], {}, 0)
+    assert ((await book.do(book.store.changes, 0)).files, book.files, book.sizes.total) == ([], {}, 0)
 
 
 async def test_a_client_that_leaves_while_its_batch_is_deleted_leaves_none(
     book: BatchBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await book.put(client_batch())
+    await book.put_new(client_batch())
     await cancelled(book, "delete_batch", monkeypatch)
-    assert (await book.do(book.store.batches), book.batches) == ([], {})
+    assert ((await book.do(book.store.changes, 0)).batches, book.batches) == ([], {})

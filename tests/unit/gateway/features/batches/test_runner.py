@@ -6,15 +6,13 @@ import pytest
 from msgspec.structs import replace
 from structlog import get_logger
 
-from gateway.features.batches.book import BatchBook
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.runner import BatchRunner, _disk_error
 from gateway.features.batches.state import validated
-from gateway.features.batches.store import BatchStore
 from mesh.clock import Clock
-from tests.support.batches import SettableClock, client_batch
+from tests.support.batches import SettableClock, book_in, client_batch
 
 FULL = OSError("full")
 DEFECT = ValueError("defect")
@@ -39,7 +37,7 @@ def late_runner(folder: Path, tenants: list[str]) -> BatchRunner:
     Four lines may be urgent at once."""
     clock, now_ns = SettableClock(), Clock.now_ns()
     clock.ahead_s = 20 * 3600
-    book = BatchBook(BatchStore(folder))
+    book = book_in(folder)
     runner = BatchRunner(BatchesConfig(requests_max=8, urgent_share=0.5), book, clock, get_logger())
     for number, tenant in enumerate(tenants):
         handed_in = client_batch(f"batch_{number}", tenant, created_s=Clock.wall_ns() // 1_000_000_000)
