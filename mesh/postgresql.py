@@ -63,7 +63,8 @@ class PostgresqlConnection:
 
     async def call(self, work: Callable[[Any], Awaitable[_Result]], timeout_ns: int | None = None) -> _Result:
         """Run `work` on the connection, one at a time. Work that is given up halfway may still be carried out: the
-        connection is not used again then. Raises PostgresqlUnavailable."""
+        connection is not used again then. It must wait for nothing once it is cancelled, so it begins and commits
+        transactions itself: asyncpg's own would wait for a rollback. Raises PostgresqlUnavailable."""
         if self.is_closed:
             raise PostgresqlUnavailable(f"{self._settings.name}: it is closed")
         limit_s = (timeout_ns or self._settings.call_timeout_ns) / _SECOND_NS

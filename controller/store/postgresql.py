@@ -187,11 +187,12 @@ class PostgresqlStore:
             raise StoreUnavailable(str(error)) from error
 
     async def _prepare(self, connection: Any) -> None:
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
-            if await connection.fetchval("SELECT to_regclass('nightside_store')") is None:
-                for statement in SCHEMA:
-                    await connection.execute(statement)
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
+        if await connection.fetchval("SELECT to_regclass('nightside_store')") is None:
+            for statement in SCHEMA:
+                await connection.execute(statement)
+        await connection.execute("COMMIT")
         found = await connection.fetchval("SELECT format FROM nightside_store")
         if found != FORMAT:
             raise StoreUnusable(f"{self._settings.name}: format {found}, and this controller reads {FORMAT}")

@@ -23,7 +23,7 @@ from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
 from tests.support.batch_conformance import BatchStoreConformance
 from tests.support.batches import client_of, ended, line_of, lines_of, results, submit, until_status
 from tests.support.core import US
-from tests.support.gateways import ENOUGH_S, until
+from tests.support.gateways import ENOUGH_S
 from tests.support.processes import Process, gateway_process, region_file
 
 pytestmark = pytest.mark.needs("pg_createcluster")
@@ -59,13 +59,16 @@ class Mesh:
     gateways: dict[str, Process]
     database: Postgresql
 
-    def owner(self, batch_id: str) -> str:
-        return self.database.sql(f"SELECT owner FROM nightside_batches WHERE id = '{batch_id}'")
-
     async def until_owned(self, batch_id: str) -> tuple[Process, Process]:
-        """Owner of a batch and the other gateway, once there is an owner."""
-        await until(lambda: self.owner(batch_id) != "")
-        owner = self.owner(batch_id)
+        """Gateway that runs the lines of a batch, and the other one, once there is one."""
+        is_running = "owner <> '' AND convert_from(document, 'UTF8') LIKE '%in_progress_at%'"
+        owner = ""
+        async with asyncio.timeout(ENOUGH_S):
+            while not owner:
+                owner = self.database.sql(
+                    f"SELECT owner FROM nightside_batches WHERE id = '{batch_id}' AND {is_running}"
+                )
+                await asyncio.sleep(0.01)
         (other,) = self.gateways.keys() - {owner}
         return self.gateways[owner], self.gateways[other]
 
@@ -81,6 +84,12 @@ async def mesh(folder: Path, database: Postgresql, engine: FakeEngine, where: di
             file = region_file(folder / name, name, US, engine, batches=batches)
             gateways[name] = await stack.enter_async_context(gateway_process(file))
         yield Mesh(gateways, database)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -251,6 +251,14 @@ class BatchBook:
 
     # Holdings
 
+    def not_elsewhere(self) -> list[ClientBatch]:
+        """Batches that no other gateway runs."""
+        return [
+            each
+            for each in self.batches.values()
+            if not self.owners.get(each.id) or self.leases.holding(each.id) is not None
+        ]
+
     def may_take(self, batch_id: str) -> bool:
         """True if no other gateway holds a batch, or its holding has lapsed."""
         return not self.leases.is_anothers(batch_id)

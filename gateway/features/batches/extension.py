@@ -14,8 +14,8 @@ from gateway.features.batches.api import BatchApi
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.intake import BatchIntake
 from gateway.features.batches.message_api import MessageBatchApi
-from gateway.features.batches.metrics import LINE_RESULTS, BatchSeries
-from gateway.features.batches.opening import book_for
+from gateway.features.batches.metrics import LEASE_CHANGES, LINE_RESULTS, BatchSeries
+from gateway.features.batches.opening import book_for, check_batches
 from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import BatchStatus, ClientBatch
@@ -33,6 +33,9 @@ class BatchesExtension(Extension):
     labels: ClassVar = {
         ("nightside_batches", "status"): Label("Status of the batch.", tuple(map(str, BatchStatus))),
         ("nightside_batch_lines_total", "result"): Label("File that the line's result is in.", LINE_RESULTS),
+        ("nightside_batch_leases_total", "change"): Label(
+            "Taken over from a silent gateway, or lost to another one.", LEASE_CHANGES
+        ),
     }
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
@@ -44,6 +47,11 @@ class BatchesExtension(Extension):
             self._book = book_for(config, host.clock)
             self._runner = BatchRunner(config.batches, self._book, host.clock, host.log, self._may_run)
             host.metrics.registry.register(BatchSeries(self._book, self._runner))
+
+    @staticmethod
+    def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
+        if before is None or config.batches != before.batches:
+            check_batches(config.batches)
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004

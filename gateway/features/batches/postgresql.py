@@ -34,14 +34,15 @@ class PostgresqlDatabase:
         self._runner, self._link = asyncio.Runner(), PostgresqlConnection(self._settings, (Refused,))
 
         async def prepare(connection: Any) -> int | None:
-            async with connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
-                if await connection.fetchval("SELECT to_regclass('nightside_batch_format')") is None:
-                    for statement in (*schema, "CREATE TABLE nightside_batch_format (format integer NOT NULL)"):
-                        await connection.execute(_in_postgresql(statement))
-                    await connection.execute("INSERT INTO nightside_batch_format VALUES ($1)", FORMAT)
-                found: int | None = await connection.fetchval("SELECT format FROM nightside_batch_format")
-                return found
+            await connection.execute("BEGIN")
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
+            if await connection.fetchval("SELECT to_regclass('nightside_batch_format')") is None:
+                for statement in (*schema, "CREATE TABLE nightside_batch_format (format integer NOT NULL)"):
+                    await connection.execute(_in_postgresql(statement))
+                await connection.execute("INSERT INTO nightside_batch_format VALUES ($1)", FORMAT)
+            found: int | None = await connection.fetchval("SELECT format FROM nightside_batch_format")
+            await connection.execute("COMMIT")
+            return found
 
         try:
             found = self._call(prepare)
@@ -59,8 +60,14 @@ class PostgresqlDatabase:
 
     def run(self, *statements: Statement) -> list[list[Row]]:
         async def run(connection: Any) -> list[list[Row]]:
-            async with connection.transaction():
-                return [await _rows(connection, each) for each in statements]
+            await connection.execute("BEGIN")
+            try:
+                rows = [await _rows(connection, each) for each in statements]
+            except Refused:
+                await connection.execute("ROLLBACK")
+                raise
+            await connection.execute("COMMIT")
+            return rows
 
         return self._call(run)
 
