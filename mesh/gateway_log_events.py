@@ -101,7 +101,7 @@ GATEWAY = (
         ("error",),
         ("batch", "retry_s", "exception"),
         "A batch met an internal error; it is tried again after `retry_s` seconds, or at once if it is cancelled.",
-        "If the exception is `InputUnreadable`, repair access to `batches.folder` or `batches.s3`; else report a defect.",
+        "If it is `InputUnreadable`, repair access to `batches.folder` or `batches.s3`; else report a defect.",
     ),
     LogEvent(
         "batch_store_unavailable",

@@ -104,9 +104,7 @@ def test_an_upload_that_is_dropped_leaves_nothing(files: S3Files, emulator: Emul
     assert not uploads.get("Uploads")
 
 
-def test_remains_of_a_crash_are_deleted(
-    files: S3Files, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remains_of_a_crash_are_deleted(files: S3Files, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("named", "named.2-7", "other"):
         kept(files, name)
     client_of_s3(emulator).put_object(Bucket=files._config.bucket, Key="elsewhere", Body=b"")

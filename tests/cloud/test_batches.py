@@ -18,7 +18,11 @@ import pytest
 from gateway.features.batches.database import Database
 from gateway.features.batches.postgresql import PostgresqlDatabase
 from mesh.postgresql import PostgresqlSettings
+from tests.cloud.buckets import new_bucket
+from tests.cloud.conftest import needs
+from tests.cloud.dynamodb import NOBODY
 from tests.cloud.postgresql import DATABASE, USER, Postgresql
+from tests.cloud.programs import Emulator
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
 from tests.support.batch_conformance import BatchStoreConformance
 from tests.support.batches import client_of, ended, line_of, lines_of, results, submit, until_status
@@ -92,9 +96,16 @@ async def engine() -> AsyncIterator[FakeEngine]:
         yield fake
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": str(tmp_path / "shared")}
+@pytest.fixture(params=["folder", "bucket"])
+def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Keys of the place of files that both gateways use."""
+    if request.param == "folder":
+        return {"folder": str(tmp_path / "shared")}
+    needs("emulators", request.config)
+    for name, secret in NOBODY.items():
+        monkeypatch.setenv(name, secret)
+    emulator: Emulator = request.getfixturevalue("running_moto")
+    return {"s3": {"bucket": new_bucket(emulator), "prefix": "night/", "endpoint": emulator.url}}
 
 
 async def slowly(exchange: Exchange) -> None:
@@ -135,70 +146,63 @@ async def test_each_gateway_serves_what_the_other_one_took(
         await until_deleted(two, file.id)
 
 
-async def test_a_batch_whose_gateway_is_killed_goes_on_at_the_other_one(
-    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
-) -> None:
+@asynccontextmanager
+async def running_batch(
+    folder: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any], lines: int = 40
+) -> AsyncIterator[tuple[str, Process, Process]]:
+    """Batch of which so many lines are done, the gateway that runs it, and the other one."""
     engine.plays(slowly)
-    async with mesh(tmp_path, database, engine, where) as shared:
+    async with mesh(folder, database, engine, where) as shared:
         async with client_of(shared.gateways["us-1"]) as client:
             batch = await submit(client, lines_of(LINES))
             owner, other = await shared.until_owned(batch.id)
         async with client_of(owner) as client:
-            await until_status(client, batch.id, lambda each: each.request_counts.completed >= 40)
+            await until_status(client, batch.id, lambda each: each.request_counts.completed >= lines)
+        yield batch.id, owner, other
+
+
+async def test_a_batch_whose_gateway_is_killed_goes_on_at_the_other_one(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
         asked = len(engine.received)
         owner.process.kill()
         async with client_of(other) as client:
-            await other.until_logged("batch_taken_over", batch=batch.id)
-            await check_results(client, batch.id)
+            await other.until_logged("batch_taken_over", batch=batch_id)
+            await check_results(client, batch_id)
         assert len(engine.received) - asked <= LINES - 40 + 8, "what was done is not done again"
 
 
 async def test_a_gateway_that_wakes_writes_nothing_to_a_batch_that_was_taken_over(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    engine.plays(slowly)
-    async with mesh(tmp_path, database, engine, where) as shared:
-        async with client_of(shared.gateways["us-1"]) as client:
-            batch = await submit(client, lines_of(LINES))
-            owner, other = await shared.until_owned(batch.id)
-        async with client_of(owner) as client:
-            await until_status(client, batch.id, lambda each: each.request_counts.completed >= 40)
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
         owner.signal(signal.SIGSTOP)
-        await other.until_logged("batch_taken_over", batch=batch.id)
+        await other.until_logged("batch_taken_over", batch=batch_id)
         owner.signal(signal.SIGCONT)
-        await owner.until_logged("batch_lost", batch=batch.id)
+        await owner.until_logged("batch_lost", batch=batch_id)
         for each in (owner, other):
             async with client_of(each) as client:
-                await check_results(client, batch.id)
+                await check_results(client, batch_id)
 
 
 async def test_a_gateway_that_ends_in_order_hands_its_batch_over_at_once(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    engine.plays(slowly)
-    async with mesh(tmp_path, database, engine, {**where, "lease": "1h"}) as shared:
-        async with client_of(shared.gateways["us-1"]) as client:
-            batch = await submit(client, lines_of(LINES))
-            owner, other = await shared.until_owned(batch.id)
+    async with running_batch(tmp_path, database, engine, {**where, "lease": "1h"}) as (batch_id, owner, other):
         owner.signal(signal.SIGTERM)
         assert await owner.process.wait() == 0
         async with client_of(other) as client:
-            await check_results(client, batch.id)
+            await check_results(client, batch_id)
 
 
 @pytest.mark.parametrize("how", ["frozen", "restarted"])
 async def test_a_store_that_goes_away_and_comes_back_loses_and_doubles_nothing(
     tmp_path: Path, engine: FakeEngine, where: dict[str, Any], how: str
 ) -> None:
-    engine.plays(slowly)
     database = Postgresql.made()
     try:
-        async with mesh(tmp_path, database, engine, where) as shared:
-            async with client_of(shared.gateways["us-1"]) as client:
-                batch = await submit(client, lines_of(LINES))
-                owner, other = await shared.until_owned(batch.id)
-            async with client_of(owner) as client:
-                await until_status(client, batch.id, lambda each: each.request_counts.completed >= 40)
+        async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
             if how == "frozen":
                 database.freeze()
             else:
@@ -209,7 +213,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_and_doubles_nothing(
             else:
                 database.start()
             async with client_of(other) as client:
-                await check_results(client, batch.id)
+                await check_results(client, batch_id)
     finally:
         database.end()
 

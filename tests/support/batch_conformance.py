@@ -12,9 +12,17 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
 from gateway.features.batches.database import Database, LeaseLost, RowOutdated
-from gateway.features.batches.lease import Holding
+from gateway.features.batches.lease import BatchHolding
 from gateway.features.batches.lines import digest_of
-from gateway.features.batches.state import BatchStatus, ClientBatch, FilePart, StoredFile, cancelling, ended, validated
+from gateway.features.batches.state import (
+    BatchStatus,
+    ClientBatch,
+    StoredFile,
+    StoredPart,
+    cancelling,
+    ended,
+    validated,
+)
 from gateway.features.batches.store import BatchStore, ResultGroup, ResultKind, TakenBatch
 from tests.support.batches import client_batch
 
@@ -88,7 +96,7 @@ class BatchStoreConformance(ABC):
 
     def test_each_gateway_sees_what_changed_since_its_last_look(self, one: BatchStore, two: BatchStore) -> None:
         seen = two.changes(0).revision
-        one.put_file(first := stored_file("file-1", parts=(FilePart("x", 1),)))
+        one.put_file(first := stored_file("file-1", parts=(StoredPart("x", 1),)))
         one.put_new(batch := client_batch())
         changes = two.changes(seen)
         assert (changes.files, [each.batch for each in changes.batches]) == ([first], [batch])
@@ -143,7 +151,7 @@ class BatchStoreConformance(ABC):
         with pytest.raises(LeaseLost):
             one.append(stale, OUTPUT, group_of(2, "b"), 2)
         with pytest.raises(LeaseLost):
-            one.add_part(stale, OUTPUT, 1, FilePart("x", 2))
+            one.add_part(stale, OUTPUT, 1, StoredPart("x", 2))
         with pytest.raises(LeaseLost):
             one.put_batch(ended(replace(batch, total=1), 1, 0, 5), 1, stale, [stored_file("file-out")])
         one.release(stale)
@@ -171,10 +179,10 @@ class BatchStoreConformance(ABC):
         (first,) = one.groups(batch.id, OUTPUT, 0, with_data=True)
         assert (first.number, first.data) == (1, b"a\n")
         for _ in range(2):
-            one.add_part(holding, OUTPUT, 2, FilePart("out.1-2", 4))
+            one.add_part(holding, OUTPUT, 2, StoredPart("out.1-2", 4))
         (left,) = one.groups(batch.id, OUTPUT, 0, with_data=True)
         assert (left.number, left.data) == (3, b"c\n")
-        assert one.parts(batch.id, OUTPUT) == (FilePart("out.1-2", 4),)
+        assert one.parts(batch.id, OUTPUT) == (StoredPart("out.1-2", 4),)
         assert digests_in(one) == [*map(digest_of, "abc")]
 
     def test_a_batch_that_has_ended_is_held_no_longer(
@@ -182,7 +190,7 @@ class BatchStoreConformance(ABC):
     ) -> None:
         taken = held(one.take(batch.id, None))
         one.append(taken.holding, OUTPUT, group_of(1, *"abcd"), 4)
-        one.add_part(taken.holding, OUTPUT, 1, FilePart("out.1-1", 8))
+        one.add_part(taken.holding, OUTPUT, 1, StoredPart("out.1-1", 8))
         done = ended(batch, 4, 0, 9)
         one.put_batch(done, taken.row.version, taken.holding, [stored_file("file-out")])
         changes = two.changes(0)
@@ -194,7 +202,7 @@ class BatchStoreConformance(ABC):
         self, one: BatchStore, two: BatchStore, batch: ClientBatch
     ) -> None:
         holding = held(one.take(batch.id, None)).holding
-        one._database.close()  # as a process ends that is killed
+        one._database.close()
         one.open()
         assert two.changes(0).holdings == {}
         with pytest.raises(LeaseLost):
@@ -214,7 +222,7 @@ class BatchStoreConformance(ABC):
     ) -> None:
         """Two owners that stall, wake and take over from each other, at random; answers are lost as well."""
         rng = Random(seed)
-        holdings: list[Holding | None] = [None, None]
+        holdings: list[BatchHolding | None] = [None, None]
         done: list[set[bytes]] = [set(), set()]
         lasts = [0, 0]
         lines = [f"line-{number}" for number in range(40)]

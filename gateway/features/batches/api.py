@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, BinaryIO
 
 import msgspec
@@ -99,9 +100,10 @@ class BatchApi:
         call.begin_body({"content-type": "application/octet-stream"}, file.size)
         left = file.size
         try:
-            async for piece in content.pieces(_some_bytes):
-                await body.write(piece[:left])
-                left -= min(left, len(piece))
+            async with aclosing(content.pieces(_some_bytes)) as pieces:
+                async for piece in pieces:
+                    await body.write(piece[:left])
+                    left -= min(left, len(piece))
         except OSError:
             left = file.size
         if left:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway.features.batches.database import RowOutdated
 from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
-from gateway.features.batches.lease import BatchLeases, Holding
+from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
 from gateway.features.batches.state import ClientBatch, StoredFile
 from gateway.features.batches.store import BatchRow, BatchStore, StoreChanges, TakenBatch
@@ -280,7 +280,7 @@ class BatchBook:
             self.owners[batch_id] = ""
             await self.do(self.store.release, holding)
 
-    async def renew(self, line_offsets: Callable[[str], int]) -> list[Holding]:
+    async def renew(self, line_offsets: Callable[[str], int]) -> list[BatchHolding]:
         """Renew all holdings, each with the offset in the input file before which each line has a result. Returns those
         that are lost."""
         held = self.leases.held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import BinaryIO
 
 from gateway.door import errors
@@ -29,7 +29,7 @@ class StoredContent:
         except OSError as error:
             raise ClientFault(errors.FILE_NOT_FOUND) from error
 
-    async def pieces(self, read: Callable[[BinaryIO], bytes]) -> AsyncIterator[bytes]:
+    async def pieces(self, read: Callable[[BinaryIO], bytes]) -> AsyncGenerator[bytes, None]:
         """Read pieces until the end. Raises OSError."""
         while True:
             with self._opened:

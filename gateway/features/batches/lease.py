@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 
-class Holding(Struct, frozen=True):
+class BatchHolding(Struct, frozen=True):
     """Proof that a gateway holds a batch."""
 
     batch_id: str
     term: int
 
 
-class LeaseMark(Struct, frozen=True):
-    """Holding of another gateway as the store shows it; each renewal changes it."""
+class HoldingMark(Struct, frozen=True):
+    """BatchHolding of another gateway as the store shows it; each renewal changes it."""
 
     term: int
     renewals: int
@@ -33,21 +33,21 @@ class BatchLeases:
     def __init__(self, lease_ns: int) -> None:
         self._lease_ns = lease_ns
         self._terms: dict[str, int] = {}
-        self._seen: dict[str, tuple[LeaseMark, int]] = {}
+        self._seen: dict[str, tuple[HoldingMark, int]] = {}
         """Holdings of others, and the times since which they are unchanged."""
         self._lapsed: set[str] = set()
         self._answered_ns: int | None = None
         """Time of the store's last answer; None: it has not answered yet."""
 
     @property
-    def held(self) -> list[Holding]:
-        return [Holding(batch_id, term) for batch_id, term in self._terms.items()]
+    def held(self) -> list[BatchHolding]:
+        return [BatchHolding(batch_id, term) for batch_id, term in self._terms.items()]
 
-    def holding(self, batch_id: str) -> Holding | None:
+    def holding(self, batch_id: str) -> BatchHolding | None:
         term = self._terms.get(batch_id)
-        return None if term is None else Holding(batch_id, term)
+        return None if term is None else BatchHolding(batch_id, term)
 
-    def took(self, holding: Holding) -> None:
+    def took(self, holding: BatchHolding) -> None:
         assert holding.term > self._terms.get(holding.batch_id, 0), "terms rise"
         self._terms[holding.batch_id] = holding.term
 
@@ -55,7 +55,7 @@ class BatchLeases:
         """Forget a holding that was given up or lost; an unknown one changes nothing."""
         self._terms.pop(batch_id, None)
 
-    def renewed(self, asked: Iterable[Holding], still_held: Iterable[Holding]) -> list[Holding]:
+    def renewed(self, asked: Iterable[BatchHolding], still_held: Iterable[BatchHolding]) -> list[BatchHolding]:
         """Take in the store's answer to a renewal. Returns the holdings that are lost; one that was given up or taken
         anew meanwhile is not."""
         answer = set(still_held)
@@ -64,7 +64,7 @@ class BatchLeases:
             del self._terms[each.batch_id]
         return lost
 
-    def saw(self, marks: Mapping[str, LeaseMark], *, asked_ns: int, answered_ns: int) -> None:
+    def saw(self, marks: Mapping[str, HoldingMark], *, asked_ns: int, answered_ns: int) -> None:
         """Take in all holdings that the store shows. A mark that stays the same was not renewed from the answer that
         first showed it until the latest query.
 
@@ -81,7 +81,7 @@ class BatchLeases:
         }
         self._lapsed = {key for key, (_, since_ns) in self._seen.items() if asked_ns - since_ns >= self._lease_ns}
 
-    def mark_to_take(self, batch_id: str) -> LeaseMark | None:
+    def mark_to_take(self, batch_id: str) -> HoldingMark | None:
         """Mark of a holding that has lapsed; None: it has not, or no other gateway holds the batch."""
         return self._seen[batch_id][0] if batch_id in self._lapsed else None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -140,8 +141,9 @@ class MessageBatchApi:
         content = await StoredContent.open(self._book.folder, files)
         call.begin_body(_JSONL, None)
         try:
-            async for piece in content.pieces(_some_results):
-                await body.write(piece)
+            async with aclosing(content.pieces(_some_results)) as pieces:
+                async for piece in pieces:
+                    await body.write(piece)
         except OSError:
             call.fail()
             return

@@ -13,9 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.features.batches.book import BatchBook
-from gateway.features.batches.lease import Holding
+from gateway.features.batches.lease import BatchHolding
 from gateway.features.batches.lines import LineResult, digest_of
-from gateway.features.batches.state import ClientBatch, FilePart
+from gateway.features.batches.state import ClientBatch, StoredPart
 from gateway.features.batches.store import DIGEST_BYTES, ResultGroup, ResultKind
 from mesh.task_group import TaskGroup
 from mesh.threads import finish_in_thread
@@ -36,7 +36,7 @@ class _Writer:
     def __init__(
         self,
         book: BatchBook,
-        holding: Holding,
+        holding: BatchHolding,
         kind: ResultKind,
         file_id: str,
         *,
@@ -110,7 +110,7 @@ class _Writer:
                 if not each.done():
                     each.set_result(None)
             if self._tail_bytes >= _PART_BYTES:
-                await self.move()  # nothing is appended meanwhile
+                await self.move()
 
     async def _append(self, group: ResultGroup, lines: int) -> None:
         await self._book.do(self._book.store.append, self._holding, self._kind, group, lines)
@@ -139,12 +139,12 @@ class _Writer:
             if self._tail_bytes:
                 await self._persist(self._move)
 
-    async def parts(self) -> tuple[FilePart, ...]:
+    async def parts(self) -> tuple[StoredPart, ...]:
         return await self._book.do(self._book.store.parts, self._holding.batch_id, self._kind)
 
     async def _move(self) -> None:
         book, last, after = self._book, self._last, self._moved
-        part = FilePart(f"{self._file_id}.{self._holding.term}-{last}", self._tail_bytes)
+        part = StoredPart(f"{self._file_id}.{self._holding.term}-{last}", self._tail_bytes)
         upload = None
         try:
             upload = await finish_in_thread(book.folder.begin, part.name)
@@ -232,7 +232,7 @@ class BatchResults:
             await each.until_fewer_than(1)
         return self._outputs.lines, self._errors.lines
 
-    async def parts(self) -> tuple[tuple[FilePart, ...], tuple[FilePart, ...]]:
+    async def parts(self) -> tuple[tuple[StoredPart, ...], tuple[StoredPart, ...]]:
         """Parts of the output and the error file, once each result is written."""
         for each in (self._outputs, self._errors):
             await each.move()

@@ -45,9 +45,9 @@ from gateway.features.batches.state import (
     WINDOW_S,
     BatchStatus,
     ClientBatch,
-    FilePart,
     LineFault,
     StoredFile,
+    StoredPart,
     ended,
     given_up,
     is_hopeless,
@@ -384,7 +384,7 @@ class BatchRunner:
             return
         batch = self._book.batches[batch_id]
         if batch.has_ended:
-            return  # at another gateway, meanwhile
+            return
         if not await self._has_input(batch):
             await self._lost_input(batch_id)
         elif not self._book.batches[batch_id].is_checked:
@@ -623,7 +623,9 @@ class BatchRunner:
         await self._book.end(last, files)
         self._log.info("batch_ended", batch=last.id, status=str(last.status), lines=last.total, failed=last.failed)
 
-    def _file(self, batch: ClientBatch, file_id: str, name: str, parts: tuple[FilePart, ...], now_s: int) -> StoredFile:
+    def _file(
+        self, batch: ClientBatch, file_id: str, name: str, parts: tuple[StoredPart, ...], now_s: int
+    ) -> StoredFile:
         return StoredFile(
             id=file_id,
             tenant=batch.tenant,
@@ -635,11 +637,11 @@ class BatchRunner:
             parts=parts,
         )
 
-    async def _parts(self, batch: ClientBatch) -> list[FilePart]:
+    async def _parts(self, batch: ClientBatch) -> list[StoredPart]:
         book = self._book
         return [each for kind in ResultKind for each in await book.do(book.store.parts, batch.id, kind)]
 
-    async def _delete_parts(self, parts: list[FilePart]) -> None:
+    async def _delete_parts(self, parts: list[StoredPart]) -> None:
         for each in parts:
             await finish_in_thread(self._book.folder.delete, each.name)
 

@@ -44,7 +44,7 @@ class LineFault(Struct, frozen=True):
     line: int | None = None
 
 
-class FilePart(Struct, frozen=True):
+class StoredPart(Struct, frozen=True):
     """Part of a file, which is stored under a name of its own."""
 
     name: str
@@ -61,7 +61,7 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     size: int
     created_s: int
     expires_s: int
-    parts: tuple[FilePart, ...] = ()
+    parts: tuple[StoredPart, ...] = ()
     """Parts of a file of results, of whole lines each; empty: the file is stored as a whole, under its id."""
 
     @property

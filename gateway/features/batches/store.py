@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.features.batches.database import Database, LeaseLost, Refused, Row, RowOutdated, Statement
-from gateway.features.batches.lease import Holding, LeaseMark
-from gateway.features.batches.state import ClientBatch, FilePart, StoredFile
+from gateway.features.batches.lease import BatchHolding, HoldingMark
+from gateway.features.batches.state import ClientBatch, StoredFile, StoredPart
 
 DIGEST_BYTES = 16
 _PAGE = 1_000
@@ -52,7 +52,7 @@ _TAKE = """
     UPDATE nightside_batches SET owner = $2, term = term + 1, revision = {revision}
     WHERE id = $1 AND (owner = '' OR (term = $3 AND renewals = $4)) RETURNING {batch}, line_offset"""
 _HELD = "id = $1 AND owner = $2 AND term = $3"
-_NO_MARK = LeaseMark(-1, -1)
+_NO_MARK = HoldingMark(-1, -1)
 _file_in = msgspec.json.Decoder(StoredFile).decode
 _batch_in = msgspec.json.Decoder(ClientBatch).decode
 
@@ -70,7 +70,7 @@ class BatchRow(Struct, frozen=True):
     """Number of the last change of the batch itself; a change has to name it."""
     owner: str
     """Gateway that holds the batch; empty: none."""
-    mark: LeaseMark
+    mark: HoldingMark
 
 
 class StoreChanges(Struct, frozen=True):
@@ -81,14 +81,14 @@ class StoreChanges(Struct, frozen=True):
     batches: list[BatchRow]
     gone: list[str]
     """Ids of rows that were deleted."""
-    holdings: dict[str, LeaseMark]
+    holdings: dict[str, HoldingMark]
     """All holdings, by batch."""
 
 
 class TakenBatch(Struct, frozen=True):
     """Batch that this gateway holds from now on."""
 
-    holding: Holding
+    holding: BatchHolding
     row: BatchRow
     line_offset: int
     """Offset in the input file before which each line has a result."""
@@ -162,7 +162,7 @@ class BatchStore:
             [_file_in(document) for (document,) in files],
             [_row_of(each) for each in batches],
             [gone_id for (gone_id,) in gone],
-            {batch_id: LeaseMark(term, renewals) for batch_id, term, renewals in holdings},
+            {batch_id: HoldingMark(term, renewals) for batch_id, term, renewals in holdings},
         )
 
     def result_sizes(self) -> list[tuple[str, ResultKind, int]]:
@@ -179,14 +179,14 @@ class BatchStore:
         (rows,) = self._database.run(Statement(text, (batch_id, kind.value, after, 1 if with_data else _PAGE)))
         return [ResultGroup(*each) for each in rows]
 
-    def parts(self, batch_id: str, kind: ResultKind) -> tuple[FilePart, ...]:
+    def parts(self, batch_id: str, kind: ResultKind) -> tuple[StoredPart, ...]:
         (rows,) = self._database.run(
             Statement(
                 "SELECT name, size FROM nightside_batch_parts WHERE batch = $1 AND kind = $2 ORDER BY number",
                 (batch_id, kind.value),
             )
         )
-        return tuple(FilePart(*each) for each in rows)
+        return tuple(StoredPart(*each) for each in rows)
 
     # Files
 
@@ -204,7 +204,7 @@ class BatchStore:
         self._database.run(_ADVANCE, _statement(text, batch.id, msgspec.json.encode(batch)))
 
     def put_batch(
-        self, batch: ClientBatch, version: int, holding: Holding | None = None, files: Iterable[StoredFile] = ()
+        self, batch: ClientBatch, version: int, holding: BatchHolding | None = None, files: Iterable[StoredFile] = ()
     ) -> None:
         """Store a change of a batch, which becomes its version after this one, together with files that it has brought.
         One that has ended is held no longer, and its results are those files'. Raises LeaseLost for a holding that is
@@ -230,7 +230,7 @@ class BatchStore:
 
     # Holdings
 
-    def take(self, batch_id: str, lapsed: LeaseMark | None) -> TakenBatch | None:
+    def take(self, batch_id: str, lapsed: HoldingMark | None) -> TakenBatch | None:
         """Hold a batch that no gateway holds, or whose holding with this mark has lapsed. None: another gateway was
         faster, or has renewed its holding."""
         mark = lapsed or _NO_MARK
@@ -239,9 +239,9 @@ class BatchStore:
             return None
         *fields, line_offset = rows[0]
         row = _row_of(fields)
-        return TakenBatch(Holding(batch_id, row.mark.term), row, line_offset)
+        return TakenBatch(BatchHolding(batch_id, row.mark.term), row, line_offset)
 
-    def renew(self, holdings: Sequence[tuple[Holding, int]]) -> list[Holding]:
+    def renew(self, holdings: Sequence[tuple[BatchHolding, int]]) -> list[BatchHolding]:
         """Renew holdings, each with the offset in the input file before which each line has a result. Returns those
         that stand."""
         text = (
@@ -252,14 +252,14 @@ class BatchStore:
         _, *answers = self._database.run(_ADVANCE, *renewals)
         return [each for (each, _), rows in zip(holdings, answers, strict=True) if rows]
 
-    def release(self, holding: Holding) -> None:
+    def release(self, holding: BatchHolding) -> None:
         """Give up a holding. No error if it was lost before."""
         text = "UPDATE nightside_batches SET owner = '', revision = {revision} WHERE {held}"
         self._database.run(_ADVANCE, _statement(text, *self._held(holding)))
 
     # Results
 
-    def append(self, holding: Holding, kind: ResultKind, group: ResultGroup, lines: int) -> None:
+    def append(self, holding: BatchHolding, kind: ResultKind, group: ResultGroup, lines: int) -> None:
         """Write results, with the number of lines that have one of this kind then. The same group may be written again,
         which changes nothing. Raises LeaseLost."""
         count = "completed" if kind is ResultKind.OUTPUT else "failed"
@@ -271,7 +271,7 @@ class BatchStore:
             ),
         )
 
-    def add_part(self, holding: Holding, kind: ResultKind, last: int, part: FilePart) -> None:
+    def add_part(self, holding: BatchHolding, kind: ResultKind, last: int, part: StoredPart) -> None:
         """Take in that the results up to a group are in a part of the file. It may be told again. Raises LeaseLost."""
         self._database.run(
             self._fence(holding),
@@ -285,13 +285,13 @@ class BatchStore:
             ),
         )
 
-    def _fence(self, holding: Holding, change: str = "term = term") -> Statement:
+    def _fence(self, holding: BatchHolding, change: str = "term = term") -> Statement:
         """Statement that no other holding passes, and that keeps another gateway from taking the batch until the end
         of the transaction."""
         text = "UPDATE nightside_batches SET {change} WHERE {held} RETURNING id".replace("{change}", change)
         return _statement(text, *self._held(holding), refusal=LeaseLost)
 
-    def _held(self, holding: Holding) -> tuple[str, str, int]:
+    def _held(self, holding: BatchHolding) -> tuple[str, str, int]:
         return holding.batch_id, self._gateway, holding.term
 
     def _delete(self, deletion: str, row_id: str) -> None:
@@ -321,4 +321,4 @@ def _put_file(file: StoredFile) -> Statement:
 def _row_of(fields: Row) -> BatchRow:
     _, version, owner, term, renewals, completed, failed, document = fields
     batch = replace(_batch_in(document), completed=completed, failed=failed)
-    return BatchRow(batch, version, owner, LeaseMark(term, renewals))
+    return BatchRow(batch, version, owner, HoldingMark(term, renewals))

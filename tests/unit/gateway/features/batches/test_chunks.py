@@ -8,7 +8,7 @@ def test_a_batch_goes_on_before_the_first_line_without_a_result() -> None:
     first, second = chunks.begin(10), chunks.begin(20)
     first.left += 1
     for each in (first, second):
-        chunks.done(each)  # it is read
+        chunks.done(each)
     assert chunks.offset == 100, "a line of the first has no result"
     chunks.done(first)
     assert chunks.offset == 130

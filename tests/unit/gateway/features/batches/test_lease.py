@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.features.batches.lease import BatchLeases, Holding, LeaseMark
+from gateway.features.batches.lease import BatchHolding, BatchLeases, HoldingMark
 
 LEASE = 100
-MINE, OTHERS = Holding("a", 3), LeaseMark(5, 9)
+MINE, OTHERS = BatchHolding("a", 3), HoldingMark(5, 9)
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def leases() -> BatchLeases:
     return BatchLeases(LEASE)
 
 
-def see(leases: BatchLeases, mark: LeaseMark, *times: int) -> None:
+def see(leases: BatchLeases, mark: HoldingMark, *times: int) -> None:
     for time in times:
         leases.saw({"b": mark}, asked_ns=time, answered_ns=time)
 
@@ -25,8 +25,8 @@ def test_a_holding_lapses_after_a_lease_without_a_renewal(leases: BatchLeases) -
     assert (leases.is_anothers("b"), leases.mark_to_take("b")) == (False, OTHERS)
 
 
-@pytest.mark.parametrize("renewed", [LeaseMark(5, 10), LeaseMark(6, 0)])
-def test_a_renewal_begins_a_new_lease(leases: BatchLeases, renewed: LeaseMark) -> None:
+@pytest.mark.parametrize("renewed", [HoldingMark(5, 10), HoldingMark(6, 0)])
+def test_a_renewal_begins_a_new_lease(leases: BatchLeases, renewed: HoldingMark) -> None:
     see(leases, OTHERS, 0, 40, 80)
     see(leases, renewed, 100, 140, 180, 199)
     assert leases.is_anothers("b")
@@ -53,20 +53,20 @@ def test_a_slow_answer_does_not_make_a_lease_shorter(leases: BatchLeases) -> Non
 def test_own_holdings_are_none_of_others(leases: BatchLeases) -> None:
     leases.took(MINE)
     for time in (0, 40, 80, 120):
-        leases.saw({"a": LeaseMark(3, 0)}, asked_ns=time, answered_ns=time)
+        leases.saw({"a": HoldingMark(3, 0)}, asked_ns=time, answered_ns=time)
     assert not leases.is_anothers("a")
     assert leases.mark_to_take("a") is None
 
 
 def test_a_holding_that_is_another_gateways_by_now_is_seen_as_such(leases: BatchLeases) -> None:
     leases.took(MINE)
-    leases.saw({"a": LeaseMark(4, 0)}, asked_ns=0, answered_ns=0)
+    leases.saw({"a": HoldingMark(4, 0)}, asked_ns=0, answered_ns=0)
     assert leases.is_anothers("a")
 
 
 def test_a_renewal_tells_what_is_lost(leases: BatchLeases) -> None:
     leases.took(MINE)
-    leases.took(kept := Holding("c", 1))
+    leases.took(kept := BatchHolding("c", 1))
     assert leases.renewed([MINE, kept], [kept]) == [MINE]
     assert leases.held == [kept]
 
@@ -75,7 +75,7 @@ def test_a_renewal_says_nothing_of_what_was_given_up_or_taken_anew_meanwhile(lea
     leases.took(MINE)
     leases.gave_up("a")
     assert leases.renewed([MINE], []) == []
-    leases.took(newer := Holding("a", 7))
+    leases.took(newer := BatchHolding("a", 7))
     assert leases.renewed([MINE], []) == []
     assert leases.held == [newer]
 
@@ -83,4 +83,4 @@ def test_a_renewal_says_nothing_of_what_was_given_up_or_taken_anew_meanwhile(lea
 def test_terms_rise(leases: BatchLeases) -> None:
     leases.took(MINE)
     with pytest.raises(AssertionError):
-        leases.took(Holding("a", 3))
+        leases.took(BatchHolding("a", 3))
