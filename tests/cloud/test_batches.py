@@ -84,7 +84,7 @@ async def mesh(folder: Path, database: Postgresql, engine: FakeEngine, where: di
         gateways = {}
         for name in ("us-1", "us-2"):
             (folder / name).mkdir()
-            batches = {"postgresql": state, "lease": "1s", "requests_max": 8, **where}
+            batches = {"postgresql": state, "lease": "3s", "requests_max": 8, **where}
             file = region_file(folder / name, name, US, engine, batches=batches)
             gateways[name] = await stack.enter_async_context(gateway_process(file))
         yield Mesh(gateways, database)
