@@ -16,7 +16,9 @@ import openai
 import pytest
 
 from gateway.features.batches.database import Database
-from gateway.features.batches.postgresql import PostgresqlDatabase
+from gateway.features.batches.postgresql import _BEGIN, PostgresqlDatabase
+from gateway.features.batches.state import ClientBatch
+from gateway.features.batches.store import BatchStore
 from mesh.postgresql import PostgresqlSettings
 from tests.cloud.buckets import new_bucket
 from tests.cloud.conftest import needs
@@ -54,6 +56,19 @@ class TestConformance(BatchStoreConformance):
 
     def second(self, first: Database) -> PostgresqlDatabase:
         return self.database()
+
+    def test_a_gateway_that_freezes_within_a_transaction_does_not_stop_others(
+        self, one: BatchStore, two: BatchStore, batch: ClientBatch
+    ) -> None:
+        async def lock_and_freeze(connection: Any) -> None:
+            await connection.execute(_BEGIN)
+            await connection.execute("UPDATE nightside_batch_store SET revision = revision + 1")
+
+        frozen = self.database()
+        frozen.open(())
+        frozen._call(lock_and_freeze)
+        assert two.take(batch.id, None) is not None
+        frozen.close()
 
 
 @dataclass

@@ -15,6 +15,8 @@ from mesh.postgresql import PostgresqlConnection, PostgresqlSettings
 FORMAT = 1
 _CREATING = 0x4E534241
 """Advisory lock under which the tables are made: two gateways that begin at once make them one after the other."""
+_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '3s'"
+"""Beginning of a transaction, which the server ends if its gateway freezes: others wait for its locks."""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _Result = TypeVar("_Result")
 
@@ -34,7 +36,7 @@ class PostgresqlDatabase:
         self._runner, self._link = asyncio.Runner(), PostgresqlConnection(self._settings, (Refused,))
 
         async def prepare(connection: Any) -> int | None:
-            await connection.execute("BEGIN")
+            await connection.execute(_BEGIN)
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
             if await connection.fetchval("SELECT to_regclass('nightside_batch_format')") is None:
                 for statement in (*schema, "CREATE TABLE nightside_batch_format (format integer NOT NULL)"):
@@ -60,7 +62,7 @@ class PostgresqlDatabase:
 
     def run(self, *statements: Statement) -> list[list[Row]]:
         async def run(connection: Any) -> list[list[Row]]:
-            await connection.execute("BEGIN")
+            await connection.execute(_BEGIN)
             try:
                 rows = [await _rows(connection, each) for each in statements]
             except Refused:
