@@ -96,7 +96,7 @@ class BatchApi:
     async def _content(self, call: ClientCall) -> None:
         file = await self._file_of(call)
         body = PacedBody(call)
-        content = await StoredContent.open(self._book.folder, [file])
+        content = await StoredContent.open(self._book, [file])
         call.begin_body({"content-type": "application/octet-stream"}, file.size)
         left = file.size
         try:

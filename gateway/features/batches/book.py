@@ -22,9 +22,11 @@ from gateway.features.batches.sizes import FolderSizes
 from gateway.features.batches.state import ClientBatch, StoredFile
 from gateway.features.batches.store import BatchRow, BatchStore, StoreChanges, TakenBatch
 from mesh.clock import Clock
-from mesh.threads import finish_in_thread
+from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
 
+_FILES_THREADS = 16
+"""Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
 _CHANGES_MAX = 100
 """Tries of one change: each follows a change of another gateway."""
 _Result = TypeVar("_Result")
@@ -55,12 +57,13 @@ class BatchBook:
         """Revision of the store up to which its rows are known here."""
         self._clock = clock
         self._thread: ThreadPoolExecutor | None = None
+        self._files_threads = ThreadPoolExecutor(_FILES_THREADS, thread_name_prefix="batch-files")
 
     async def open(self) -> None:
         """Open the store. Raises OSError."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         await self.do(self.store.open)
-        await finish_in_thread(self.folder.open)
+        await self.in_files(self.folder.open)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
         self.sizes, self.leases = FolderSizes(), BatchLeases(self.lease_ns)
         await self.look()
@@ -68,7 +71,7 @@ class BatchBook:
             batch = self.batches.get(batch_id)
             if batch is not None:
                 self.sizes.put(batch.result_ids[kind], batch.tenant, size)
-        await finish_in_thread(partial(self.folder.sweep, self._wanted, is_shared=self.store.is_shared))
+        await self.in_files(partial(self.folder.sweep, self._wanted, is_shared=self.store.is_shared))
         self.is_open = True
 
     def _wanted(self) -> set[str]:
@@ -95,6 +98,10 @@ class BatchBook:
         except asyncio.CancelledError as cancelled:
             await asyncio.wait([running])
             raise cancelled from running.exception()
+
+    async def in_files(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run work on files to its end, even if the caller is cancelled. Raises OSError."""
+        return await finish_in(self._files_threads, work, *arguments)
 
     async def _do_and_know(self, learn: Callable[[], None], work: Callable[..., None], *arguments: object) -> None:
         """Run work on the store, and learn what it changed; also if the caller is cancelled meanwhile."""
@@ -154,12 +161,12 @@ class BatchBook:
     async def keep_file(self, upload: OpenUpload, file: StoredFile) -> None:
         """Keep an upload: its content, then its row. It is kept as well if the caller is cancelled while its row is
         stored."""
-        await finish_in_thread(self.folder.finish, upload, file.id)
+        await self.in_files(self.folder.finish, upload, file.id)
         try:
             await self._do_and_know(partial(self._remember_file, file), self.store.put_file, file)
         except BaseException:
             if file.id not in self.files:
-                await finish_in_thread(self.folder.delete, file.id)
+                await self.in_files(self.folder.delete, file.id)
             raise
 
     def _remember_file(self, file: StoredFile) -> None:
@@ -172,7 +179,7 @@ class BatchBook:
         if (file := self.files.get(file_id)) is None:
             return
         for name in file.stored_names:
-            await finish_in_thread(self.folder.delete, name)
+            await self.in_files(self.folder.delete, name)
         await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
 
     def _forget_file(self, file_id: str) -> None:

@@ -28,7 +28,6 @@ from gateway.features.extension import KeyInForce
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import MESSAGES_PATH
 from mesh.clock import Clock
-from mesh.threads import finish_in_thread
 from mesh.waiter import Waiter
 
 UPLOAD_S = 4 * 3600.0
@@ -71,7 +70,7 @@ class FileUpload:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
         if sizes.total > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)
-        await finish_in_thread(self.opened.write, data)
+        await self._book.in_files(self.opened.write, data)
 
 
 class BatchIntake:
@@ -158,7 +157,7 @@ class BatchIntake:
         upload = FileUpload(book, self.config, tenant, bytes_max)
         try:
             upload.opened = await (
-                finish_in_thread(folder.scratch) if is_scratch else finish_in_thread(folder.begin, upload.id)
+                book.in_files(folder.scratch) if is_scratch else book.in_files(folder.begin, upload.id)
             )
             yield upload
         except OSError as error:
@@ -167,9 +166,9 @@ class BatchIntake:
             if upload.id not in book.files:
                 book.sizes.drop(upload.id)
                 if not is_scratch:
-                    await finish_in_thread(folder.drop, upload.opened, upload.id)
+                    await book.in_files(folder.drop, upload.opened, upload.id)
                 elif upload.opened is not None:
-                    await finish_in_thread(upload.opened.close)
+                    await book.in_files(upload.opened.close)
 
     async def keep(self, upload: FileUpload, filename: str, keep_s: int) -> StoredFile:
         """Keep an upload. Raises OSError."""

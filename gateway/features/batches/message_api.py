@@ -31,7 +31,6 @@ from gateway.features.batches.lines import LineChecker
 from gateway.features.batches.messages import MESSAGE_BATCHES_PATH, batch_document, request_lines, result_line
 from gateway.features.batches.state import ClientBatch, StoredFile, validated
 from gateway.request.engine_api import MESSAGES_PATH
-from mesh.threads import finish_in_thread
 
 _PAGE_MAX = 1_000
 _RESULTS = 32
@@ -92,7 +91,7 @@ class MessageBatchApi:
         checker = LineChecker(MESSAGES_PATH, config.lines_max, config.line_max_bytes, may_mix_models=True)
         assert lines.opened is not None, "it is written"
         try:
-            lines.size = await finish_in_thread(_write_lines, body.opened, lines.opened, checker)
+            lines.size = await self._book.in_files(_write_lines, body.opened, lines.opened, checker)
         except ValueError as error:
             raise ClientFault(errors.INVALID_FIELD, str(error), "requests") from error
         for fault in checker.end():
@@ -138,7 +137,7 @@ class MessageBatchApi:
         if not files:
             raise ClientFault(errors.FILE_NOT_FOUND)
         body = PacedBody(call)
-        content = await StoredContent.open(self._book.folder, files)
+        content = await StoredContent.open(self._book, files)
         call.begin_body(_JSONL, None)
         try:
             async with aclosing(content.pieces(_some_results)) as pieces:

@@ -18,7 +18,6 @@ from gateway.features.batches.lines import LineResult, digest_of
 from gateway.features.batches.state import ClientBatch, StoredPart
 from gateway.features.batches.store import DIGEST_BYTES, ResultGroup, ResultKind
 from mesh.task_group import TaskGroup
-from mesh.threads import finish_in_thread
 from mesh.waiter import Waiter
 
 _RETRY_WRITE_S = 2.0
@@ -147,15 +146,15 @@ class _Writer:
         part = StoredPart(f"{self._file_id}.{self._holding.term}-{last}", self._tail_bytes)
         upload = None
         try:
-            upload = await finish_in_thread(book.folder.begin, part.name)
+            upload = await book.in_files(book.folder.begin, part.name)
             read = partial(book.store.groups, self._holding.batch_id, self._kind, with_data=True)
             while groups := await book.do(read, after):
                 for group in groups:
-                    await finish_in_thread(upload.write, group.data)
+                    await book.in_files(upload.write, group.data)
                 after = groups[-1].number
-            await finish_in_thread(book.folder.finish, upload, part.name)
+            await book.in_files(book.folder.finish, upload, part.name)
         except BaseException:
-            await finish_in_thread(book.folder.drop, upload, part.name)
+            await book.in_files(book.folder.drop, upload, part.name)
             raise
         await book.do(book.store.add_part, self._holding, self._kind, last, part)
         self._moved, self._tail_bytes = last, 0

@@ -63,7 +63,6 @@ from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
-from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 _TICK_S = 5.0
@@ -177,7 +176,8 @@ class BatchRunner:
                 while True:
                     await self._try_to_delete_old()
                     self._stop_lines()
-                    self._begin(tasks)
+                    if not self.store_fault:
+                        self._begin(tasks)
                     await self._wait_for_news()
         finally:
             self._tasks.clear()
@@ -202,11 +202,16 @@ class BatchRunner:
             except OSError as error:
                 if self._clock.boot_ns() - answered_ns > _SILENCE_MAX_NS:
                     raise
-                if not self.store_fault:
-                    self._log.error("batch_store_unavailable", reason=str(error))
-                self.store_fault = str(error)
+                self._store_failed(error)
             else:
+                if self.store_fault:
+                    self._book.news.wake()
                 self.store_fault, answered_ns = "", self._clock.boot_ns()
+
+    def _store_failed(self, error: OSError) -> None:
+        if not self.store_fault:
+            self._log.error("batch_store_unavailable", reason=str(error))
+        self.store_fault = str(error)
 
     def _line_offset(self, batch_id: str) -> int:
         chunks = self._chunks.get(batch_id)
@@ -324,7 +329,8 @@ class BatchRunner:
 
     async def _drive_apart(self, batch_id: str) -> None:
         """Hold a batch, and drive it. An error of this gateway's own, or of its input file, stops it for a while, and
-        no other one; a store or results that fail stop all. One that another gateway has taken over is left to it."""
+        no other one; so does a shared store that fails. One on this disk stops all. A batch that another gateway has
+        taken over is left to it."""
         try:
             if not await self._take(batch_id):
                 return
@@ -338,10 +344,13 @@ class BatchRunner:
             if _has_refusal(error):
                 self._book.leases.gave_up(batch_id)
                 self._lost(batch_id)
-            elif (disk_error := _disk_error(error)) is not None:
-                raise disk_error from error
-            else:
+            elif (disk_error := _disk_error(error)) is None:
                 self._stop(batch_id, error)
+            elif self._book.store.is_shared:
+                self._book.leases.gave_up(batch_id)
+                self._store_failed(disk_error)
+            else:
+                raise disk_error from error
         else:
             self._stops.pop(batch_id, None)
 
@@ -398,7 +407,7 @@ class BatchRunner:
     async def _has_input(self, batch: ClientBatch) -> bool:
         try:
             with _of_input():
-                (await finish_in_thread(self._book.folder.read, batch.input_file_id)).close()
+                (await self._book.in_files(self._book.folder.read, batch.input_file_id)).close()
         except FileNotFoundError:
             return False
         return True
@@ -442,7 +451,7 @@ class BatchRunner:
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         with _of_input():
-            file = await finish_in_thread(self._book.folder.read, batch.input_file_id)
+            file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
             faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
         caller = self._caller(batch, ServiceClass.BATCH)
         assert self._api is not None, "clients are served"
@@ -507,14 +516,18 @@ class BatchRunner:
         """Hand on each line without a result. Lines are read a few at a time, from where the chunks are. Raises
         InputUnreadable."""
         with _of_input():
-            file = await finish_in_thread(self._book.folder.read, batch.input_file_id, chunks.offset)
+            file = await self._book.in_files(self._book.folder.read, batch.input_file_id, chunks.offset)
         with file:
-            while lines := await _next_lines(file):
+            while lines := await self._next_lines(file):
                 chunk = chunks.begin(sum(map(len, lines)))
                 for line in lines:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
                         await take(request, chunk)
                 chunks.done(chunk)
+
+    async def _next_lines(self, file: BinaryIO) -> list[bytes]:
+        with _of_input():
+            return await self._book.in_files(_read_some, file)
 
     async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
         """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
@@ -643,7 +656,7 @@ class BatchRunner:
 
     async def _delete_parts(self, parts: list[StoredPart]) -> None:
         for each in parts:
-            await finish_in_thread(self._book.folder.delete, each.name)
+            await self._book.in_files(self._book.folder.delete, each.name)
 
     def _write_failed(self, reason: str) -> None:
         if reason and not self.write_fault:
@@ -686,11 +699,6 @@ def _of_input() -> Iterator[None]:
         raise
     except OSError as error:
         raise InputUnreadable(str(error)) from error
-
-
-async def _next_lines(file: BinaryIO) -> list[bytes]:
-    with _of_input():
-        return await finish_in_thread(_read_some, file)
 
 
 def _read_some(file: BinaryIO) -> list[bytes]:
