@@ -21,7 +21,7 @@ from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
 from gateway.features.batches.files import FolderFiles
 from gateway.features.batches.sqlite import SqliteDatabase
-from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch
+from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch, StoredFile
 from gateway.features.batches.store import BatchStore
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
@@ -99,6 +99,21 @@ def client_batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int
         created_s=created_s,
         expires_s=created_s + WINDOW_S,
     )
+
+
+async def keep_input(book: BatchBook, batch: ClientBatch | None = None) -> None:
+    """Keep an empty input file of a batch."""
+    batch = batch or client_batch()
+    file = StoredFile(
+        id=batch.input_file_id,
+        tenant=batch.tenant,
+        filename="in.jsonl",
+        purpose="batch",
+        size=0,
+        created_s=batch.created_s,
+        expires_s=batch.expires_s,
+    )
+    await book.keep_file(await book.in_files(book.folder.begin, file.id), file)
 
 
 def batches_of(gateway: GatewayHandle) -> BatchesExtension:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from os import urandom
 from typing import Any
 
 from msgspec.structs import replace
 
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.files import OpenUpload
 from gateway.features.batches.lease import BatchHolding
 from gateway.features.batches.lines import LineResult, digest_of
 from gateway.features.batches.state import ClientBatch, StoredPart
@@ -142,22 +144,35 @@ class _Writer:
         return await self._book.do(self._book.store.parts, self._holding.batch_id, self._kind)
 
     async def _move(self) -> None:
-        book, last, after = self._book, self._last, self._moved
-        part = StoredPart(f"{self._file_id}.{self._holding.term}-{last}", self._tail_bytes)
-        upload = None
+        """Make one part. Each try has a name of its own, so that none writes to a file of another: the part whose row
+        is stored first counts."""
+        book, last = self._book, self._last
+        name = f"{self._file_id}.{self._holding.term}-{last}-{urandom(8).hex()}"
+        part, upload = StoredPart(name, self._tail_bytes), None
         try:
-            upload = await book.in_files(book.folder.begin, part.name)
-            read = partial(book.store.groups, self._holding.batch_id, self._kind, with_data=True)
-            while groups := await book.do(read, after):
-                for group in groups:
-                    await book.in_files(upload.write, group.data)
-                after = groups[-1].number
-            await book.in_files(book.folder.finish, upload, part.name)
+            upload = await book.in_files(book.folder.begin, name)
+            is_whole = await self._copy_tail(upload) == part.size
+            if is_whole:
+                await book.in_files(book.folder.finish, upload, name)
         except BaseException:
-            await book.in_files(book.folder.drop, upload, part.name)
+            await book.in_files(book.folder.drop, upload, name)
             raise
-        await book.do(book.store.add_part, self._holding, self._kind, last, part)
+        if is_whole:
+            await book.do(book.store.add_part, self._holding, self._kind, last, part)
+        else:  # the row of an earlier try is stored, whose answer was lost
+            await book.in_files(book.folder.drop, upload, name)
         self._moved, self._tail_bytes = last, 0
+
+    async def _copy_tail(self, upload: OpenUpload) -> int:
+        """Write the results that are in no part. Returns their bytes."""
+        book, after, copied = self._book, self._moved, 0
+        read = partial(book.store.groups, self._holding.batch_id, self._kind, with_data=True)
+        while groups := await book.do(read, after):
+            for group in groups:
+                await book.in_files(upload.write, group.data)
+                copied += group.size
+            after = groups[-1].number
+        return copied
 
     async def _persist(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Do work until it succeeds."""
