@@ -88,7 +88,7 @@ def test_a_missing_file_is_told_from_a_service_that_is_away(files: S3Files) -> N
     with pytest.raises(FileNotFoundError, match="night/a"):
         files.read("a")
     files.delete("a")
-    away = S3Files(S3Config(bucket="b", region="us-east-1", endpoint=f"http://127.0.0.1:{free_port()}"))
+    away = S3Files(S3Config(bucket="b", prefix="night/", region="us-east-1", endpoint=f"http://127.0.0.1:{free_port()}"))
     with pytest.raises(OSError, match="s3://b") as refused:
         away.open()
     assert not isinstance(refused.value, FileNotFoundError)
@@ -105,11 +105,13 @@ def test_an_upload_that_is_dropped_leaves_nothing(files: S3Files, emulator: Emul
 
 
 def test_remains_of_a_crash_are_deleted(files: S3Files, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("named", "named.2-7", "other"):
+    named, other = f"file-{'a' * 24}", f"file-{'b' * 24}"
+    for name in (named, f"{named}.2-7-ab", other, "notes"):
         kept(files, name)
-    client_of_s3(emulator).put_object(Bucket=files._config.bucket, Key="elsewhere", Body=b"")
-    files.sweep(lambda: ["named"], is_shared=True)
-    assert len(names(files, emulator)) == 4, "another gateway may be about to name it"
+    client_of_s3(emulator).put_object(Bucket=files._config.bucket, Key=other, Body=b"")
+    for is_shared in (False, True):
+        files.sweep(lambda: [named], is_shared=is_shared)
+        assert len(names(files, emulator)) == 5, "another gateway may be about to name it"
     monkeypatch.setattr(s3_module, "STALE_S", -1)
-    files.sweep(lambda: ["named"], is_shared=True)
-    assert names(files, emulator) == ["elsewhere", "night/named", "night/named.2-7"]
+    files.sweep(lambda: [named], is_shared=True)
+    assert names(files, emulator) == [other, f"night/{named}", f"night/{named}.2-7-ab", "night/notes"]

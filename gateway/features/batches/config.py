@@ -10,7 +10,7 @@ from msgspec import Struct
 from gateway.features.section import FeatureSection, WrittenFile
 from mesh.faults import FileFault
 from mesh.postgresql_config import PostgresqlConfig, postgresql_faults
-from mesh.values import MEBIBYTE, SECOND_NS, format_duration
+from mesh.values import MEBIBYTE, SECOND_NS, format_duration, is_this_machine_s
 
 LEASE_MIN_NS = SECOND_NS
 _TENANT_UPLOADS_MAX = 4
@@ -21,8 +21,8 @@ class S3Config(Struct, frozen=True):
 
     bucket: str
     """Name of the bucket, in the jurisdiction of this region."""
-    prefix: str = ""
-    """Beginning of the names of all objects. Nothing else may be stored under it."""
+    prefix: str
+    """Beginning of the names of all objects, which ends in a slash. Each database has one of its own."""
     region: str | None = None
     """AWS region of the bucket. None: found as AWS's own tools find it."""
     endpoint: str | None = None
@@ -92,12 +92,29 @@ class BatchesConfig(FeatureSection, frozen=True):
         if self.folder is None and (self.postgresql is None) is not (self.s3 is None):
             beside = "postgresql" if self.s3 is None else "s3"
             yield FileFault("batches.folder", f"is missing: batches.{beside} alone has no place for all of it")
+        if self.folder is not None and self.postgresql is None and self.s3 is not None:
+            yield FileFault("batches.s3", "is for batches.postgresql; a folder alone holds its files as well")
         if self.folder is not None and self.postgresql is not None and self.s3 is not None:
             yield FileFault("batches.folder", "is not used, since batches.postgresql and batches.s3 are set")
         if self.postgresql is not None:
             yield from postgresql_faults(self.postgresql, "batches.postgresql", insecure=file.insecure)
+        if self.s3 is not None:
+            yield from _s3_faults(self.s3, insecure=file.insecure)
         if self.lease_ns < LEASE_MIN_NS:
             yield FileFault("batches.lease", f"should be at least {format_duration(LEASE_MIN_NS)}")
         is_written = self.tenant_uploads_max != _TENANT_UPLOADS_MAX
         if is_written and self.tenant_uploads_max > self.uploads_max:
             yield FileFault("batches.tenant_uploads_max", "should be at most batches.uploads_max")
+
+
+def _s3_faults(config: S3Config, *, insecure: bool) -> Iterator[FileFault]:
+    if not config.prefix.strip("/") or not config.prefix.endswith("/"):
+        yield FileFault("batches.s3.prefix", "should be a name that ends in a slash, such as `nightside/`")
+    endpoint = config.endpoint
+    if endpoint is None or (endpoint.startswith("http://") and (insecure or is_this_machine_s(endpoint))):
+        return
+    if endpoint.startswith("http://"):
+        told = "is beyond this machine, without TLS; to allow that, write `insecure: true`"
+        yield FileFault("batches.s3.endpoint", told)
+    elif not endpoint.startswith("https://"):
+        yield FileFault("batches.s3.endpoint", "should begin with https:// or http://")

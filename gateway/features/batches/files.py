@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from gateway.features.batches.state import is_file_id
 from mesh.private_files import make_private_folder, named, private_opener
 
 STALE_S = 24 * 3600
@@ -47,13 +48,19 @@ class BatchFiles(Protocol):
         ...
 
     def sweep(self, wanted: Callable[[], Iterable[str]], /, *, is_shared: bool) -> None:
-        """Delete remains of crashes: files whose name up to its first point is not wanted. Where other gateways write
-        files, too, only old ones are deleted. `wanted` is asked once the files are listed."""
+        """Delete remains of crashes: files of batches whose name up to its first point is not wanted. Where other
+        gateways write files, too, only old ones are deleted. `wanted` is asked once the files are listed."""
         ...
 
     def scratch(self) -> BinaryIO:
         """New file without a name, which is gone once it is closed."""
         ...
+
+
+def is_remains(name: str, wanted: Container[str]) -> bool:
+    """True for the name of a batch's file, or of a part of one, that is not wanted; any other file is not of batches."""
+    file_id = name.partition(".")[0]
+    return is_file_id(file_id) and file_id not in wanted
 
 
 class FolderUpload:
@@ -114,7 +121,7 @@ class FolderFiles:
             found = self._stale(found)
         names = set(wanted())
         for file in found:
-            if file.name.partition(".")[0] not in names:
+            if is_remains(file.name, names):
                 file.unlink(missing_ok=True)
 
     def _stale(self, found: list[Path]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -15,10 +16,22 @@ from gateway.request.engine_api import MESSAGES_PATH
 WINDOW = "24h"
 WINDOW_S = 24 * 3600
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_FILE_ID = re.compile(r"file-[0-9a-f]{24}")
+_BATCH_ID = re.compile(r"(?:msg)?batch_[0-9a-f]{24}")
 _RISK_SHARE = 0.1
 _WAIT_MIN_S = 30.0
 _WAIT_MAX_S = 900.0
 _TRIES_MAX = 5
+
+
+def is_file_id(text: str) -> bool:
+    """True for an id that a gateway may have given to a file."""
+    return _FILE_ID.fullmatch(text) is not None
+
+
+def is_batch_id(text: str) -> bool:
+    """True for an id that a gateway may have given to a batch."""
+    return _BATCH_ID.fullmatch(text) is not None
 
 
 class BatchStatus(StrEnum):

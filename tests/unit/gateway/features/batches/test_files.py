@@ -15,6 +15,11 @@ FILE = StoredFile(
 )
 
 
+NAMED, OTHER = f"file-{'a' * 24}", f"file-{'b' * 24}"
+STRANGE = ["notes.txt", "file-1", f"{OTHER}b", f"old-{OTHER}", f"file-{'B' * 24}"]
+"""Names that no gateway gives to a file of batches."""
+
+
 def fail(*_: object) -> None:
     raise OSError("disk full")
 
@@ -87,20 +92,28 @@ def test_a_file_is_read_from_an_offset(tmp_path: Path) -> None:
 
 def test_remains_of_a_crash_are_deleted_where_no_other_gateway_writes(tmp_path: Path) -> None:
     files = opened(tmp_path)
-    for name in ("named", "named.2-7", "other", "other.2-7"):
+    for name in (NAMED, f"{NAMED}.2-7-ab", OTHER, f"{OTHER}.2-7-ab"):
         kept(files, name)
-    files.begin("begun").file.close()
-    files.sweep(lambda: ["named"], is_shared=True)
+    files.begin(f"file-{'c' * 24}").file.close()
+    files.sweep(lambda: [NAMED], is_shared=True)
     assert len(left(tmp_path)) == 5, "another gateway may be about to name them"
-    files.sweep(lambda: ["named"], is_shared=False)
-    assert sorted(left(tmp_path)) == ["named", "named.2-7"]
+    files.sweep(lambda: [NAMED], is_shared=False)
+    assert sorted(left(tmp_path)) == [NAMED, f"{NAMED}.2-7-ab"]
+
+
+def test_files_that_are_not_of_batches_stay(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    for name in STRANGE:
+        kept(files, name)
+    files.sweep(list, is_shared=False)
+    assert sorted(left(tmp_path)) == sorted(STRANGE)
 
 
 def test_old_remains_are_deleted_where_other_gateways_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = opened(tmp_path)
-    kept(files, "other")
+    kept(files, OTHER)
     monkeypatch.setattr(files_module, "STALE_S", -1)
-    files.sweep(lambda: ["other"], is_shared=True)
-    assert left(tmp_path) == ["other"]
+    files.sweep(lambda: [OTHER], is_shared=True)
+    assert left(tmp_path) == [OTHER]
     files.sweep(list, is_shared=True)
     assert left(tmp_path) == []
