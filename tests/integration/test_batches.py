@@ -33,6 +33,7 @@ from tests.support.batches import (
     batches_of,
     client_of,
     ended,
+    fail_after,
     line_of,
     lines_of,
     results,
@@ -206,16 +207,6 @@ async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> Non
             writer.close()
         await until(lambda: not list(files.iterdir()))
         assert await reader.read() == b""
-
-
-def fail_after(work: Callable[..., None]) -> Callable[..., None]:
-    """Work that is done, and whose answer is lost."""
-
-    def done_and_failed(*arguments: object) -> None:
-        work(*arguments)
-        raise OSError("no answer")
-
-    return done_and_failed
 
 
 @pytest.mark.parametrize("is_written", [False, True])

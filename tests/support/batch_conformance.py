@@ -23,7 +23,7 @@ from gateway.features.batches.state import (
     ended,
     validated,
 )
-from gateway.features.batches.store import BatchStore, ResultGroup, ResultKind, TakenBatch
+from gateway.features.batches.store import BatchStore, FileInUse, FileMissing, ResultGroup, ResultKind, TakenBatch
 from tests.support.batches import client_batch
 
 OUTPUT, ERROR = ResultKind.OUTPUT, ResultKind.ERROR
@@ -87,6 +87,7 @@ class BatchStoreConformance(ABC):
     @pytest.fixture
     def batch(self, one: BatchStore) -> ClientBatch:
         batch = validated(client_batch(), "m", 4, (), 0)
+        one.put_file(stored_file(batch.input_file_id))
         one.put_new(batch)
         return batch
 
@@ -96,13 +97,13 @@ class BatchStoreConformance(ABC):
 
     def test_each_gateway_sees_what_changed_since_its_last_look(self, one: BatchStore, two: BatchStore) -> None:
         seen = two.changes(0).revision
-        one.put_file(first := stored_file("file-1", parts=(StoredPart("x", 1),)))
+        one.put_file(first := stored_file("file-in", parts=(StoredPart("x", 1),)))
         one.put_new(batch := client_batch())
         changes = two.changes(seen)
         assert (changes.files, [each.batch for each in changes.batches]) == ([first], [batch])
         seen = changes.revision
         assert two.changes(seen).files == []
-        two.put_file(changed := stored_file("file-1", size=2))
+        two.put_file(changed := stored_file("file-in", size=2))
         assert one.changes(seen).files == [changed]
 
     def test_deleted_rows_are_told(self, one: BatchStore, two: BatchStore, batch: ClientBatch) -> None:
@@ -113,7 +114,25 @@ class BatchStoreConformance(ABC):
         one.delete_batch(batch.id)
         assert sorted(two.changes(seen).gone) == [batch.id, "file-1"]
         changes = two.changes(0)
-        assert (changes.files, changes.batches) == ([], [])
+        assert ([each.id for each in changes.files], changes.batches) == ([batch.input_file_id], [])
+
+    def test_the_input_file_of_a_batch_that_has_not_ended_stays(
+        self, one: BatchStore, two: BatchStore, batch: ClientBatch
+    ) -> None:
+        before = two.changes(0)
+        with pytest.raises(FileInUse):
+            two.delete_file(batch.input_file_id)
+        assert two.changes(0) == before
+        one.put_batch(ended(replace(batch, status=BatchStatus.FINALIZING), 4, 0, 9), 1)
+        two.delete_file(batch.input_file_id)
+        assert one.changes(0).files == []
+
+    def test_a_batch_whose_input_file_was_deleted_is_refused(self, one: BatchStore, two: BatchStore) -> None:
+        one.put_file(stored_file("file-in"))
+        two.delete_file("file-in")
+        with pytest.raises(FileMissing):
+            one.put_new(client_batch())
+        assert two.changes(0).batches == []
 
     def test_of_two_changes_of_one_version_one_is_refused(
         self, one: BatchStore, two: BatchStore, batch: ClientBatch
@@ -156,7 +175,8 @@ class BatchStoreConformance(ABC):
             one.put_batch(ended(replace(batch, total=1), 1, 0, 5), 1, stale, [stored_file("file-out")])
         one.release(stale)
         changes = one.changes(0)
-        assert (changes.files, [each.batch.status for each in changes.batches]) == ([], [batch.status])
+        files = [each.id for each in changes.files]
+        assert (files, [each.batch.status for each in changes.batches]) == ([batch.input_file_id], [batch.status])
         assert changes.batches[0].owner == "gateway-2"
         assert digests_in(two) == [digest_of("a")]
         assert two.parts(batch.id, OUTPUT) == ()
@@ -195,7 +215,7 @@ class BatchStoreConformance(ABC):
         one.put_batch(done, taken.row.version, taken.holding, [stored_file("file-out")])
         changes = two.changes(0)
         assert [(each.batch, each.owner) for each in changes.batches] == [(done, "")]
-        assert [each.id for each in changes.files] == ["file-out"]
+        assert sorted(each.id for each in changes.files) == [batch.input_file_id, "file-out"]
         assert (digests_in(two), two.parts(batch.id, OUTPUT), changes.holdings) == ([], (), {})
 
     def test_a_process_that_begins_gives_up_what_the_one_before_has_held(

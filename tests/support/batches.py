@@ -116,6 +116,16 @@ async def keep_input(book: BatchBook, batch: ClientBatch | None = None) -> None:
     await book.keep_file(await book.in_files(book.folder.begin, file.id), file)
 
 
+def fail_after(work: Callable[..., None]) -> Callable[..., None]:
+    """Work that is done, and whose answer is lost."""
+
+    def done_and_failed(*arguments: object) -> None:
+        work(*arguments)
+        raise OSError("no answer")
+
+    return done_and_failed
+
+
 def batches_of(gateway: GatewayHandle) -> BatchesExtension:
     (batches,) = [each for each in gateway._observed.features if isinstance(each, BatchesExtension)]
     return batches

@@ -26,6 +26,7 @@ from gateway.features.batches.intake import (
 )
 from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
 from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
+from gateway.features.batches.store import FileInUse
 
 _FORM_BYTES_MAX = 64 * 1024
 """Bytes of a form beside its file."""
@@ -88,9 +89,10 @@ class BatchApi:
 
     async def _delete_file(self, call: ClientCall) -> None:
         file = await self._file_of(call)
-        if self._book.is_used(file.id):
-            raise ClientFault(errors.FILE_IN_USE)
-        await stored(self._book.delete_file(file.id))
+        try:
+            await stored(self._book.delete_file(file.id))
+        except FileInUse as error:
+            raise ClientFault(errors.FILE_IN_USE) from error
         give(call, {"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, call: ClientCall) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
 from gateway.features.batches.state import ClientBatch, StoredFile
-from gateway.features.batches.store import BatchRow, BatchStore, StoreChanges, TakenBatch
+from gateway.features.batches.store import BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
 from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
@@ -166,21 +167,41 @@ class BatchBook:
             await self._do_and_know(partial(self._remember_file, file), self.store.put_file, file)
         except BaseException:
             if file.id not in self.files:
-                await self.in_files(self.folder.delete, file.id)
+                await self._drop_unknown(file)
             raise
+
+    async def _drop_unknown(self, file: StoredFile) -> None:
+        """Delete a file whose row may be stored or not. Its content stays where that cannot be found out: a row without
+        content would count and be listed."""
+        with suppress(OSError, FileInUse):
+            await self.do(self.store.delete_file, file.id)
+            await self._delete_content(file)
 
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
         self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete a file's content, and then its row: room is freed even where the database cannot grow. It is forgotten
-        as well if the caller is cancelled while its row is deleted."""
+        """Delete a file's row, and then its content; also if the caller is cancelled while its row is deleted. Raises
+        FileInUse, and OSError; content that is left then is swept later."""
         if (file := self.files.get(file_id)) is None:
             return
-        for name in file.stored_names:
-            await self.in_files(self.folder.delete, name)
-        await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+        try:
+            await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+        except OSError:
+            if not self.store.is_shared and not self.is_used(file_id):
+                await self._delete_content(file)  # room is freed even where the database cannot grow
+            raise
+        finally:
+            if file_id not in self.files:
+                await self._delete_content(file)
+
+    async def _delete_content(self, file: StoredFile) -> None:
+        def delete() -> None:
+            for name in file.stored_names:
+                self.folder.delete(name)
+
+        await self.in_files(delete)
 
     def _forget_file(self, file_id: str) -> None:
         self.files.pop(file_id, None)
@@ -193,7 +214,7 @@ class BatchBook:
     # Batches
 
     async def put_new(self, batch: ClientBatch) -> None:
-        """Keep a new batch. It is kept as well if the caller is cancelled meanwhile."""
+        """Keep a new batch. It is kept as well if the caller is cancelled meanwhile. Raises FileMissing."""
         await self._do_and_know(partial(self._remember, batch, 1, ()), self.store.put_new, batch)
 
     async def change(

@@ -21,12 +21,15 @@ class StoredContent:
 
     @classmethod
     async def open(cls, book: BatchBook, files: Iterable[StoredFile]) -> StoredContent:
-        """Open files, of which there is one at least. Raises ClientFault where the first part cannot be read."""
+        """Open files, of which there is one at least. Raises ClientFault where the first part is missing, or cannot be
+        read at present."""
         first, *others = [name for each in files for name in each.stored_names]
         try:
             return cls(book, others, await book.in_files(book.folder.read, first))
-        except OSError as error:
+        except FileNotFoundError as error:
             raise ClientFault(errors.FILE_NOT_FOUND) from error
+        except OSError as error:
+            raise ClientFault(errors.BATCHES_UNAVAILABLE) from error
 
     async def pieces(self, read: Callable[[BinaryIO], bytes]) -> AsyncGenerator[bytes, None]:
         """Read pieces until the end. Raises OSError."""

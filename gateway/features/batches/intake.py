@@ -24,6 +24,7 @@ from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import RowOutdated
 from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
+from gateway.features.batches.store import FileMissing
 from gateway.features.extension import KeyInForce
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import MESSAGES_PATH
@@ -238,7 +239,10 @@ class BatchIntake:
     async def hand_in(self, batch: ClientBatch) -> None:
         """Store a new batch."""
         with _counted(self._creating, batch.tenant):
-            await stored(self.book.put_new(batch))
+            try:
+                await stored(self.book.put_new(batch))
+            except FileMissing as error:
+                raise ClientFault(errors.FILE_NOT_FOUND, param="input_file_id") from error
         self._log.info("batch_created", batch=batch.id, tenant=batch.tenant, file=batch.input_file_id)
 
     async def cancel(self, batch: ClientBatch) -> ClientBatch:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -30,6 +30,7 @@ from gateway.features.batches.intake import (
 from gateway.features.batches.lines import LineChecker
 from gateway.features.batches.messages import MESSAGE_BATCHES_PATH, batch_document, request_lines, result_line
 from gateway.features.batches.state import ClientBatch, StoredFile, validated
+from gateway.features.batches.store import FileInUse
 from gateway.request.engine_api import MESSAGES_PATH
 
 _PAGE_MAX = 1_000
@@ -81,7 +82,8 @@ class MessageBatchApi:
         try:
             await intake.hand_in(checked)
         except ClientFault:
-            await stored(self._book.delete_file(file.id))
+            with suppress(FileInUse):  # the batch was stored, and the answer was lost
+                await stored(self._book.delete_file(file.id))
             raise
         give(call, self._document(checked))
 
@@ -128,7 +130,7 @@ class MessageBatchApi:
         batch = await self._ended_of(call)
         await stored(self._book.delete_batch(batch.id))
         for file_id in (batch.input_file_id, *batch.result_ids):
-            if file_id in self._book.files and not self._book.is_used(file_id):
+            with suppress(FileInUse):
                 await stored(self._book.delete_file(file_id))
         give(call, {"id": batch.id, "type": "message_batch_deleted"})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count, islice
 from os import urandom
@@ -57,7 +57,7 @@ from gateway.features.batches.state import (
     validated,
     wait_after_error_s,
 )
-from gateway.features.batches.store import ResultKind
+from gateway.features.batches.store import FileInUse, ResultKind
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
@@ -262,7 +262,8 @@ class BatchRunner:
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
             if not self._book.is_used(file.id):
-                await self._book.delete_file(file.id)
+                with suppress(FileInUse):  # a batch of another gateway reads it
+                    await self._book.delete_file(file.id)
         for batch in [each for each in self._book.batches.values() if each.has_ended]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
@@ -405,11 +406,11 @@ class BatchRunner:
             await self._run_and_finish(batch_id)
 
     async def _has_input(self, batch: ClientBatch) -> bool:
-        try:
-            with _of_input():
+        with _of_input():
+            try:
                 (await self._book.in_files(self._book.folder.read, batch.input_file_id)).close()
-        except FileNotFoundError:
-            return False
+            except FileNotFoundError:
+                return False
         return True
 
     async def _run_and_finish(self, batch_id: str) -> None:
@@ -692,11 +693,9 @@ def _has_refusal(error: Exception) -> bool:
 
 @contextmanager
 def _of_input() -> Iterator[None]:
-    """Raise InputUnreadable for an error of an input file, unless it is missing."""
+    """Raise InputUnreadable for an error of an input file."""
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise InputUnreadable(str(error)) from error
 

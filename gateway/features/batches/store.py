@@ -29,7 +29,8 @@ _SCHEMA = (
     "CREATE TABLE nightside_batch_files (id text PRIMARY KEY, revision bigint NOT NULL, document {blob} NOT NULL)",
     "CREATE TABLE nightside_batches (id text PRIMARY KEY, revision bigint NOT NULL, version bigint NOT NULL,"
     " owner text NOT NULL, term bigint NOT NULL, renewals bigint NOT NULL, completed bigint NOT NULL,"
-    " failed bigint NOT NULL, line_offset bigint NOT NULL, document {blob} NOT NULL)",
+    " failed bigint NOT NULL, line_offset bigint NOT NULL, document {blob} NOT NULL, input_file text NOT NULL)",
+    "CREATE INDEX nightside_batches_by_input_file ON nightside_batches (input_file)",
     "CREATE TABLE nightside_batch_gone (id text PRIMARY KEY, revision bigint NOT NULL, at_ms bigint NOT NULL)",
     "CREATE TABLE nightside_batch_results (batch text NOT NULL, kind integer NOT NULL, number bigint NOT NULL,"
     " size bigint NOT NULL, unrun bigint NOT NULL, digests {blob} NOT NULL, data {blob},"
@@ -55,6 +56,14 @@ _HELD = "id = $1 AND owner = $2 AND term = $3"
 _NO_MARK = HoldingMark(-1, -1)
 _file_in = msgspec.json.Decoder(StoredFile).decode
 _batch_in = msgspec.json.Decoder(ClientBatch).decode
+
+
+class FileInUse(Refused):
+    """A batch that has not ended reads the file."""
+
+
+class FileMissing(Refused):
+    """The input file of a new batch was deleted."""
 
 
 class ResultKind(IntEnum):
@@ -149,11 +158,12 @@ class BatchStore:
     # Reading
 
     def changes(self, since: int) -> StoreChanges:
-        """Rows that changed after a revision; 0: all."""
-        ((revision,),), files, batches, gone, holdings = self._database.run(
+        """Rows that changed after a revision; 0: all. Batches are read before files: one that has ended comes with its
+        files, though other gateways write between the two."""
+        ((revision,),), batches, files, gone, holdings = self._database.run(
             Statement("SELECT revision FROM nightside_batch_store"),
-            Statement("SELECT document FROM nightside_batch_files WHERE revision > $1", (since,)),
             _statement("SELECT {batch} FROM nightside_batches WHERE revision > $1", since),
+            Statement("SELECT document FROM nightside_batch_files WHERE revision > $1", (since,)),
             Statement("SELECT id FROM nightside_batch_gone WHERE revision > $1", (since,)),
             Statement("SELECT id, term, renewals FROM nightside_batches WHERE owner <> ''"),
         )
@@ -194,14 +204,25 @@ class BatchStore:
         self._database.run(_ADVANCE, _put_file(file))
 
     def delete_file(self, file_id: str) -> None:
-        self._delete("DELETE FROM nightside_batch_files WHERE id = $1", file_id)
+        """Delete the row of a file; a missing one changes nothing. Raises FileInUse."""
+        unused = (
+            "SELECT id FROM nightside_batch_store"
+            " WHERE NOT EXISTS (SELECT id FROM nightside_batches WHERE input_file = $1)"
+        )
+        check = Statement(unused, (file_id,), FileInUse)
+        self._delete("DELETE FROM nightside_batch_files WHERE id = $1", file_id, check)
 
     # Batches
 
     def put_new(self, batch: ClientBatch) -> None:
-        """Store a new batch, which no gateway holds."""
-        text = "INSERT INTO nightside_batches VALUES ($1, {revision}, 1, '', 0, 0, 0, 0, 0, $2)"
-        self._database.run(_ADVANCE, _statement(text, batch.id, msgspec.json.encode(batch)))
+        """Store a new batch, which no gateway holds. Its input file cannot be deleted from then on. Raises
+        FileMissing."""
+        text = "INSERT INTO nightside_batches VALUES ($1, {revision}, 1, '', 0, 0, 0, 0, 0, $2, $3)"
+        self._database.run(
+            _ADVANCE,
+            Statement("SELECT id FROM nightside_batch_files WHERE id = $1", (batch.input_file_id,), FileMissing),
+            _statement(text, batch.id, msgspec.json.encode(batch), batch.input_file_id),
+        )
 
     def put_batch(
         self, batch: ClientBatch, version: int, holding: BatchHolding | None = None, files: Iterable[StoredFile] = ()
@@ -214,7 +235,7 @@ class BatchStore:
         if holding is not None:
             text += f", completed = {batch.completed}, failed = {batch.failed}"
         if batch.has_ended:
-            text += ", owner = ''"
+            text += ", owner = '', input_file = ''"
         text += " WHERE id = $1 AND version = $2 RETURNING id"
         values = batch.id, version, msgspec.json.encode(batch)
         statements.append(_statement(text, *values, refusal=RowOutdated))
@@ -294,9 +315,10 @@ class BatchStore:
     def _held(self, holding: BatchHolding) -> tuple[str, str, int]:
         return holding.batch_id, self._gateway, holding.term
 
-    def _delete(self, deletion: str, row_id: str) -> None:
+    def _delete(self, deletion: str, row_id: str, *checks: Statement) -> None:
         self._database.run(
             _ADVANCE,
+            *checks,
             Statement("DELETE FROM nightside_batch_gone WHERE id = $1 OR at_ms < {now} - $2", (row_id, _GONE_KEPT_MS)),
             _statement("INSERT INTO nightside_batch_gone VALUES ($1, {revision}, {now})", row_id),
             Statement(deletion, (row_id,)),

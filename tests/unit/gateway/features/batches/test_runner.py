@@ -9,7 +9,7 @@ from structlog import get_logger
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.forecast import LineRate
-from gateway.features.batches.runner import BatchRunner, _disk_error
+from gateway.features.batches.runner import BatchRunner, InputUnreadable, _disk_error, _of_input
 from gateway.features.batches.state import validated
 from mesh.clock import Clock
 from tests.support.batches import SettableClock, book_in, client_batch
@@ -30,6 +30,12 @@ DEFECT = ValueError("defect")
 )
 def test_only_errors_of_the_disk_stop_all_batches(error: Exception, found: OSError | None) -> None:
     assert _disk_error(error) is found
+
+
+def test_an_input_file_that_goes_missing_stops_its_batch_alone() -> None:
+    with pytest.raises(InputUnreadable) as stopped, _of_input():
+        raise FileNotFoundError("file-in")
+    assert _disk_error(stopped.value) is None
 
 
 def late_runner(folder: Path, tenants: list[str]) -> BatchRunner:
