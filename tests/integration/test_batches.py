@@ -220,8 +220,9 @@ def fail_after(work: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("what", ["append", "add_part"])
 async def test_a_store_that_fails_loses_and_doubles_nothing(
-    config: GatewayConfig, engine: FakeEngine, is_written: bool
+    config: GatewayConfig, engine: FakeEngine, what: str, is_written: bool
 ) -> None:
     gate = asyncio.Event()
 
@@ -231,7 +232,7 @@ async def test_a_store_that_fails_loses_and_doubles_nothing(
         await engine.arrived.reaches(1)
         store = opened_book(gateway).store
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(store, "append", fail_after(store.append) if is_written else fail)
+            patched.setattr(store, what, fail_after(getattr(store, what)) if is_written else fail)
             gate.set()
             await until(lambda: "results cannot be written" in gateway_note(gateway))
         done = await ended(client, batch.id)

@@ -135,29 +135,35 @@ class _Writer:
     async def move(self) -> None:
         """Make a part of the file of the results that are in none."""
         async with self._moving:
-            if self._tail_bytes:
-                await self._persist(self._move)
+            if not self._tail_bytes:
+                return
+            part = StoredPart(f"{self._file_id}.{self._holding.term}-{self._last}", self._tail_bytes)
+            await self._persist(partial(self._write, part))
+            await self._persist(partial(self._add, part))
+            self._moved, self._tail_bytes = self._last, 0
 
     async def parts(self) -> tuple[StoredPart, ...]:
         return await self._book.do(self._book.store.parts, self._holding.batch_id, self._kind)
 
-    async def _move(self) -> None:
-        book, last, after = self._book, self._last, self._moved
-        part = StoredPart(f"{self._file_id}.{self._holding.term}-{last}", self._tail_bytes)
-        upload = None
+    async def _add(self, part: StoredPart) -> None:
+        await self._book.do(self._book.store.add_part, self._holding, self._kind, self._last, part)
+
+    async def _write(self, part: StoredPart) -> None:
+        """Write the results that are in no part to one, which the store does not name yet."""
+        book, after, size, upload = self._book, self._moved, 0, None
         try:
             upload = await book.in_files(book.folder.begin, part.name)
             read = partial(book.store.groups, self._holding.batch_id, self._kind, with_data=True)
             while groups := await book.do(read, after):
                 for group in groups:
                     await book.in_files(upload.write, group.data)
+                    size += group.size
                 after = groups[-1].number
+            assert size == part.size, "the store has all results that are in no part"
             await book.in_files(book.folder.finish, upload, part.name)
         except BaseException:
             await book.in_files(book.folder.drop, upload, part.name)
             raise
-        await book.do(book.store.add_part, self._holding, self._kind, last, part)
-        self._moved, self._tail_bytes = last, 0
 
     async def _persist(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Do work until it succeeds."""

@@ -153,21 +153,21 @@ class S3Files:
         with _in_words(place):
             self._client.delete_object(**place)
 
-    def sweep(self, wanted: Callable[[], Iterable[str]], *, is_shared: bool) -> None:
-        found = list(self._stale(is_shared=is_shared))
+    def sweep(self, wanted: Callable[[], Iterable[str]], *, is_shared: bool) -> None:  # noqa: ARG002 - a bucket may be
+        found = list(self._stale())
         names = set(wanted())
         for name in found:
             if name.partition(".")[0] not in names:
                 self.delete(name)
 
-    def _stale(self, *, is_shared: bool) -> Iterator[str]:
-        """Names of all objects, or of those that are old by the clock of S3."""
+    def _stale(self) -> Iterator[str]:
+        """Names of objects that are old by the clock of S3."""
         where = {"Bucket": self._config.bucket, "Prefix": self._config.prefix}
         with _in_words(where):
             for page in self._client.get_paginator("list_objects_v2").paginate(**where):
                 now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
                 for each in page.get("Contents", ()):
-                    if not is_shared or now - each["LastModified"] > timedelta(seconds=STALE_S):
+                    if now - each["LastModified"] > timedelta(seconds=STALE_S):
                         yield each["Key"].removeprefix(self._config.prefix)
 
     def scratch(self) -> BinaryIO:
