@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
+from gateway.features.batches import results as results_module
 from gateway.features.batches import state as state_module
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.lines import LineRequest, LineResult, result_of
@@ -210,8 +211,9 @@ async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> Non
 
 
 @pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("what", ["append", "add_part"])
 async def test_a_store_that_fails_loses_and_doubles_nothing(
-    config: GatewayConfig, engine: FakeEngine, is_written: bool
+    config: GatewayConfig, engine: FakeEngine, what: str, is_written: bool
 ) -> None:
     gate = asyncio.Event()
 
@@ -221,7 +223,7 @@ async def test_a_store_that_fails_loses_and_doubles_nothing(
         await engine.arrived.reaches(1)
         store = opened_book(gateway).store
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(store, "append", fail_after(store.append) if is_written else fail)
+            patched.setattr(store, what, fail_after(getattr(store, what)) if is_written else fail)
             gate.set()
             await until(lambda: "results cannot be written" in gateway_note(gateway))
         done = await ended(client, batch.id)
@@ -229,6 +231,21 @@ async def test_a_store_that_fails_loses_and_doubles_nothing(
         told = await results(client, done.output_file_id)
         assert sorted(each["custom_id"] for each in told) == [f"line-{number}" for number in range(5)]
         assert gateway_note(gateway) == ""
+
+
+async def test_results_of_several_parts_are_one_file(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "_PART_BYTES", 1_000)
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway, client_of(gateway) as client:
+        done = await ended(client, (await submit(client, lines_of(40))).id)
+        parts = opened_book(gateway).files[done.output_file_id].parts
+        assert len(parts) > 3
+        told = await results(client, done.output_file_id)
+        assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(40))
+        assert (await client.files.delete(done.output_file_id)).deleted
+        assert [each.name for each in ((config.batches.folder or Path()) / "files").iterdir()] == [done.input_file_id]
 
 
 def opened_book(gateway: GatewayHandle) -> BatchBook:

@@ -304,7 +304,9 @@ class BatchRunner:
     def _is_idle(self, batch: ClientBatch) -> bool:
         """True if something is to be done, and no task does it. A batch that met an error waits, unless its client
         cancelled it since."""
-        if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id) or not self._may_run(batch):
+        if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id):
+            return False
+        if not batch.is_cancelling and batch.expires_s > self.now_s and not self._may_run(batch):
             return False
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()

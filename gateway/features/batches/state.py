@@ -141,6 +141,10 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
         return max(self.times.values(), default=self.created_s)
 
     @property
+    def is_cancelling(self) -> bool:
+        return self.status is BatchStatus.CANCELLING
+
+    @property
     def is_checked(self) -> bool:
         """True once the input file was found to be valid; a batch may be cancelled before."""
         return self.status is not BatchStatus.VALIDATING and self.total > 0

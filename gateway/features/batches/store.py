@@ -37,6 +37,10 @@ _SCHEMA = (
     " PRIMARY KEY (batch, kind, number))",
     "CREATE TABLE nightside_batch_parts (batch text NOT NULL, kind integer NOT NULL, number bigint NOT NULL,"
     " name text NOT NULL, size bigint NOT NULL, PRIMARY KEY (batch, kind, number))",
+    "CREATE INDEX nightside_batch_files_by_revision ON nightside_batch_files (revision)",
+    "CREATE INDEX nightside_batches_by_revision ON nightside_batches (revision)",
+    "CREATE INDEX nightside_batches_that_are_held ON nightside_batches (id) WHERE owner <> ''",
+    "CREATE INDEX nightside_batch_gone_by_revision ON nightside_batch_gone (revision)",
 )
 _ADVANCE = Statement("UPDATE nightside_batch_store SET revision = revision + 1")
 """First statement of each transaction that changes rows of files or batches, so that their revisions rise in the order
