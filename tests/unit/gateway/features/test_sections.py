@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gateway.core.vocabulary import PoolName, PoolSpec
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.disaggregated.config import PredictionConfig, prediction_of
@@ -56,33 +54,6 @@ def test_a_tenant_may_not_have_more_uploads_than_all(tmp_path: Path) -> None:
     (fault,) = region_faults(tmp_path, f"{SMALLEST}{section}3\n")
     assert "batches.tenant_uploads_max: should be at most batches.uploads_max" in fault
     assert load_config(region_at(tmp_path, f"{SMALLEST}{section}2\n"), environ={}).batches.tenant_uploads_max == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "fault"),
-    [
-        ("{bucket: b}", "batches.s3.prefix: "),
-        ("{bucket: b, prefix: ''}", "batches.s3.prefix: should be a name that ends in a slash"),
-        ("{bucket: b, prefix: /}", "batches.s3.prefix: should be a name that ends in a slash"),
-        ("{bucket: b, prefix: night}", "batches.s3.prefix: should be a name that ends in a slash"),
-        ("{bucket: b, prefix: n/, endpoint: 'http://s3.example.net'}", "batches.s3.endpoint: is beyond this machine"),
-        ("{bucket: b, prefix: n/, endpoint: s3.example.net}", "batches.s3.endpoint: should begin with https://"),
-        ("{bucket: b, prefix: n/, endpoint: 'https://s3.example.net'}", None),
-        ("{bucket: b, prefix: n/, endpoint: 'http://127.0.0.1:9000'}", None),
-    ],
-)
-def test_a_bucket_of_batches_has_a_prefix_and_tls(tmp_path: Path, settings: str, fault: str | None) -> None:
-    text = f"{SMALLEST}batches:\n  postgresql: {{hosts: ['127.0.0.1:5432']}}\n  s3: {settings}\n"
-    found = region_faults(tmp_path, text) if fault else []
-    assert [each for each in found if fault and fault not in each] == []
-    assert bool(found) is (fault is not None)
-    if fault is None:
-        assert load_config(region_at(tmp_path, text), environ={}).batches.is_on
-
-
-def test_a_bucket_of_batches_goes_with_a_shared_database(tmp_path: Path) -> None:
-    (fault,) = region_faults(tmp_path, f"{SMALLEST}batches: {{folder: batches, s3: {{bucket: b, prefix: n/}}}}\n")
-    assert "batches.s3: is for batches.postgresql" in fault
 
 
 def test_a_feature_that_the_file_does_not_name_has_its_defaults(tmp_path: Path) -> None:

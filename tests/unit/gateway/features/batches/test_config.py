@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.features.batches.config import BatchesConfig, S3Config
 from gateway.features.batches.opening import check_batches
@@ -10,7 +11,7 @@ from mesh.faults import ConfigError
 from mesh.postgresql_config import PostgresqlConfig
 from mesh.values import SECOND_NS, Address
 
-FOLDER, S3 = Path("batches"), S3Config("bucket")
+FOLDER, S3 = Path("batches"), S3Config("bucket", "nightside/")
 LOCAL = PostgresqlConfig((Address("127.0.0.1", 5432),), tls=False)
 FAR = PostgresqlConfig((Address("10.0.0.5", 5432),))
 
@@ -31,8 +32,9 @@ class File:
         (BatchesConfig(), False),
         (BatchesConfig(folder=FOLDER), True),
         (BatchesConfig(folder=FOLDER, postgresql=LOCAL), True),
-        (BatchesConfig(folder=FOLDER, s3=S3), True),
         (BatchesConfig(postgresql=FAR, s3=S3), True),
+        (BatchesConfig(postgresql=FAR, s3=replace(S3, endpoint="https://s3.example.net")), True),
+        (BatchesConfig(postgresql=FAR, s3=replace(S3, endpoint="http://127.0.0.1:9000")), True),
     ],
 )
 def test_places_of_state_and_files_go_together(config: BatchesConfig, is_on: bool) -> None:
@@ -46,6 +48,12 @@ def test_places_of_state_and_files_go_together(config: BatchesConfig, is_on: boo
         (BatchesConfig(postgresql=LOCAL), "batches.folder"),
         (BatchesConfig(s3=S3), "batches.folder"),
         (BatchesConfig(folder=FOLDER, postgresql=LOCAL, s3=S3), "batches.folder"),
+        (BatchesConfig(folder=FOLDER, s3=S3), "batches.s3"),
+        (BatchesConfig(postgresql=LOCAL, s3=replace(S3, prefix="")), "batches.s3.prefix"),
+        (BatchesConfig(postgresql=LOCAL, s3=replace(S3, prefix="/")), "batches.s3.prefix"),
+        (BatchesConfig(postgresql=LOCAL, s3=replace(S3, prefix="night")), "batches.s3.prefix"),
+        (BatchesConfig(postgresql=LOCAL, s3=replace(S3, endpoint="http://s3.example.net")), "batches.s3.endpoint"),
+        (BatchesConfig(postgresql=LOCAL, s3=replace(S3, endpoint="s3.example.net")), "batches.s3.endpoint"),
         (BatchesConfig(folder=FOLDER, postgresql=PostgresqlConfig(())), "batches.postgresql.hosts"),
         (BatchesConfig(folder=FOLDER, postgresql=PostgresqlConfig(FAR.hosts, tls=False)), "batches.postgresql.tls"),
         (
