@@ -23,7 +23,15 @@ from gateway.features.batches.state import (
     ended,
     validated,
 )
-from gateway.features.batches.store import BatchStore, FileInUse, FileMissing, ResultGroup, ResultKind, TakenBatch
+from gateway.features.batches.store import (
+    BatchMissing,
+    BatchStore,
+    FileInUse,
+    FileMissing,
+    ResultGroup,
+    ResultKind,
+    TakenBatch,
+)
 from tests.support.batches import client_batch
 
 OUTPUT, ERROR = ResultKind.OUTPUT, ResultKind.ERROR
@@ -149,6 +157,13 @@ class BatchStoreConformance(ABC):
         assert two.take(batch.id, None) is None
         one.release(taken.holding)
         assert held(two.take(batch.id, None)).holding.term == 2
+
+    def test_a_batch_that_was_deleted_is_told_from_one_of_another_gateway(
+        self, one: BatchStore, two: BatchStore, batch: ClientBatch
+    ) -> None:
+        one.delete_batch(batch.id)
+        with pytest.raises(BatchMissing):
+            two.take(batch.id, None)
 
     def test_a_renewal_keeps_others_from_taking(self, one: BatchStore, two: BatchStore, batch: ClientBatch) -> None:
         holding = held(one.take(batch.id, None)).holding

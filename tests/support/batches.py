@@ -45,18 +45,21 @@ CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class SettableClock(Clock):
-    """Clock whose wall time can be set ahead."""
+    """Clock whose wall time, and time since the machine's start, can be set ahead."""
 
     ahead_s = 0
 
     def wall_ns(self) -> int:
         return Clock.wall_ns() + self.ahead_s * 1_000_000_000
 
+    def boot_ns(self) -> int:
+        return super().boot_ns() + self.ahead_s * 1_000_000_000
 
-def book_in(folder: Path) -> BatchBook:
+
+def book_in(folder: Path, clock: Clock | None = None) -> BatchBook:
     """Book of batches in a folder, which is not open yet."""
     database = SqliteDatabase(folder / "batches.sqlite", lambda: Clock.wall_ns() // 1_000_000)
-    return BatchBook(BatchStore(database), FolderFiles(folder), BatchesConfig().lease_ns, Clock())
+    return BatchBook(BatchStore(database), FolderFiles(folder), BatchesConfig().lease_ns, clock or Clock())
 
 
 def line_of(number: int, **changes: object) -> bytes:

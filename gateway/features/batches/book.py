@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gateway.features.batches.database import RowOutdated
+from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
-from gateway.features.batches.state import ClientBatch, StoredFile
-from gateway.features.batches.store import BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
+from gateway.features.batches.state import ClientBatch, StoredFile, is_batch_id, is_file_id
+from gateway.features.batches.store import BatchMissing, BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
 from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
@@ -30,7 +30,15 @@ _FILES_THREADS = 16
 """Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
 _CHANGES_MAX = 100
 """Tries of one change: each follows a change of another gateway."""
+_SILENCE_MAX_NS = 600 * 1_000_000_000
+"""Time without a look after which rows are read anew: the store tells of deleted ones for an hour."""
+_LOOK_GAP_NS = 50_000_000
+"""Shortest time between two looks for ids that are not known here: clients may ask for many."""
 _Result = TypeVar("_Result")
+
+
+class RowsOutdated(OSError):
+    """What is known here cannot follow the store any more: all rows have to be read anew."""
 
 
 class BatchBook:
@@ -56,6 +64,11 @@ class BatchBook:
         self._versions: dict[str, int] = {}
         self._revision = 0
         """Revision of the store up to which its rows are known here."""
+        self._looked_ns: int | None = None
+        """Time at which the last look began that was answered; None: rows are not read yet."""
+        self._tried: tuple[int, OSError | None] = (0, None)
+        """Time at which the last look began, and its error."""
+        self._looking = asyncio.Lock()
         self._clock = clock
         self._thread: ThreadPoolExecutor | None = None
         self._files_threads = ThreadPoolExecutor(_FILES_THREADS, thread_name_prefix="batch-files")
@@ -66,7 +79,7 @@ class BatchBook:
         await self.do(self.store.open)
         await self.in_files(self.folder.open)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
-        self.sizes, self.leases = FolderSizes(), BatchLeases(self.lease_ns)
+        self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
         await self.look()
         for batch_id, kind, size in await self.do(self.store.result_sizes):
             batch = self.batches.get(batch_id)
@@ -117,23 +130,44 @@ class BatchBook:
     # Changes by other gateways
 
     async def look(self) -> None:
-        """Take in what other gateways have changed. Raises OSError."""
+        """Take in what other gateways have changed. Raises OSError, and RowsOutdated where some of it cannot be seen
+        any more: after a long silence, as this machine may have slept, or once the store has lost its last changes."""
         asked_ns = self._clock.boot_ns()
-        self._take_in(await self.do(self.store.changes, self._revision), asked_ns)
+        try:
+            if self._looked_ns is not None and asked_ns - self._looked_ns > _SILENCE_MAX_NS and self.store.is_shared:
+                raise RowsOutdated("rows of batches were not looked at for long")
+            self._take_in(await self.do(self.store.changes, self._revision), asked_ns)
+        except OSError as error:
+            self._tried = (asked_ns, error)
+            raise
+        self._looked_ns, self._tried = asked_ns, (asked_ns, None)
+
+    async def _look_anew(self) -> None:
+        """Look, or share a look that begins after this call: one serves all who wait for it. Raises OSError."""
+        came_ns = self._clock.boot_ns()
+        async with self._looking:
+            if self._tried[0] < came_ns:
+                gap_ns = self._tried[0] + _LOOK_GAP_NS - self._clock.boot_ns()
+                await asyncio.sleep(min(max(0, gap_ns), _LOOK_GAP_NS) / 1_000_000_000)
+                await self.look()
+            elif (error := self._tried[1]) is not None:
+                raise OSError(str(error)) from error
 
     async def find_file(self, file_id: str) -> StoredFile | None:
         """File by its id, which another gateway may just have taken. Raises OSError."""
-        if file_id not in self.files and self.store.is_shared:
-            await self.look()
+        if file_id not in self.files and self.store.is_shared and is_file_id(file_id):
+            await self._look_anew()
         return self.files.get(file_id)
 
     async def find_batch(self, batch_id: str) -> ClientBatch | None:
         """Batch by its id, which another gateway may just have taken. Raises OSError."""
-        if batch_id not in self.batches and self.store.is_shared:
-            await self.look()
+        if batch_id not in self.batches and self.store.is_shared and is_batch_id(batch_id):
+            await self._look_anew()
         return self.batches.get(batch_id)
 
     def _take_in(self, changes: StoreChanges, asked_ns: int) -> None:
+        if changes.revision < self._revision:
+            raise RowsOutdated("the store has lost its last changes")
         for row_id in changes.gone:
             if row_id in self.files:
                 self._forget_file(row_id)
@@ -142,9 +176,9 @@ class BatchBook:
             self._remember_file(file)
         for row in changes.batches:
             self._take_in_row(row)
-        self._revision = max(self._revision, changes.revision)
+        self._revision = changes.revision
         self.leases.saw(changes.holdings, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
-        if changes.batches:
+        if changes.batches or changes.gone:
             self.news.wake()
 
     def _take_in_row(self, row: BatchRow) -> None:
@@ -221,13 +255,14 @@ class BatchBook:
         self, batch_id: str, change: Callable[[ClientBatch], ClientBatch], *, is_holder: bool = True
     ) -> ClientBatch:
         """Change a batch once the change is stored: after an OSError nothing has changed here. `change` is asked again
-        where another gateway was faster. A cancelled caller's change is carried out if it was stored."""
+        where another gateway was faster. A cancelled caller's change is carried out if it was stored. Raises LeaseLost
+        where `is_holder`, and the batch is not held here."""
         for _ in range(_CHANGES_MAX):
             if (before := self.batches.get(batch_id)) is None:
                 break
             if (changed := change(before)) == before:
                 return before
-            version, holding = self._versions[batch_id], self.leases.holding(batch_id) if is_holder else None
+            version, holding = self._versions[batch_id], self._held(batch_id) if is_holder else None
             try:
                 await self.do(self.store.put_batch, changed, version, holding)
             except RowOutdated:
@@ -246,10 +281,16 @@ class BatchBook:
 
     async def end(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
         """Keep a batch that has ended, with its files, and hold it no longer. It is kept as well if the caller is
-        cancelled meanwhile."""
-        version, holding, files = self._versions[batch.id], self.leases.holding(batch.id), tuple(files)
+        cancelled meanwhile. Raises LeaseLost, also where the batch is not held here."""
+        holding, files = self._held(batch.id), tuple(files)
+        version = self._versions[batch.id]
         learn = partial(self._remember, batch, version + 1, files)
         await self._do_and_know(learn, self.store.put_batch, batch, version, holding, files)
+
+    def _held(self, batch_id: str) -> BatchHolding:
+        if (holding := self.leases.holding(batch_id)) is None:
+            raise LeaseLost(batch_id)
+        return holding
 
     def _remember(self, batch: ClientBatch, version: int, files: Iterable[StoredFile]) -> None:
         self.batches[batch.id] = batch
@@ -292,8 +333,12 @@ class BatchBook:
         return not self.leases.is_anothers(batch_id)
 
     async def take(self, batch_id: str) -> TakenBatch | None:
-        """Hold a batch. None: another gateway was faster."""
-        taken = await self.do(self.store.take, batch_id, self.leases.mark_to_take(batch_id))
+        """Hold a batch. None: another gateway was faster, or there is no such batch any more."""
+        try:
+            taken = await self.do(self.store.take, batch_id, self.leases.mark_to_take(batch_id))
+        except BatchMissing:
+            self._forget_batch(batch_id)
+            return None
         if taken is None:
             await self.look()
             return None

@@ -22,11 +22,11 @@ from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
-from gateway.features.batches.book import BatchBook
+from gateway.features.batches.book import BatchBook, RowsOutdated
 from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
-from gateway.features.batches.database import Refused
+from gateway.features.batches.database import LeaseLost, Refused
 from gateway.features.batches.forecast import LineRate, tenant_share, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
@@ -75,7 +75,7 @@ _RENEWALS = 5
 _LOOK_S = 1.0
 """Longest time between two looks at what other gateways have changed."""
 _SILENCE_MAX_NS = 600 * _SECOND_NS
-"""Time without an answer of the store after which rows are read anew: it tells of deleted ones for an hour."""
+"""Time without an answer of the store after which it is opened anew."""
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
@@ -175,6 +175,7 @@ class BatchRunner:
                 tasks.create_task(self._hold())
                 while True:
                     await self._try_to_delete_old()
+                    self._stop_forgotten()
                     self._stop_lines()
                     if not self.store_fault:
                         self._begin(tasks)
@@ -187,7 +188,8 @@ class BatchRunner:
 
     async def _hold(self) -> None:
         """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is
-        asked again; after long, its rows are read anew. Raises OSError then."""
+        asked again; after long, or where what is known here cannot follow it, its rows are read anew. Raises OSError
+        then."""
         interval_s = min(self._book.lease_ns / _RENEWALS / _SECOND_NS, _LOOK_S)
         answered_ns = self._clock.boot_ns()
         while True:
@@ -200,7 +202,7 @@ class BatchRunner:
                 if self._book.store.is_shared:
                     await self._book.look()
             except OSError as error:
-                if self._clock.boot_ns() - answered_ns > _SILENCE_MAX_NS:
+                if isinstance(error, RowsOutdated) or self._clock.boot_ns() - answered_ns > _SILENCE_MAX_NS:
                     raise
                 self._store_failed(error)
             else:
@@ -271,6 +273,12 @@ class BatchRunner:
     def _is_over(self, batch: ClientBatch) -> bool:
         """True if no further line may run."""
         return batch.status is not BatchStatus.IN_PROGRESS or batch.expires_s <= self.now_s
+
+    def _stop_forgotten(self) -> None:
+        """End the tasks of batches that another gateway has deleted."""
+        for batch_id, task in self._tasks.items():
+            if batch_id not in self._book.batches:
+                task.cancel()
 
     def _stop_lines(self) -> None:
         for batch_id, lines in self._lines.items():
@@ -344,9 +352,10 @@ class BatchRunner:
                 self._chunks.pop(batch_id, None)
                 await self._book.release(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
-            if _has_refusal(error):
+            if refusals := _refusals(error):
                 self._book.leases.gave_up(batch_id)
-                self._lost(batch_id)
+                if any(isinstance(each, LeaseLost) for each in refusals):
+                    self._lost(batch_id)
             elif (disk_error := _disk_error(error)) is None:
                 self._stop(batch_id, error)
             elif self._book.store.is_shared:
@@ -587,15 +596,18 @@ class BatchRunner:
         return exchange
 
     def _may_be_urgent(self, batch_id: str) -> bool:
-        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places."""
+        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places. A
+        batch that another gateway has just deleted has none."""
+        if batch_id not in self._book.batches:
+            return False
         most = int(self._config.urgent_share * self._config.requests_max)
         if sum(each.urgent for each in self._classes.values()) >= most:
             return False
         if self._classes[batch_id].urgent >= self._urgent_lines(batch_id, most):
             return False
-        tenant_of = {each: self._book.batches[each].tenant for each in self._classes}
-        tenants = {tenant for each, tenant in tenant_of.items() if self._urgent_lines(each, most)}
-        own = sum(each.urgent for key, each in self._classes.items() if tenant_of[key] == tenant_of[batch_id])
+        tenant_of = {each: self._book.batches[each].tenant for each in self._classes if each in self._book.batches}
+        tenant, tenants = tenant_of[batch_id], {tenant_of[each] for each in tenant_of if self._urgent_lines(each, most)}
+        own = sum(each.urgent for key, each in self._classes.items() if tenant_of.get(key) == tenant)
         return own < tenant_share(most, len(tenants))
 
     def _urgent_lines(self, batch_id: str, most: int) -> int:
@@ -686,11 +698,11 @@ def _disk_error(error: Exception) -> OSError | None:
     return None
 
 
-def _has_refusal(error: Exception) -> bool:
-    """True if the store refused a write, since another gateway has the batch."""
+def _refusals(error: Exception) -> list[Exception]:
+    """Refusals of the store, since another gateway has taken the batch over or changed it."""
     if isinstance(error, ExceptionGroup):
-        return any(map(_has_refusal, error.exceptions))
-    return isinstance(error, Refused)
+        return [refusal for each in error.exceptions for refusal in _refusals(each)]
+    return [error] if isinstance(error, Refused) else []
 
 
 @contextmanager

@@ -62,6 +62,10 @@ _file_in = msgspec.json.Decoder(StoredFile).decode
 _batch_in = msgspec.json.Decoder(ClientBatch).decode
 
 
+class BatchMissing(Refused):
+    """The store has no such batch."""
+
+
 class FileInUse(Refused):
     """A batch that has not ended reads the file."""
 
@@ -257,9 +261,13 @@ class BatchStore:
 
     def take(self, batch_id: str, lapsed: HoldingMark | None) -> TakenBatch | None:
         """Hold a batch that no gateway holds, or whose holding with this mark has lapsed. None: another gateway was
-        faster, or has renewed its holding."""
+        faster, or has renewed its holding. Raises BatchMissing."""
         mark = lapsed or _NO_MARK
-        _, rows = self._database.run(_ADVANCE, _statement(_TAKE, batch_id, self._gateway, mark.term, mark.renewals))
+        *_, rows = self._database.run(
+            _ADVANCE,
+            Statement("SELECT id FROM nightside_batches WHERE id = $1", (batch_id,), BatchMissing),
+            _statement(_TAKE, batch_id, self._gateway, mark.term, mark.renewals),
+        )
         if not rows:
             return None
         *fields, line_offset = rows[0]

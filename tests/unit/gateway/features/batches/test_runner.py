@@ -1,18 +1,31 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from structlog import get_logger
 
+from gateway.core.vocabulary import ModelName
+from gateway.door.parse import Caller
+from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
+from gateway.features.batches.lease import HoldingMark
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, _disk_error, _of_input
+from gateway.features.batches.sqlite import SqliteDatabase
 from gateway.features.batches.state import validated
+from gateway.features.batches.store import TakenBatch
+from gateway.http1.server import Exchange
 from mesh.clock import Clock
-from tests.support.batches import SettableClock, book_in, client_batch
+from mesh.task_group import TaskGroup
+from tests.support.batches import SettableClock, book_in, client_batch, keep_input
+from tests.support.gateways import ENOUGH_S, until
 
 FULL = OSError("full")
 DEFECT = ValueError("defect")
@@ -36,6 +49,89 @@ def test_an_input_file_that_goes_missing_stops_its_batch_alone() -> None:
     with pytest.raises(InputUnreadable) as stopped, _of_input():
         raise FileNotFoundError("file-in")
     assert _disk_error(stopped.value) is None
+
+
+@asynccontextmanager
+async def running(runner: BatchRunner) -> AsyncIterator[None]:
+    """Runner of a gateway without models and keys, once its book is open."""
+    runner.meet_clients(NoModels(), None)
+    async with TaskGroup() as tasks:
+        task = tasks.create_task(runner.run())
+        await until(lambda: runner._book.is_open)
+        yield
+        task.cancel()
+
+
+async def test_a_batch_that_the_store_has_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, takes = book_in(tmp_path), []
+    take = book.store.take
+
+    def told(batch_id: str, lapsed: HoldingMark | None) -> TakenBatch | None:
+        takes.append(batch_id)
+        return take(batch_id, lapsed)
+
+    monkeypatch.setattr(book.store, "take", told)
+    async with running(BatchRunner(BatchesConfig(), book, Clock(), get_logger())):
+        batch = client_batch(created_s=Clock.wall_ns() // 1_000_000_000)
+        book._remember(batch, 1, ())
+        await until(lambda: not book.batches)
+        assert takes == [batch.id]
+
+
+async def test_a_batch_that_another_gateway_deletes_runs_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", True)
+    monkeypatch.setattr(runner_module, "_LOOK_S", ENOUGH_S)
+    book = book_in(tmp_path)
+    book.lease_ns = 3600 * 1_000_000_000
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+    began = asyncio.Event()
+
+    async def hang(_: str) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(runner, "_drive", hang)
+    async with running(runner):
+        await keep_input(book)
+        await book.put_new(batch := client_batch(created_s=Clock.wall_ns() // 1_000_000_000))
+        await began.wait()
+        await book.do(book.store.delete_batch, batch.id)
+        await book.look()
+        await until(lambda: not runner._tasks)
+        assert (book.batches, runner.counts.lost) == ({}, 0)
+
+
+@pytest.mark.parametrize(("refusal", "lost"), [(LeaseLost("b"), 1), (ExceptionGroup("", [RowOutdated("b")]), 0)])
+async def test_a_batch_that_was_cancelled_elsewhere_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception, lost: int
+) -> None:
+    book = book_in(tmp_path)
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+
+    async def refused(_: str) -> None:
+        raise refusal
+
+    monkeypatch.setattr(runner, "_drive", refused)
+    await book.open()
+    await keep_input(book)
+    await book.put_new(batch := client_batch())
+    await runner._drive_apart(batch.id)
+    assert (runner.counts.lost, runner.stopped) == (lost, 0)
+    await book.close()
+
+
+class NoModels:
+    """API of a gateway without models."""
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None:
+        raise AssertionError("no line is sent")
+
+    def give_up(self, exchange: Exchange) -> None: ...
+
+    def models_of(self, _: Caller) -> list[ModelName]:
+        return []
 
 
 def late_runner(folder: Path, tenants: list[str]) -> BatchRunner:

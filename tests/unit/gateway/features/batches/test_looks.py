@@ -1,0 +1,106 @@
+"""Looks of a book at what other gateways have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.features.batches.book import BatchBook, RowsOutdated
+from gateway.features.batches.database import LeaseLost
+from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.state import cancelling
+from gateway.features.batches.store import StoreChanges
+from tests.support.batches import SettableClock, book_in, client_batch, keep_input
+
+UNKNOWN = [f"file-{number:024x}" for number in range(20)]
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+async def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SettableClock) -> AsyncIterator[BatchBook]:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", True)
+    made = book_in(tmp_path, clock)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def looks(book: BatchBook, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Revisions since which the store was looked at."""
+    found: list[int] = []
+    changes = book.store.changes
+
+    def told(since: int) -> StoreChanges:
+        found.append(since)
+        return changes(since)
+
+    monkeypatch.setattr(book.store, "changes", told)
+    return found
+
+
+async def test_clients_that_ask_for_unknown_ids_share_one_look(book: BatchBook, looks: list[int]) -> None:
+    await keep_input(book, replace(client_batch(), input_file_id=UNKNOWN[0]))
+    known = book.files.pop(UNKNOWN[0])
+    found = await asyncio.gather(*map(book.find_file, UNKNOWN))
+    assert (found, len(looks)) == ([known, *[None] * 19], 1)
+    assert await book.find_batch(f"msgbatch_{'0' * 24}") is None
+    assert len(looks) == 2
+
+
+async def test_clients_share_the_error_of_a_look(book: BatchBook, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def fail(since: int) -> StoreChanges:
+        tries.append(since)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(book.store, "changes", fail)
+    found = await asyncio.gather(*map(book.find_file, UNKNOWN), return_exceptions=True)
+    assert ([str(each) for each in found], len(tries)) == (["no answer"] * 20, 1)
+
+
+@pytest.mark.parametrize("told", ["", "a", "file-1", f"file-{'a' * 25}", f"file-{'A' * 24}", f"batch_{'a' * 24}"])
+async def test_an_id_that_no_gateway_gives_asks_for_no_look(book: BatchBook, looks: list[int], told: str) -> None:
+    assert await book.find_file(told) is None
+    assert await book.find_batch(told.replace("batch", "file")) is None
+    assert looks == []
+
+
+async def test_rows_are_read_anew_after_a_long_silence(book: BatchBook, clock: SettableClock) -> None:
+    await book.look()
+    clock.ahead_s = 601
+    with pytest.raises(RowsOutdated):
+        await book.look()
+    await book.close()
+    await book.open()
+    await book.look()
+
+
+async def test_rows_are_read_anew_where_the_store_has_lost_changes(
+    book: BatchBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep_input(book)
+    await book.look()
+    before = book.store.changes(0)
+    monkeypatch.setattr(book.store, "changes", lambda _: replace(before, revision=before.revision - 1))
+    with pytest.raises(RowsOutdated):
+        await book.look()
+
+
+async def test_a_batch_that_is_not_held_here_is_not_changed_as_its_holder(book: BatchBook) -> None:
+    await keep_input(book)
+    await book.put_new(batch := client_batch())
+    with pytest.raises(LeaseLost):
+        await book.change(batch.id, lambda each: cancelling(each, 1))
+    with pytest.raises(LeaseLost):
+        await book.end(batch)
+    assert (await book.change(batch.id, lambda each: cancelling(each, 1), is_holder=False)).is_cancelling
