@@ -83,6 +83,13 @@ GATEWAY = (
         "Let no other program change the folder or the bucket.",
     ),
     LogEvent(
+        "batch_left",
+        ("warning",),
+        ("batch", "reason"),
+        "A batch is left to the gateways that share it, since this one does not know its key or its model.",
+        "Give all gateways that share batches the same keys file, and one mesh.",
+    ),
+    LogEvent(
         "batch_lost",
         ("warning",),
         ("batch",),

@@ -61,6 +61,7 @@ from gateway.features.batches.store import FileInUse, ResultKind
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
+from gateway.request.callers import ClientKey
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
 
@@ -76,6 +77,10 @@ _LOOK_S = 1.0
 """Longest time between two looks at what other gateways have changed."""
 _SILENCE_MAX_NS = 600 * _SECOND_NS
 """Time without an answer of the store after which it is opened anew."""
+_LEFT_NS = 30 * _SECOND_NS
+"""Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
+_MODEL_S = 600
+"""Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
@@ -103,6 +108,10 @@ class _Stop(Struct, frozen=True):
 
 class InputUnreadable(Exception):
     """The input file of one batch cannot be read; the store and the result files may well be."""
+
+
+class LeftToOthers(Exception):
+    """A key or a model is not known here, and may be to another gateway that shares the batch."""
 
 
 class LineCounts:
@@ -314,7 +323,8 @@ class BatchRunner:
         cancelled it since."""
         if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id):
             return False
-        if not batch.is_cancelling and batch.expires_s > self.now_s and not self._may_run(batch):
+        is_running = not batch.is_cancelling and batch.expires_s > self.now_s
+        if is_running and not (self._may_run(batch) and self._may_judge_key(batch)):
             return False
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
@@ -356,6 +366,8 @@ class BatchRunner:
                 self._book.leases.gave_up(batch_id)
                 if any(isinstance(each, LeaseLost) for each in refusals):
                     self._lost(batch_id)
+            elif (left := _left(error)) is not None:
+                self._leave(batch_id, left)
             elif (disk_error := _disk_error(error)) is None:
                 self._stop(batch_id, error)
             elif self._book.store.is_shared:
@@ -397,6 +409,14 @@ class BatchRunner:
             self._stops[batch_id] = _Stop(self._book.batches[batch_id].status, tries, again_ns)
         self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
+    def _leave(self, batch_id: str, left: LeftToOthers) -> None:
+        if (batch := self._book.batches.get(batch_id)) is None:
+            return
+        if batch_id not in self._stops:
+            self._log.warning("batch_left", batch=batch_id, reason=str(left))
+        again_ns = self._clock.now_ns() + _LEFT_NS
+        self._stops[batch_id] = _Stop(batch.status, 0, again_ns, is_over=True)
+
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
         stop = self._stops.get(batch_id)
@@ -414,6 +434,8 @@ class BatchRunner:
             async with self._ends:
                 await self._run_and_finish(batch_id)
         else:
+            if batch.model and not self._knows_model(batch, batch.model):
+                self._leave_running(batch, "its model is not known here")
             await self._run_and_finish(batch_id)
 
     async def _has_input(self, batch: ClientBatch) -> bool:
@@ -465,9 +487,9 @@ class BatchRunner:
         with _of_input():
             file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
             faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
-        caller = self._caller(batch, ServiceClass.BATCH)
-        assert self._api is not None, "clients are served"
-        if not faults and caller is not None and checker.model not in self._api.models_of(caller):
+        if not faults and not self._knows_model(batch, checker.model):
+            if self.now_s < batch.created_s + _MODEL_S:
+                self._leave_running(batch, "its model is not known here")
             faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
         changed = await self._book.change(
             batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
@@ -480,12 +502,29 @@ class BatchRunner:
         has none any more."""
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
-            key = None if key is None else self._key_in_force(key.key_id)
-            if key is None or not (key.tenant == batch.tenant or key.may_name_tenant):
+            key = _key_now(batch, self._key_in_force)
+            if key is None:
                 return None
         if key is not None and key.service_class is not None and key.service_class.rank > served_as.rank:
             served_as = key.service_class
         return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
+
+    def _knows_model(self, batch: ClientBatch, model: str) -> bool:
+        """True if the client of a batch may use a model, as far as this gateway knows, or has no rights any more."""
+        assert self._api is not None, "clients are served"
+        caller = self._caller(batch, ServiceClass.BATCH)
+        return caller is None or model in self._api.models_of(caller)
+
+    def _leave_running(self, batch: ClientBatch, reason: str) -> None:
+        """Raise LeftToOthers where others share the batch, and it has neither been cancelled nor expired."""
+        if self._book.store.is_shared and not batch.is_cancelling and batch.expires_s > self.now_s:
+            raise LeftToOthers(reason)
+
+    def _may_judge_key(self, batch: ClientBatch) -> bool:
+        """True unless the key of a batch is not in force here, and may be at another gateway that shares the batch."""
+        if not self._book.store.is_shared or self._key_in_force is None or batch.is_token:
+            return True
+        return _key_now(batch, self._key_in_force) is not None
 
     # Lines
 
@@ -557,6 +596,7 @@ class BatchRunner:
         result_id = f"batch_req_{urandom(12).hex()}"
         caller = self._caller(batch, classes.next(is_urgent=self._may_be_urgent(batch.id)))
         if caller is None:
+            self._leave_running(batch, "its key is not in force here")
             body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
         assert caller.service_class is not None, "each line has a class"
@@ -696,6 +736,20 @@ def _disk_error(error: Exception) -> OSError | None:
         found = [_disk_error(each) for each in error.exceptions]
         return None if None in found else found[0]
     return None
+
+
+def _left(error: Exception) -> LeftToOthers | None:
+    """Reason to leave a batch, if there is no other error."""
+    if isinstance(error, ExceptionGroup):
+        found = [_left(each) for each in error.exceptions]
+        return None if None in found else found[0]
+    return error if isinstance(error, LeftToOthers) else None
+
+
+def _key_now(batch: ClientBatch, key_in_force: KeyInForce) -> ClientKey | None:
+    """Key of a batch with the rights that it has now; None if it is in force no more, or is another tenant's."""
+    key = None if batch.key is None else key_in_force(batch.key.key_id)
+    return None if key is None or not (key.tenant == batch.tenant or key.may_name_tenant) else key
 
 
 def _refusals(error: Exception) -> list[Exception]:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from structlog import get_logger
 
-from gateway.core.vocabulary import ModelName
+from gateway.core.vocabulary import ModelName, TenantName
 from gateway.door.parse import Caller
 from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
@@ -17,14 +17,18 @@ from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import HoldingMark
-from gateway.features.batches.runner import BatchRunner, InputUnreadable, _disk_error, _of_input
+from gateway.features.batches.lines import read_line
+from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
 from gateway.features.batches.sqlite import SqliteDatabase
-from gateway.features.batches.state import validated
+from gateway.features.batches.state import ClientBatch, cancelling, validated
 from gateway.features.batches.store import TakenBatch
 from gateway.http1.server import Exchange
+from gateway.request.callers import ClientKey
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
-from tests.support.batches import SettableClock, book_in, client_batch, keep_input
+from tests.support.batch_conformance import stored_file
+from tests.support.batches import SettableClock, book_in, client_batch, keep_input, line_of, lines_of
+from tests.support.core import MODEL
 from tests.support.gateways import ENOUGH_S, until
 
 FULL = OSError("full")
@@ -120,6 +124,80 @@ async def test_a_batch_that_was_cancelled_elsewhere_is_not_lost(
     await runner._drive_apart(batch.id)
     assert (runner.counts.lost, runner.stopped) == (lost, 0)
     await book.close()
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", True)
+
+
+def keyed_batch(**changes: object) -> ClientBatch:
+    """Batch that was just handed in with a key."""
+    now_s = Clock.wall_ns() // 1_000_000_000
+    made = replace(client_batch(created_s=now_s), key=ClientKey(key_id="k", tenant=TenantName("acme")))
+    return replace(made, **changes)
+
+
+def runner_without_keys(folder: Path) -> BatchRunner:
+    runner = BatchRunner(BatchesConfig(), book_in(folder), Clock(), get_logger())
+    runner.meet_clients(NoModels(), lambda _: None)
+    return runner
+
+
+def test_a_batch_that_no_other_gateway_can_run_is_not_left(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    assert runner._is_idle(batch)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_batch_whose_key_is_not_known_here_is_left_to_others_until_it_is_over(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    assert not runner._is_idle(batch)
+    assert runner._is_idle(replace(batch, is_token=True))
+    assert runner._is_idle(cancelling(batch, 1))
+    assert runner._is_idle(replace(batch, expires_s=runner.now_s))
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_key_that_goes_ends_no_line_that_another_gateway_may_run(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    runner._book.batches[batch.id], runner._classes[batch.id] = batch, LineClasses()
+    runner._book.rates[batch.id] = LineRate(Clock.now_ns())
+    with pytest.raises(LeftToOthers):
+        await runner._ask(batch, read_line(line_of(0)), 1)
+
+
+async def driven(runner: BatchRunner, batch: ClientBatch) -> ClientBatch:
+    """Batch after its gateway, which knows no model, has had it."""
+    book = runner._book
+    await book.open()
+    upload = book.folder.begin(batch.input_file_id)
+    upload.write(lines_of(2))
+    await book.keep_file(upload, stored_file(batch.input_file_id))
+    await book.put_new(batch)
+    await runner._drive_apart(batch.id)
+    (row,) = (await book.do(book.store.changes, 0)).batches
+    assert row.owner == "", "other gateways may take it"
+    await book.close()
+    return row.batch
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_a_batch_whose_model_is_not_known_here_is_left_to_others(tmp_path: Path, is_checked: bool) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    if is_checked:
+        batch = validated(batch, MODEL, 2, (), batch.created_s)
+    assert await driven(runner, batch) == batch
+    assert (runner._is_idle(batch), runner.stopped) == (False, 0)
+    assert runner._is_idle(cancelling(batch, 1))
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: Path) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
+    assert [each.code for each in found.faults] == ["model_not_found"]
 
 
 class NoModels:
