@@ -88,7 +88,9 @@ def test_a_missing_file_is_told_from_a_service_that_is_away(files: S3Files) -> N
     with pytest.raises(FileNotFoundError, match="night/a"):
         files.read("a")
     files.delete("a")
-    away = S3Files(S3Config(bucket="b", prefix="night/", region="us-east-1", endpoint=f"http://127.0.0.1:{free_port()}"))
+    away = S3Files(
+        S3Config(bucket="b", prefix="night/", region="us-east-1", endpoint=f"http://127.0.0.1:{free_port()}")
+    )
     with pytest.raises(OSError, match="s3://b") as refused:
         away.open()
     assert not isinstance(refused.value, FileNotFoundError)

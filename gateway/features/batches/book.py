@@ -85,13 +85,25 @@ class BatchBook:
             batch = self.batches.get(batch_id)
             if batch is not None:
                 self.sizes.put(batch.result_ids[kind], batch.tenant, size)
-        await self.in_files(partial(self.folder.sweep, self._wanted, is_shared=self.store.is_shared))
+        if not self.store.is_shared:
+            await self.sweep()  # before the first upload, which has no row
         self.is_open = True
 
-    def _wanted(self) -> set[str]:
-        """Ids of files that are named by a row or a batch that has not ended."""
-        batches = [each for each in list(self.batches.values()) if not each.has_ended]
-        return {*list(self.files), *(file_id for each in batches for file_id in each.result_ids)}
+    async def sweep(self) -> None:
+        """Delete remains of crashes. Raises OSError."""
+        loop = asyncio.get_running_loop()
+
+        def wanted() -> set[str]:
+            return asyncio.run_coroutine_threadsafe(self._wanted(), loop).result()
+
+        await self.in_files(partial(self.folder.sweep, wanted, is_shared=self.store.is_shared))
+
+    async def _wanted(self) -> set[str]:
+        """Ids of files that are named now by a row or a batch that has not ended. Raises OSError."""
+        if self.store.is_shared:
+            await self.look()  # this machine may have slept since the last one
+        batches = [each for each in self.batches.values() if not each.has_ended]
+        return {*self.files, *(file_id for each in batches for file_id in each.result_ids)}
 
     async def close(self) -> None:
         """Close the store once the work at hand is done, and give up what is held."""

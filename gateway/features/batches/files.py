@@ -58,7 +58,7 @@ class BatchFiles(Protocol):
 
 
 def is_remains(name: str, wanted: Container[str]) -> bool:
-    """True for the name of a batch's file, or of a part of one, that is not wanted; any other file is not of batches."""
+    """True for the name of a file of batches, or of a part of one, that is not wanted; no other name is."""
     file_id = name.partition(".")[0]
     return is_file_id(file_id) and file_id not in wanted
 

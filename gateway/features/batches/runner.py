@@ -81,6 +81,10 @@ _LEFT_NS = 30 * _SECOND_NS
 """Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
 _MODEL_S = 600
 """Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
+_CLEAN_S = 1.0
+"""Time between two looks at every file, and at every batch that has ended."""
+_SWEEP_NS = 6 * 3600 * _SECOND_NS
+"""Time between two looks at every name in a shared place of files."""
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
@@ -163,7 +167,6 @@ class BatchRunner:
         """Tasks of batches that are validated or run."""
         self._stops: dict[str, _Stop] = {}
         """Batches that met an error of this gateway's own, until they are over."""
-        self._swept_s = 0
         self._classes: dict[str, LineClasses] = {}
         """Classes of the lines of batches that run."""
         self._chunks: dict[str, LineChunks] = {}
@@ -182,8 +185,8 @@ class BatchRunner:
             await self._book.open()
             async with TaskGroup() as tasks:
                 tasks.create_task(self._hold())
+                tasks.create_task(self._clean())
                 while True:
-                    await self._try_to_delete_old()
                     self._stop_forgotten()
                     self._stop_lines()
                     if not self.store_fault:
@@ -253,22 +256,26 @@ class BatchRunner:
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
 
-    async def _try_to_delete_old(self) -> None:
-        """Delete what is old. A disk that fails is tried again later, and stops no batch."""
-        fault = ""
-        try:
-            await self._delete_old()
-        except OSError as error:
-            fault = str(error)
-        if fault and not self._delete_fault:
-            self._log.error("batch_files_not_deleted", reason=fault)
-        self._delete_fault = fault
+    async def _clean(self) -> None:
+        """Delete what is old each second, and at times remains of gateways that share the files, until cancelled. A
+        place of files that fails is tried again later, and stops no batch."""
+        sweep_ns = self._clock.now_ns()
+        while True:
+            fault = ""
+            try:
+                await self._delete_old()
+                if self._book.store.is_shared and self._clock.now_ns() >= sweep_ns:
+                    sweep_ns = self._clock.now_ns() + _SWEEP_NS
+                    await self._book.sweep()
+            except OSError as error:
+                fault = str(error)
+            if fault and not self._delete_fault:
+                self._log.error("batch_files_not_deleted", reason=fault)
+            self._delete_fault = fault
+            await asyncio.sleep(_CLEAN_S)
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
-        if now_s == self._swept_s:
-            return  # once a second: it looks at every file
-        self._swept_s = now_s
         self._stops = {batch_id: stop for batch_id, stop in self._stops.items() if self._is_open(batch_id)}
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:

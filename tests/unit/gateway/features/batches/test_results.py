@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gateway.features.batches import results as results_module
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.lease import BatchHolding
 from gateway.features.batches.lines import BATCH_EXPIRED, LineResult
 from gateway.features.batches.results import BatchResults
 from gateway.features.batches.state import ClientBatch, StoredPart, validated
-from gateway.features.batches.store import ResultGroup
+from gateway.features.batches.store import ResultGroup, ResultKind
 from mesh.task_group import TaskGroup
 from tests.support.batches import book_in, client_batch, keep_input
 
@@ -90,17 +91,17 @@ async def test_a_part_whose_answer_is_lost_keeps_its_results(
 async def test_a_part_that_is_stored_while_the_next_try_reads_is_the_one_that_counts(
     book: BatchBook, batch: ClientBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late: list[tuple[object, ...]] = []
+    late: list[Callable[[], None]] = []
     add_part, groups = book.store.add_part, book.store.groups
 
-    def not_yet(*arguments: object) -> None:
-        late.append(arguments)
+    def not_yet(holding: BatchHolding, kind: ResultKind, last: int, part: StoredPart) -> None:
+        late.append(partial(add_part, holding, kind, last, part))
         raise OSError("no answer")
 
-    def read(batch_id: str, kind: int, after: int, *, with_data: bool) -> list[ResultGroup]:
+    def read(batch_id: str, kind: ResultKind, after: int, *, with_data: bool) -> list[ResultGroup]:
         if with_data and after and late:
             monkeypatch.setattr(book.store, "add_part", add_part)
-            add_part(*late[0])
+            late[0]()
         return groups(batch_id, kind, after, with_data=with_data)
 
     monkeypatch.setattr(book.store, "add_part", not_yet)

@@ -23,7 +23,7 @@ from gateway.features.batches.sqlite import SqliteDatabase
 from gateway.features.batches.state import ClientBatch, cancelling, validated
 from gateway.features.batches.store import TakenBatch
 from gateway.http1.server import Exchange
-from gateway.request.callers import ClientKey
+from gateway.request.callers import ClientKey, KeyId
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
 from tests.support.batch_conformance import stored_file
@@ -82,10 +82,10 @@ async def test_a_batch_that_the_store_has_no_more_is_forgotten(tmp_path: Path, m
         assert takes == [batch.id]
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_batch_that_another_gateway_deletes_runs_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteDatabase, "is_shared", True)
     monkeypatch.setattr(runner_module, "_LOOK_S", ENOUGH_S)
     book = book_in(tmp_path)
     book.lease_ns = 3600 * 1_000_000_000
@@ -126,6 +126,32 @@ async def test_a_batch_that_was_cancelled_elsewhere_is_not_lost(
     await book.close()
 
 
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("step", ["sweep", "delete"])
+async def test_a_place_of_files_that_does_not_answer_keeps_no_batch_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    book, hung, may_go_on, began = book_in(tmp_path), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+
+    async def hang(*_: object) -> None:
+        hung.set()
+        await may_go_on.wait()
+
+    async def begin(_: str) -> None:
+        began.set()
+
+    monkeypatch.setattr(book, "sweep" if step == "sweep" else "delete_file", hang)
+    monkeypatch.setattr(runner, "_drive", begin)
+    async with running(runner):
+        if step == "delete":
+            await keep_input(book, replace(client_batch(), input_file_id="file-old"))
+        await hung.wait()
+        await keep_input(book)
+        await book.put_new(client_batch(created_s=runner.now_s))
+        await began.wait()
+
+
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteDatabase, "is_shared", True)
@@ -134,7 +160,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def keyed_batch(**changes: object) -> ClientBatch:
     """Batch that was just handed in with a key."""
     now_s = Clock.wall_ns() // 1_000_000_000
-    made = replace(client_batch(created_s=now_s), key=ClientKey(key_id="k", tenant=TenantName("acme")))
+    made = replace(client_batch(created_s=now_s), key=ClientKey(key_id=KeyId("k"), tenant=TenantName("acme")))
     return replace(made, **changes)
 
 
