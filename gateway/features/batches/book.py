@@ -25,6 +25,8 @@ from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
 
+_MARK = "database"
+"""Name of the file that says whose the files are."""
 _FILES_THREADS = 16
 """Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
 _CHANGES_MAX = 100
@@ -64,6 +66,9 @@ class BatchBook:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         await self.do(self.store.open)
         await self.in_files(self.folder.open)
+        are_shared = self.store.is_shared or self.folder.is_apart
+        if are_shared:
+            await self.in_files(self._claim_files)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
         self.sizes, self.leases = FolderSizes(), BatchLeases(self.lease_ns)
         await self.look()
@@ -71,13 +76,28 @@ class BatchBook:
             batch = self.batches.get(batch_id)
             if batch is not None:
                 self.sizes.put(batch.result_ids[kind], batch.tenant, size)
-        await self.in_files(partial(self.folder.sweep, self._wanted, is_shared=self.store.is_shared))
+        await self.in_files(partial(self.folder.sweep, self._wanted, is_shared=are_shared))
         self.is_open = True
+
+    def _claim_files(self) -> None:
+        """Mark the files as those of this database; blocks. Raises OSError where they are another one's, which this
+        gateway would delete since it knows none of them."""
+        mark = self.store.mark.encode()
+        try:
+            with self.folder.read(_MARK) as file:
+                found = file.read()
+        except FileNotFoundError:
+            upload = self.folder.begin(_MARK)
+            upload.write(mark)
+            self.folder.finish(upload, _MARK)
+            return
+        if found != mark:
+            raise OSError("the files of batches are those of another database: choose another folder or prefix")
 
     def _wanted(self) -> set[str]:
         """Ids of files that are named by a row or a batch that has not ended."""
         batches = [each for each in list(self.batches.values()) if not each.has_ended]
-        return {*list(self.files), *(file_id for each in batches for file_id in each.result_ids)}
+        return {_MARK, *list(self.files), *(file_id for each in batches for file_id in each.result_ids)}
 
     async def close(self) -> None:
         """Close the store once the work at hand is done, and give up what is held."""

@@ -111,6 +111,8 @@ class _S3Reader(io.RawIOBase):
 class S3Files:
     """Files under a prefix of a bucket, which gateways may share."""
 
+    is_apart = True
+
     def __init__(self, config: S3Config) -> None:
         self._config = config
         self._client: Any = None
@@ -153,21 +155,21 @@ class S3Files:
         with _in_words(place):
             self._client.delete_object(**place)
 
-    def sweep(self, wanted: Callable[[], Iterable[str]], *, is_shared: bool) -> None:  # noqa: ARG002 - a bucket may be
-        found = list(self._stale())
+    def sweep(self, wanted: Callable[[], Iterable[str]], *, is_shared: bool) -> None:
+        found = list(self._names(are_old=is_shared))
         names = set(wanted())
         for name in found:
             if name.partition(".")[0] not in names:
                 self.delete(name)
 
-    def _stale(self) -> Iterator[str]:
-        """Names of objects that are old by the clock of S3."""
+    def _names(self, *, are_old: bool) -> Iterator[str]:
+        """Names of all objects, or of those that are old by the clock of S3."""
         where = {"Bucket": self._config.bucket, "Prefix": self._config.prefix}
         with _in_words(where):
             for page in self._client.get_paginator("list_objects_v2").paginate(**where):
                 now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
                 for each in page.get("Contents", ()):
-                    if now - each["LastModified"] > timedelta(seconds=STALE_S):
+                    if not are_old or now - each["LastModified"] > timedelta(seconds=STALE_S):
                         yield each["Key"].removeprefix(self._config.prefix)
 
     def scratch(self) -> BinaryIO:
