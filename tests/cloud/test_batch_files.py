@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from gateway.features.batches.s3 import PART_BYTES, READ_BYTES, S3Files
 from tests.cloud.buckets import client_of_s3, new_bucket
 from tests.cloud.dynamodb import NOBODY
 from tests.cloud.programs import Emulator, free_port
+from tests.support.batches import book_in
 
 pytestmark = pytest.mark.needs("emulators")
 LINE = b"x" * 1023 + b"\n"
@@ -104,6 +106,18 @@ def test_an_upload_that_is_dropped_leaves_nothing(files: S3Files, emulator: Emul
     assert names(files, emulator) == []
     uploads = client_of_s3(emulator).list_multipart_uploads(Bucket=files._config.bucket)
     assert not uploads.get("Uploads")
+
+
+async def test_files_of_another_database_are_left_alone(files: S3Files, tmp_path: Path) -> None:
+    one, other = (book_in(tmp_path / name) for name in ("one", "other"))
+    one.folder = other.folder = files
+    await one.open()
+    await one.close()
+    await one.open()
+    await one.close()
+    with pytest.raises(OSError, match="are those of another database"):
+        await other.open()
+    await other.close()
 
 
 def test_remains_of_a_crash_are_deleted(files: S3Files, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

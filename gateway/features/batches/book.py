@@ -26,6 +26,8 @@ from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
 
+_MARK = "database"
+"""Name of the file that says whose the files are."""
 _FILES_THREADS = 16
 """Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
 _CHANGES_MAX = 100
@@ -78,6 +80,8 @@ class BatchBook:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         await self.do(self.store.open)
         await self.in_files(self.folder.open)
+        if self.store.is_shared or self.folder.is_apart:
+            await self.in_files(self._claim_files)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
         self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
         await self.look()
@@ -88,6 +92,22 @@ class BatchBook:
         if not self.store.is_shared:
             await self.sweep()  # before the first upload, which has no row
         self.is_open = True
+
+    def _claim_files(self) -> None:
+        """Mark the files as those of this database; blocks. Raises OSError where they are another one's, which this
+        gateway would delete since it knows none of them."""
+        mark = self.store.mark.encode()
+        try:
+            with self.folder.read(_MARK) as file:
+                found = file.read()
+        except FileNotFoundError:
+            self.folder.drop(None, _MARK)  # a gateway may have died within this
+            upload = self.folder.begin(_MARK)
+            upload.write(mark)
+            self.folder.finish(upload, _MARK)
+            return
+        if found != mark:
+            raise OSError("the files of batches are those of another database: choose another folder or prefix")
 
     async def sweep(self) -> None:
         """Delete remains of crashes. Raises OSError."""

@@ -27,6 +27,9 @@ class OpenUpload(Protocol):
 class BatchFiles(Protocol):
     """Place of files. Errors are OSError."""
 
+    is_apart: bool
+    """True if the files may be at hand for gateways with another database."""
+
     def open(self) -> None: ...
 
     def begin(self, name: str, /) -> OpenUpload: ...
@@ -76,6 +79,8 @@ class FolderUpload:
 
 class FolderFiles:
     """Files in one folder, which gateways may share over a network file system."""
+
+    is_apart = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "files"

@@ -111,6 +111,8 @@ class _S3Reader(io.RawIOBase):
 class S3Files:
     """Files under a prefix of a bucket, which gateways may share."""
 
+    is_apart = True
+
     def __init__(self, config: S3Config) -> None:
         self._config = config
         self._client: Any = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from os import urandom
 
 import msgspec
 from msgspec import Struct
@@ -24,8 +25,9 @@ _PAGE = 1_000
 _GONE_KEPT_MS = 3_600_000
 """Time for which deleted rows are told to other gateways; one that has not looked for longer reads all anew."""
 _SCHEMA = (
-    "CREATE TABLE nightside_batch_store (id integer PRIMARY KEY, revision bigint NOT NULL, jurisdiction text NOT NULL)",
-    "INSERT INTO nightside_batch_store VALUES (1, 0, '')",
+    "CREATE TABLE nightside_batch_store (id integer PRIMARY KEY, revision bigint NOT NULL, jurisdiction text NOT NULL,"
+    " mark text NOT NULL)",
+    "INSERT INTO nightside_batch_store VALUES (1, 0, '', '')",
     "CREATE TABLE nightside_batch_files (id text PRIMARY KEY, revision bigint NOT NULL, document {blob} NOT NULL)",
     "CREATE TABLE nightside_batches (id text PRIMARY KEY, revision bigint NOT NULL, version bigint NOT NULL,"
     " owner text NOT NULL, term bigint NOT NULL, renewals bigint NOT NULL, completed bigint NOT NULL,"
@@ -131,6 +133,8 @@ class BatchStore:
         self._database = database
         self._gateway = gateway
         self._jurisdiction = jurisdiction
+        self.mark = ""
+        """Name that no other store has, once it is open."""
 
     @property
     def is_shared(self) -> bool:
@@ -140,11 +144,12 @@ class BatchStore:
         """Open the store, and give up what an earlier process of this gateway has held. Raises OSError for the batches
         of another jurisdiction."""
         self._database.open(_SCHEMA)
-        _, ((found,),), *_ = self._database.run(
+        _, ((found, self.mark),), *_ = self._database.run(
             Statement(
-                "UPDATE nightside_batch_store SET jurisdiction = $1 WHERE jurisdiction = ''", (self._jurisdiction,)
+                "UPDATE nightside_batch_store SET jurisdiction = $1, mark = $2 WHERE mark = ''",
+                (self._jurisdiction, urandom(16).hex()),
             ),
-            Statement("SELECT jurisdiction FROM nightside_batch_store"),
+            Statement("SELECT jurisdiction, mark FROM nightside_batch_store"),
             *self._give_up(),
         )
         if found != self._jurisdiction:
