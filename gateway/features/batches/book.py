@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 
 
 class RowsOutdated(OSError):
-    """What is known here cannot follow the store any more: all rows have to be read anew."""
+    """Rows in memory cannot follow the store any more: all have to be read anew."""
 
 
 class BatchBook:
@@ -90,7 +90,7 @@ class BatchBook:
             if batch is not None:
                 self.sizes.put(batch.result_ids[kind], batch.tenant, size)
         if not self.store.is_shared:
-            await self.sweep()  # before the first upload, which has no row
+            await self.sweep()  # no upload has begun, which has no row
         self.is_open = True
 
     def _claim_files(self) -> None:
@@ -121,7 +121,7 @@ class BatchBook:
     async def _wanted(self) -> set[str]:
         """Ids of files that are named now by a row or a batch that has not ended. Raises OSError."""
         if self.store.is_shared:
-            await self.look()  # this machine may have slept since the last one
+            await self.look()  # the machine may have slept since the last one
         batches = [each for each in self.batches.values() if not each.has_ended]
         return {*self.files, *(file_id for each in batches for file_id in each.result_ids)}
 
