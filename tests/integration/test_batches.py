@@ -238,7 +238,7 @@ async def test_results_of_several_parts_are_one_file(
 ) -> None:
     monkeypatch.setattr(results_module, "_PART_BYTES", 1_000)
     engine.plays(answer(200, GOOD_ANSWER))
-    few = replace(config, batches=replace(config.batches, requests_max=2))  # as many results are written together
+    few = replace(config, batches=replace(config.batches, requests_max=2))  # no more results are written together
     async with serving(few) as gateway, client_of(gateway) as client:
         done = await ended(client, (await submit(client, lines_of(40))).id)
         parts = opened_book(gateway).files[done.output_file_id].parts
