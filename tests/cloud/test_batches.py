@@ -124,8 +124,8 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def slowly(exchange: Exchange) -> None:
-    """Script that takes a moment, so that a batch lasts."""
-    await asyncio.sleep(0.02)
+    """Script that takes a moment, so that a batch lasts for some seconds: its gateway is stopped meanwhile."""
+    await asyncio.sleep(0.1)
     await answer(200, GOOD_ANSWER)(exchange)
 
 
