@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak nightly bench bench-relay bench-scale agreement outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -26,7 +26,7 @@ setup-tests: ## Check for the programs that tests start, and create .venv-cloud 
 compiled: setup ## Build build/compiled, with the core compiled by mypyc; needs a C compiler.
 	@.ci/compile
 
-relays: ## Install the routers that bench-relay and NAME=live compare with, into .venv-relay.
+relays: ## Install the relays that bench-relay and NAME=live compare with, into .venv-relay.
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
 clean: ## Remove the environments, caches and builds.
@@ -113,7 +113,7 @@ nightly: test test-nightly digests fuzz test-engines test-cloud test-clients tes
 bench: setup ## Measure the components that every request passes through.
 	$(BIN)/nightside bench
 
-bench-relay: compiled relays ## Measure a gateway beside Envoy and routers, in docs/results/relay.md; ARGS=--quick.
+bench-relay: compiled relays ## Measure a gateway beside other relays, in docs/results/relay.md; ARGS=--quick.
 	cd build/compiled && ../../$(BIN)/python -m nightside bench relay --rivals ../../.venv-relay -o ../../docs/results/relay.md $(ARGS)
 
 bench-scale: compiled ## Measure the simulator on large fleets, in docs/results/scale.json; twelve minutes.
@@ -121,6 +121,10 @@ bench-scale: compiled ## Measure the simulator on large fleets, in docs/results/
 
 agreement: setup ## Compare live regions with the simulator, in docs/results/agreement.json; six minutes.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
+
+answers: setup ## Compare answers through gateways with llama.cpp's own, in docs/results/answers.md.
+	@PYTHON="$(PYTHON)" .ci/setup-engines llamacpp
+	nice $(BIN)/python -m pytest -q tests/engines/test_answers_unchanged.py --require-engines --answers-page docs/results/answers.md
 
 outside: setup ## Run tools of other projects on three regions, in docs/results/outside.md.
 	@PYTHON="$(PYTHON)" .ci/setup-outside

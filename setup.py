@@ -189,7 +189,6 @@ COMPILED = (
     "loadgen/engine/model.py",
     "loadgen/engine/ranks.py",
     "loadgen/engine/sequences.py",
-    "loadgen/engine/step_tally.py",
     "loadgen/simulator/agenda.py",
     "loadgen/simulator/chronicle.py",
     "loadgen/simulator/clients.py",

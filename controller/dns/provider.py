@@ -57,8 +57,6 @@ class Changes(Struct, frozen=True):
     """Regions whose clients are given other addresses."""
     gone: frozenset[RegionName]
     """Regions whose records are removed."""
-    is_anywhere: bool
-    """The addresses for clients of unknown location have changed."""
     is_whole: bool
     """All has to be written: the zone, its name servers, the TTL, the port or TLS changed, or what is published is
     unknown."""
@@ -118,7 +116,6 @@ def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
     return Changes(
         regions=frozenset(region for region, area in new.items() if old.get(region) != area),
         gone=frozenset(old.keys() - new.keys()),
-        is_anywhere=before is None or before.anywhere != after.anywhere,
         is_whole=before is None or _frame(before) != _frame(after),
     )
 

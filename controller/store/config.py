@@ -8,8 +8,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.faults import FileFault, KeyFaults
-from mesh.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
+from mesh.faults import FileFault
+from mesh.postgresql_config import PostgresqlConfig, postgresql_faults
+from mesh.values import MILLISECOND_NS, SECOND_NS
 
 
 class StoreKind(StrEnum):
@@ -19,23 +20,6 @@ class StoreKind(StrEnum):
     """A PostgreSQL database, shared by several controllers, of which one leads."""
     DYNAMODB = "dynamodb"
     """A DynamoDB table, shared by several controllers, of which one leads."""
-
-
-class PostgresqlConfig(Struct, frozen=True):
-    """Connection to a PostgreSQL database."""
-
-    hosts: tuple[Address, ...]
-    """Addresses of the servers of one database; the one that accepts writes is used."""
-    database: str = "nightside"
-    """Name of the database."""
-    user: str = "nightside"
-    """Name of the database user."""
-    password_file: Path | None = None
-    """File of the password or token; it is read again for each connection. None: no password."""
-    tls: bool = True
-    """Use TLS, with a certificate that names the host. False: plain TCP, on loopback only unless `insecure` is set."""
-    ca_file: Path | None = None
-    """CA bundle (PEM) that verifies the server. None: the machine's trusted roots."""
 
 
 class DynamodbConfig(Struct, frozen=True):
@@ -94,18 +78,4 @@ def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[FileFault]:
         told = "less store.margin should be store.renew_interval and store.call_timeout together at least"
         yield FileFault("store.lease", f"{told}: one renewal may fail")
     if store.postgresql is not None:
-        yield from _faults_of_postgresql(store.postgresql, insecure=insecure)
-
-
-def _faults_of_postgresql(settings: PostgresqlConfig, *, insecure: bool) -> Iterator[FileFault]:
-    if not settings.hosts:
-        yield FileFault("store.postgresql.hosts", "names no host")
-    beyond = [each for each in settings.hosts if not each.is_loopback]
-    if beyond and not settings.tls and not insecure:
-        told = "is beyond this machine, without TLS; to allow that, write `insecure: true`"
-        yield FileFault("store.postgresql.tls", f"{beyond[0]} {told}")
-    if settings.password_file is not None:
-        try:
-            read_secret(settings.password_file, "store.postgresql.password_file")
-        except KeyFaults as faults:
-            yield from faults.faults
+        yield from postgresql_faults(store.postgresql, "store.postgresql", insecure=insecure)

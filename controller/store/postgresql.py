@@ -7,15 +7,10 @@ none ever waits for such a lock.
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, Self, TypeVar
 from uuid import uuid4
-
-import asyncpg
-from msgspec import Struct
 
 from controller.store.lease_watch import LeaseMark, LeaseWatch
 from controller.store.store import (
@@ -30,10 +25,9 @@ from controller.store.store import (
     check_changes,
 )
 from mesh.clock import Clock
-from mesh.values import Address
+from mesh.postgresql import PostgresqlConnection, PostgresqlSettings, PostgresqlUnavailable
 
 FORMAT = 1
-_SECOND_NS = 1_000_000_000
 _CREATING = 0x4E534354
 """Advisory lock under which the tables are made: two controllers that begin at once make them one after the other."""
 SCHEMA = (
@@ -66,48 +60,22 @@ _WRITE = """
     SELECT revision FROM held"""
 _HOW_IT_STANDS = "SELECT token, key, revision, holder FROM nightside_store"
 _Result = TypeVar("_Result")
-_TROUBLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""Exceptions that asyncpg raises; the last one where a host takes no writes."""
-
-
-class PostgresqlSettings(Struct, frozen=True):
-    """Address of the database, and the credentials."""
-
-    hosts: tuple[Address, ...]
-    """Addresses of one database: the host that accepts writes is used."""
-    database: str = "nightside"
-    user: str = "nightside"
-    password: Callable[[], str | None] = lambda: None
-    """Called for each connection: the password may have been exchanged since the last."""
-    tls: ssl.SSLContext | None = None
-    call_timeout_ns: int = 1_500_000_000
-    """Time limit of one query, a connection for it included if there is none."""
-    write_timeout_ns: int = 10 * _SECOND_NS
-
-    @property
-    def name(self) -> str:
-        """Name for log lines and error messages."""
-        return f"PostgreSQL {self.database} at {', '.join(map(str, self.hosts))}"
 
 
 class PostgresqlStore:
-    """Store over one connection, which is made anew after any error. All calls come from one event loop."""
+    """Store over one connection. All calls come from one event loop."""
 
     def __init__(self, settings: PostgresqlSettings, lease_ns: int, clock: Clock) -> None:
         self._settings = settings
         self._lease_ns = lease_ns
         self._clock = clock
         self._watch = LeaseWatch()
-        self._connection: Any = None
-        self._turn = asyncio.Lock()
-        self._host = 0
-        """Index of the host that last accepted writes."""
+        self._link = PostgresqlConnection(settings, (StoreTaken, StoreLost))
         self._holding: StoreHolding | None = None
         self._key = ""
         """Key under which this process holds the store, or would hold it had an answer come."""
         self._revision = 0
         """Revision of the last write that this process knows of; the next write has to follow it."""
-        self._is_closed = False
 
     @classmethod
     async def open(cls, settings: PostgresqlSettings, *, lease_ns: int, clock: Clock) -> Self:
@@ -205,81 +173,26 @@ class PostgresqlStore:
             raise StoreUncertain(f"{error}: the write may or may not have succeeded") from error
 
     async def close(self) -> None:
-        if self._is_closed:
+        if self._link.is_closed:
             return
         if self._holding is not None:
             with suppress(StoreError):
                 await self.release(self._holding)
-        self._is_closed = True
-        async with self._turn:
-            self._hang_up()
-
-    # The connection
+        await self._link.close()
 
     async def _call(self, work: Callable[[Any], Awaitable[_Result]], timeout_ns: int | None = None) -> _Result:
-        """Run `work` on the connection, one at a time. Work that is given up halfway may still be carried out: the
-        connection is not used again then."""
-        if self._is_closed:
-            raise StoreUnavailable(f"{self._settings.name}: it is closed")
-        limit_s = (timeout_ns or self._settings.call_timeout_ns) / _SECOND_NS
-        is_well = False
         try:
-            async with asyncio.timeout(limit_s), self._turn:
-                try:
-                    connection = self._connection or await self._connect()
-                    result = await work(connection)
-                    is_well = True
-                except (StoreTaken, StoreLost):
-                    is_well = True
-                    raise
-                finally:
-                    if not is_well:
-                        self._hang_up()
-        except TimeoutError as error:
-            raise StoreUnavailable(f"{self._settings.name}: no answer within {limit_s:g} s") from error
-        except _TROUBLE as error:
-            raise StoreUnavailable(f"{self._settings.name}: {_in_words(error)}") from error
-        return result
-
-    async def _connect(self) -> Any:
-        """Connect to the host that accepts writes, beginning with the one that last did."""
-        hosts, settings = self._settings.hosts, self._settings
-        share_s = settings.call_timeout_ns / len(hosts) / _SECOND_NS
-        faults: list[str] = []
-        for turn in range(len(hosts)):
-            number = (self._host + turn) % len(hosts)
-            try:
-                self._connection = await asyncpg.connect(
-                    host=hosts[number].host,
-                    port=hosts[number].port,
-                    database=settings.database,
-                    user=settings.user,
-                    password=await asyncio.to_thread(settings.password),
-                    ssl=settings.tls or False,
-                    timeout=share_s,
-                    statement_cache_size=0,  # connection poolers keep no prepared statements
-                    target_session_attrs="read-write",
-                    server_settings={"application_name": "nightside controller"},
-                )
-            except (TimeoutError, *_TROUBLE) as error:
-                faults.append(f"{hosts[number]}: {_in_words(error)}")
-                continue
-            self._host = number
-            return self._connection
-        raise StoreUnavailable(f"PostgreSQL {settings.database}: {'; '.join(faults)}")
-
-    def _hang_up(self) -> None:
-        """Close the connection at once, whatever is under way."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+            return await self._link.call(work, timeout_ns)
+        except PostgresqlUnavailable as error:
+            raise StoreUnavailable(str(error)) from error
 
     async def _prepare(self, connection: Any) -> None:
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
-            if await connection.fetchval("SELECT to_regclass('nightside_store')") is None:
-                for statement in SCHEMA:
-                    await connection.execute(statement)
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATING)
+        if await connection.fetchval("SELECT to_regclass('nightside_store')") is None:
+            for statement in SCHEMA:
+                await connection.execute(statement)
+        await connection.execute("COMMIT")
         found = await connection.fetchval("SELECT format FROM nightside_store")
         if found != FORMAT:
             raise StoreUnusable(f"{self._settings.name}: format {found}, and this controller reads {FORMAT}")
@@ -293,7 +206,3 @@ class PostgresqlStore:
     async def _lost(self, connection: Any) -> NoReturn:
         holder = (await connection.fetchrow(_HOW_IT_STANDS))["holder"]
         raise StoreLost(f"{self._settings.name}: it is now held by {holder or 'no controller'}")
-
-
-def _in_words(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -191,6 +191,7 @@ def server_limits(settings: HttpSettings) -> ServerLimits:
         headers_s=settings.headers_s,
         idle_s=settings.idle_connection_s,
         stall_s=settings.stall_s,
+        silence_s=settings.silence_s,
     )
 
 

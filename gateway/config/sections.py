@@ -122,6 +122,9 @@ class LimitsConfig(Struct, frozen=True):
     client_stall_ns: int = 60 * SECOND_NS
     """Longest time for which a client may take to send its body, or may read nothing of its response; then it is
     disconnected."""
+    client_silence_ns: int = 2 * SECOND_NS
+    """Time without a sign of life from the host of a client, which TCP asks for each second, after which its running
+    request is cancelled. More suits clients whose network fails for seconds, such as telephones; only Linux tells."""
     engine_connect_ns: int = 5 * SECOND_NS
     """Time limit of connecting to an engine, TLS included."""
     engine_stall_ns: int = 120 * SECOND_NS

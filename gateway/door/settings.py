@@ -37,6 +37,8 @@ class HttpSettings(Struct, frozen=True):
     request_deadline_ns: int = 600 * _SECOND_NS
     stall_s: float = 60.0
     """Seconds that a client may take to send its body, or to read what is ready for it."""
+    silence_s: float = 2.0
+    """Seconds for which the host of a client whose request runs may give no sign of life."""
     keep_alive_comments_s: float | None = None
     """Seconds of silence after which a waiting stream gets a comment; None: it gets none."""
     trust_tenant_header: bool = False
@@ -75,6 +77,7 @@ class HttpSettings(Struct, frozen=True):
             body_grace_s=limits.body_grace_ns / _SECOND_NS,
             request_deadline_ns=limits.request_deadline_ns,
             stall_s=limits.client_stall_ns / _SECOND_NS,
+            silence_s=limits.client_silence_ns / _SECOND_NS,
             keep_alive_comments_s=None
             if limits.keep_alive_comments_ns is None
             else limits.keep_alive_comments_ns / _SECOND_NS,

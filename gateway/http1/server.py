@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from http import HTTPStatus
+from http.client import responses
 from typing import Protocol, cast
 
 import httptools
 
-from gateway.http1.vanished import give_up_vanished_client
+from gateway.http1.vanished import ClientHost
 from gateway.request.header_values import from_bytes
 from mesh.waiter import Waiter
 
@@ -69,6 +68,8 @@ class ServerLimits:
     """Seconds that a connection may be without a request."""
     stall_s: float
     """Seconds that a client may take to read what is ready for it."""
+    silence_s: float
+    """Seconds for which the host of a client whose request runs may give no sign of life."""
 
 
 class Headers(dict[str, str]):
@@ -224,7 +225,8 @@ class Exchange:
         framing = "transfer-encoding: chunked\r\n" if self._is_chunked else ""
         if keeps_alive != is_newest:
             framing += "connection: keep-alive\r\n" if keeps_alive else "connection: close\r\n"
-        head = f"HTTP/1.1 {status} {_phrase(status)}\r\n{lines}{framing}\r\n"
+        phrase = responses.get(status, "")
+        head = f"HTTP/1.1 {status} {phrase}\r\n{lines}{framing}\r\n"
         self._head = head.encode("latin-1", "replace")
 
     def write(self, data: bytes) -> bool:
@@ -312,6 +314,7 @@ class ServerConnection:
         "_full_since_s",
         "_has_progressed",
         "_headers_bytes",
+        "_host",
         "_is_advancing",
         "_is_head_over",
         "_is_reading_paused",
@@ -335,6 +338,8 @@ class ServerConnection:
         self.peer_address: str | None = None
         """Address of the client; None where the transport does not tell."""
         self.transport: asyncio.Transport | None = None
+        self._host: ClientHost | None = None
+        """Host of the client; None where the transport has no socket."""
         self._parser: httptools.HttpRequestParser | None = None
         self._parsing: Exchange | None = None
         """Request whose message the parser is in."""
@@ -385,7 +390,8 @@ class ServerConnection:
         self.peer_address = name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
         own = transport.get_extra_info("socket")
         if own is not None:
-            give_up_vanished_client(own, self.server.limits.stall_s)
+            limits = self.server.limits
+            self._host = ClientHost(own, stall_s=limits.stall_s, silence_s=limits.silence_s)
         self.server.made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -414,7 +420,7 @@ class ServerConnection:
         self.server.on_turn()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the event loop's own signature
-        self.transport = None
+        self.transport = self._host = None
         self._parser = None  # breaks a reference cycle
         self.server.lost(self)
         current, self._current = self._current, None
@@ -553,7 +559,8 @@ class ServerConnection:
             if waited_s >= _GOODBYE_S:
                 self.abort()
         elif self._current is not None:
-            pass  # handlers have limits of their own
+            if self._host is not None and self._host.has_vanished():
+                self.abort()
         elif self._lingering is not None:
             if waited_s >= _LINGER_S:
                 self.close()
@@ -562,6 +569,8 @@ class ServerConnection:
                 self._refuse(HttpFault.HEADERS_INCOMPLETE)
         elif waited_s >= limits.idle_s:
             self.close()
+        elif self._host is not None:
+            self._host.leave_alone()
 
     # Internal
 
@@ -834,11 +843,3 @@ def _objection(version: str, headers: Headers) -> HttpFault | None:
 def _fault_of(error: httptools.HttpParserError) -> HttpFault:
     """Kind of a parser's error. There is no exception for an invalid value alone, only a message."""
     return HttpFault.INVALID_HEADER if "Invalid header value char" in str(error) else HttpFault.INVALID_REQUEST
-
-
-@lru_cache(maxsize=1000)
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

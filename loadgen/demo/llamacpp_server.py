@@ -1,13 +1,14 @@
 """Real llama.cpp servers for the demo, one on each of the ports given, with a real small model.
 
-Run as a file by the Python of an environment that .ci/setup-engines made: `llamacpp_server.py MODEL SLOTS PORT ...`.
+Run as a file by the Python of an environment that .ci/setup-engines made:
+`llamacpp_server.py [--embeddings] MODEL SLOTS PORT ...`, where the option makes servers that embed and do not chat.
 The file may import nothing of Nightside's.
 """
 
 from __future__ import annotations
 
+import argparse
 import signal
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def model_file() -> Path:
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
-def serve(model: str, slots: int, port: int) -> object:
+def serve(model: str, slots: int, port: int, *, embeds: bool) -> object:
     """Start a server; it runs in its own threads for as long as the returned object is kept."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(model_file())
@@ -38,17 +39,25 @@ def serve(model: str, slots: int, port: int) -> object:
     parameters.n_gpu_layers = 0
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.endpoint_metrics = parameters.endpoint_slots = True
+    parameters.embedding = embeds
+    if embeds:
+        parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     return xllamacpp.Server(parameters)
 
 
-def main(model: str, slots: int, ports: list[int]) -> None:
+def main(asked: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT."""
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    servers = [serve(model, slots, port) for port in ports]
+    servers = [serve(asked.model, asked.slots, port, embeds=asked.embeddings) for port in asked.ports]
     signal.sigwait(ends)
     servers.clear()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--embeddings", action="store_true")
+    parser.add_argument("model")
+    parser.add_argument("slots", type=int)
+    parser.add_argument("ports", type=int, nargs="+")
+    main(parser.parse_args())

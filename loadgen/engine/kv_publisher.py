@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -107,6 +107,13 @@ class KvEventPublisher:
         """Forget what could be repeated."""
         self._kept.clear()
 
+    def repetition(self, first: int) -> Iterator[list[bytes]]:
+        """Messages of the answer to a request for the batches from this number on."""
+        for number, payload in list(self._kept):
+            if number >= first:
+                yield [b"", self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload]
+        yield _END
+
     async def _serve_subscriber(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._note(writer)
         try:
@@ -127,12 +134,9 @@ class KvEventPublisher:
             await shake_hands(reader, writer.write, SocketType.ROUTER)
             while True:
                 request, _ = await read_message(reader, _REQUEST_BYTES_MAX)
-                first = int.from_bytes(request[-1], "big")
-                for number, payload in list(self._kept):
-                    if number >= first:
-                        writer.write(message_bytes([b"", self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload]))
-                        await writer.drain()
-                writer.write(message_bytes(_END))
+                for message in self.repetition(int.from_bytes(request[-1], "big")):
+                    writer.write(message_bytes(message))
+                    await writer.drain()
         except (OSError, IncompleteReadError, ZmtpFault):
             pass  # the requester has left, or is none
         finally:

@@ -78,9 +78,6 @@ class Ranks:
         rank = self._ranks.get(request_id)
         return rank is not None and self.models[rank].keeps(request_id)
 
-    def rank_of(self, request_id: str) -> int:
-        return self._ranks[request_id]
-
     def advance(self, now_ns: int) -> list[EngineOutput]:
         self._settle(now_ns)
         for model in self.models:

@@ -19,13 +19,13 @@ from rich.console import Console
 from gateway.core.features.expert_locality.artifact import EldrArtifact, centroids_of, digest_of
 from gateway.core.nearness import CLUSTERS_MAX
 from gateway.features.expert_locality.files import eldr_file, read_eldr
+from loadgen.fit.seats import write_seats
 from loadgen.pages.eldr import eldr_page
 from mesh.clock import Clock
-from mesh.state_files import StateFile, StateUnusable
+from mesh.state_files import StateUnusable
 
 if TYPE_CHECKING:
     from gateway.features.expert_locality.fit.eldr import EldrFit
-    from gateway.features.expert_locality.fit.expert_placement import PlacementArtifact
 
 _NICENESS = 10
 _SECOND_NS = 1_000_000_000
@@ -48,8 +48,22 @@ _POINTS_MAX = 600
 )
 @click.option(
     "--placement",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the placement to this file; needs --ranks.",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the placement of each cluster, seat-N.json, to this folder, with an index; needs --ranks.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["sglang", "vllm-ascend"]),
+    default="sglang",
+    show_default=True,
+    help="Write placements in the form of this engine.",
+)
+@click.option(
+    "--dense-layers",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="Count this many layers without experts before the first that has them; for sglang alone.",
 )
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the scores to this file."
@@ -65,7 +79,8 @@ _POINTS_MAX = 600
 )
 def eldr(
     *, calibration: Path, workers: int, previous: Path | None, held_out: float, seed: int, ranks: int | None,
-    placement: Path | None, report: Path | None, as_json: bool, background: bool, out: Path,
+    placement: Path | None, engine: str, dense_layers: int, report: Path | None, as_json: bool, background: bool,
+    out: Path,
 ) -> None:  # fmt: skip
     """Fit expert locality (ELDR) to a calibration, for a number of decode workers, and write it to OUT.
 
@@ -77,6 +92,8 @@ def eldr(
     """
     if (ranks is None) != (placement is None):
         raise click.UsageError("--ranks and --placement belong together")
+    if dense_layers and engine != "sglang":
+        raise click.UsageError(f"--dense-layers: the form of {engine} numbers layers with experts alone")
     if background:
         os.nice(_NICENESS)
     clock = Clock()
@@ -86,10 +103,10 @@ def eldr(
         made = _fit(
             calibration, previous, status.update, workers=workers, held_out=0.0 if background else held_out, seed=seed
         )
-        placed = None if ranks is None else _placed(made, ranks)
+        placed = [] if ranks is None else _placed(made, ranks, engine, dense_layers)
         took_s = (clock.now_ns() - begun_ns) / _SECOND_NS
         document = _document(made, calibration.name, str(out), took_s)
-        _write(made.artifact, out, placed, placement)
+        _write(made.artifact, out, placed, placement, engine)
         if report is not None:
             _write_report(report, document | {"plane": _plane(made)})
     click.echo(json.dumps(document, indent=2) if as_json else _in_words(document))
@@ -111,19 +128,19 @@ def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, h
         raise click.ClickException(f"{error.filename or path} cannot be read: {error.strerror}") from error
 
 
-def _placed(made: EldrFit, ranks: int) -> PlacementArtifact:
-    from gateway.features.expert_locality.fit.expert_placement import PlacementArtifact, UnevenRanks, place_by_cluster  # noqa: PLC0415
+def _placed(made: EldrFit, ranks: int, engine: str, dense_layers: int) -> list[dict[str, Any]]:
+    """Placement of each cluster, in the engine's form."""
+    from gateway.features.expert_locality.fit.engine_placement import PlacementForm, placement_document  # noqa: PLC0415
+    from gateway.features.expert_locality.fit.expert_placement import UnevenRanks, place_by_cluster  # noqa: PLC0415
 
-    artifact, kept = made.artifact, made.kept
+    kept = made.kept
     assert kept is not None, "a fit keeps its calibration"
     try:
-        placement = place_by_cluster(kept.decode, made.labels, artifact.clusters, ranks)
+        placement = place_by_cluster(kept.decode, made.labels, made.artifact.clusters, ranks)
     except UnevenRanks as error:
         raise click.ClickException(f"--ranks: {error}") from error
-    shape = artifact.shape
-    return PlacementArtifact(
-        digest_of(artifact), artifact.clusters, shape.layers, shape.experts, ranks, placement.astype("<u2").tobytes()
-    )
+    form = PlacementForm(engine)
+    return [placement_document(form, each, ranks, dense_layers=dense_layers) for each in placement]
 
 
 def _document(made: EldrFit, source: str, out: str, took_s: float) -> dict[str, Any]:
@@ -165,12 +182,11 @@ def _plane(made: EldrFit) -> dict[str, Any]:
     return {"groups": groups, "centroids": [[*point, 0.0][:2] for point in centroids]}
 
 
-def _write(artifact: EldrArtifact, out: Path, placed: PlacementArtifact | None, placement: Path | None) -> None:
+def _write(artifact: EldrArtifact, out: Path, placed: list[dict[str, Any]], folder: Path | None, engine: str) -> None:
     try:
         eldr_file(out).write(artifact)
-        if placed is not None and placement is not None:
-            file: StateFile[Any] = StateFile(placement, "expert placement", 1, type(placed))
-            file.write(placed)
+        if folder is not None:
+            write_seats(folder, placed, digest_of(artifact), engine)
     except OSError as error:
         raise click.ClickException(f"{error.filename or out} cannot be written: {error.strerror}") from error
 

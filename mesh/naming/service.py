@@ -18,7 +18,6 @@ from mesh.naming.counters import DnsCounters
 from mesh.naming.limits import ConnectionLimit, DatagramLimit, DnsLimits, TimeShare, network_around
 from mesh.naming.server import Common, DnsServer, Inherited
 from mesh.naming.tree import RecordTree
-from mesh.naming.zone import Zone
 from mesh.values import Address
 
 _TOLD_AGAIN_NS = 60_000_000_000
@@ -126,23 +125,3 @@ class NameService:
     def _tell_fault(self, error: Exception) -> None:
         if self._faults.turn() is not None:
             self._log.error("dns_internal_error", exc_info=error)
-
-
-def doubts_about(tree: RecordTree) -> list[str]:
-    """Warnings for operators about a tree that can be answered from. Raises ValueError for one that cannot."""
-    if not tree.zone:
-        return []
-    zone = Zone(tree)
-    doubts = []
-    if len(tree.name_servers) < 2:
-        doubts.append(
-            f"{tree.zone} has {len(tree.name_servers)} name servers: with fewer than two, its names end with one"
-        )
-    lost = [name for name, addresses in zone.servers.items() if not addresses]
-    doubts.extend(f"{name} is inside {tree.zone} and has no address: clients cannot find it" for name in lost)
-    doubts.extend(
-        f"{each.jurisdiction} is closed, and no networks say who is in {each.region}: clients there count as outsiders"
-        for each in tree.areas
-        if each.is_closed and not each.networks
-    )
-    return doubts

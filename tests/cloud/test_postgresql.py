@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from controller.store.postgresql import PostgresqlSettings, PostgresqlStore
+from controller.store.postgresql import PostgresqlStore
 from controller.store.store import (
     Contents,
     Store,
@@ -19,6 +19,7 @@ from controller.store.store import (
     StoreUnusable,
 )
 from mesh.clock import Clock
+from mesh.postgresql import PostgresqlSettings
 from mesh.values import Address
 from tests.cloud.postgresql import DATABASE, USER, Postgresql
 from tests.cloud.programs import free_port
@@ -67,7 +68,7 @@ async def opened(settings: PostgresqlSettings) -> PostgresqlStore:
 @contextmanager
 def silent(store: PostgresqlStore, *, is_done: bool) -> Iterator[None]:
     """Break the connection before the server's answer; the server has carried out the statement or not (`is_done`)."""
-    connection = store._connection
+    connection = store._link.connection
 
     class Broken:
         async def fetchval(self, *asked: Any) -> Any:
@@ -78,7 +79,7 @@ def silent(store: PostgresqlStore, *, is_done: bool) -> Iterator[None]:
         def terminate(self) -> None:
             connection.terminate()
 
-    store._connection = Broken()
+    store._link.connection = Broken()
     yield
 
 

@@ -33,6 +33,7 @@ from tests.engines.regions import RealMesh
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-engines", action="store_true", help="Fail where a real engine cannot be had.")
     parser.addoption("--figures", type=Path, help="Where to write down what was measured, for a page of results.")
+    parser.addoption("--answers-page", type=Path, help="Where to write the page that compares answers.")
 
 
 def needs(folder: Path, config: pytest.Config) -> None:

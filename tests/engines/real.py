@@ -207,6 +207,21 @@ def vllm(log: Path) -> Engine:
     return _vllm(log, {"max-num-queued-reqs": HELD_MAX}, {})
 
 
+def telling(log: Path, model: Model = DENSE) -> tuple[Engine, int, int]:
+    """Real vLLM that publishes its KV events at the first port and repeats them at the second, and lets tests empty
+    its prefix cache."""
+    port, replay_port = free_port(), free_port()
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{port}",
+        "replay_endpoint": f"tcp://*:{replay_port}",
+        "topic": "kv@here@tiny",
+    }
+    more: dict[str, object] = {"kv-events-config": json.dumps(events)}
+    return _vllm(log, more, {"VLLM_SERVER_DEV_MODE": "1"}, model=model), port, replay_port
+
+
 def prefill_worker(log: Path, model: Model = DENSE) -> Engine:
     """Prefill worker; it keeps KV blocks for the engine that fetches them, for `LEASE_S` at most.
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,7 +24,8 @@ from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PAT
 from loadgen.studies.resume.real_engines import Exactness, Killed, write_measured
 from tests.engines.conftest import Engines
 from tests.engines.cutter import Cut, Cutter
-from tests.engines.real import ROOT, free_port, reports_error
+from tests.engines.llamacpp import llamacpp_servers
+from tests.engines.real import reports_error
 from tests.engines.regions import RealMesh, RealRegion, replicas
 from tests.support.core import MODEL, US
 from tests.support.gateways import counted
@@ -337,37 +336,6 @@ async def test_an_engine_that_is_killed_under_load_breaks_nothing(
         write_measured(figures, killed=told)
     assert streams.went_on >= 1
     assert (streams.broken, streams.went_on) == (0, resumes(region))
-
-
-def _llamacpp(environment: Path, ports: Iterable[int]) -> subprocess.Popen[bytes]:
-    server = [environment / "bin/python", ROOT / "loadgen/demo/llamacpp_server.py", MODEL, "2", *map(str, ports)]
-    tethered = [sys.executable, "-m", "loadgen.demo.bound_to_parent", str(os.getpid()), *map(str, server)]
-    return subprocess.Popen(tethered, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-@asynccontextmanager
-async def llamacpp_servers(environment: Path) -> AsyncIterator[tuple[int, int]]:
-    ports = free_port(), free_port()
-    process = _llamacpp(environment, ports)
-    try:
-        async with asyncio.timeout(60), aiohttp.ClientSession() as session:
-            for port in ports:
-                await _until_healthy(session, port)
-        yield ports
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-async def _until_healthy(session: aiohttp.ClientSession, port: int) -> None:
-    while True:
-        try:
-            async with session.get(f"http://127.0.0.1:{port}/health") as response:
-                if response.status == 200:
-                    return
-        except aiohttp.ClientError:
-            pass
-        await asyncio.sleep(0.2)
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])

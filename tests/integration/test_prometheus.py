@@ -269,6 +269,7 @@ async def test_every_series_that_is_scraped_is_on_the_page(busy_us: Region, sess
 NOT_HERE = {
     "nightside_batches": "no folder of batches is named",
     "nightside_batches_at_risk": "no folder of batches is named",
+    "nightside_batch_store_up": "no folder of batches is named",
     "nightside_batches_stopped": "no folder of batches is named",
     "nightside_batch_lines_total": "no folder of batches is named",
     "nightside_cached_tokens_total": "the fake engine has no cache",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadgen.bench.relay.relays import VLLM_ROUTER
+from loadgen.bench.relay.rivals import VLLM_ROUTER
 from loadgen.studies.placement.live.cases import cases
 from loadgen.studies.placement.live.playing import Live
 from loadgen.studies.placement.live.systems import systems
@@ -32,18 +32,18 @@ TINY = {
 
 
 def program(file: Path, text: str) -> None:
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
 
 
 @pytest.fixture
 def rivals(tmp_path: Path) -> Path:
-    """Folder in which a Python reports one of the routers as installed, and the other as missing."""
+    """Folder in which one of the routers is installed, and the others are missing."""
     folder = tmp_path / "rivals"
-    folder.mkdir()
-    program(folder / "bin/python", f'[ "$3" = {VLLM_ROUTER.package} ] && echo 9.9')
-    program(folder / "bin/vllm-router", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(ROUTER))} "$@"')
+    router = shlex.join([sys.executable, str(ROUTER)])
+    program(folder / "vllm-router/bin/vllm-router", f'exec {router} "$@"')
+    (folder / "vllm-router/version").write_text("9.9\n")
     return folder
 
 
@@ -63,7 +63,7 @@ def test_ours_and_a_router_are_asked_the_same_and_who_is_missing_is_told(rivals:
         assert total["cached_share"] > 0
         assert total["ttft_ms"]["p90"] >= total["ttft_ms"]["p50"] > 0
         assert run["machine_cpu"]["own_share"] > 0
-    assert document["not_measured"].keys() == {"sglang-router"}
+    assert document["not_measured"].keys() == {"smg", "sglang-router"}
     page = (tmp_path / "placement_live.md").read_text()
     assert "|  | nightside | vllm-router |" in page
     assert "`vllm-router`: 9.9: " in page
@@ -73,7 +73,7 @@ def test_ours_and_a_router_are_asked_the_same_and_who_is_missing_is_told(rivals:
 
 @pytest.mark.nightly
 async def test_a_router_that_ends_is_a_fault_and_its_words_are_kept(rivals: Path, tmp_path: Path) -> None:
-    program(rivals / "bin/vllm-router", "echo no such option >&2; exit 3")
+    program(rivals / "vllm-router/bin/vllm-router", "echo no such option >&2; exit 3")
     agentic, *_ = cases(None, None, TINY)
     vllm = next(each for each in systems(rivals) if each.relay is VLLM_ROUTER)
     live = Live([agentic], [vllm], 1, 1, tmp_path / "runs", Console(quiet=True))

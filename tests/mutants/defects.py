@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 from gateway.core.features.cache_digests.changes import Batch, DigestChanges
 from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.cache_digests.holdings import Group, Holdings
 from gateway.core.features.cache_digests.telling import ByteBudget
 from gateway.core.features.cache_digests.told import ToldDigest
+from gateway.core.features.kv_events.engine_cache import Answer, EngineCache
+from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, EngineTold
+from gateway.core.features.kv_events.feature import KvEvents
+from gateway.core.features.kv_events.tie import Tie
 from gateway.core.features.resume.feature import Resume
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
@@ -751,3 +757,46 @@ def remembers_the_dead(original: Original, digests: CacheDigests, replica_id: st
 )
 def believes_peers_first(original: Original, fleet: Fleet, profile: RequestProfile, slot: int) -> int:
     return 0 if fleet.told_match is None else fleet.told_match(profile, slot)
+
+
+# KV events
+
+_KV_EVENTS = f"{_CORE_TESTS}/features/kv_events"
+
+
+@mutant(
+    "a cleared cache is believed to hold what it held",
+    "features.kv_events.feature:KvEvents._hear",
+    hunter=f"{_KV_EVENTS}/test_feature.py",
+)
+def clears_nothing(original: Original, kv_events: KvEvents, event: EngineTold, now_ns: int) -> None:
+    kept = tuple([each for each in event.changes if each.kind is not ChangeKind.CLEARED])
+    original(kv_events, with_fields(event, changes=kept), now_ns)
+
+
+@mutant(
+    "a block is gone once one memory of several has removed it",
+    "features.kv_events.engine_cache:EngineCache.remove",
+    hunter=f"{_KV_EVENTS}/test_engine_cache.py::TestRemovals",
+)
+def removed_from_all_memories(original: Original, cache: EngineCache, change: CacheChange) -> Any:
+    return [each for tier in CacheTier for each in original(cache, with_fields(change, tier=tier))]
+
+
+@mutant(
+    "of two answers of one length, the first gets the blocks",
+    "features.kv_events.engine_cache:EngineCache._may_end_with",
+    hunter=f"{_KV_EVENTS}/test_engine_cache.py::TestTies",
+)
+def ties_the_first(original: Original, cache: EngineCache, last: Any, answer: Answer) -> bool:
+    return False
+
+
+@mutant(
+    "a prompt is untied and its holders stay",
+    "features.kv_events.engine_cache:EngineCache._untie",
+    kind=ChaosKind.KV_EVENTS,
+)
+def keeps_holders(original: Original, cache: EngineCache, block: Any, tie: Tie) -> None:
+    original(cache, block, tie)
+    tie.holders += 1

@@ -16,9 +16,13 @@ from msgspec.structs import replace
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.extension import BatchesExtension
-from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch
+from gateway.features.batches.files import FolderFiles
+from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.state import ENDED, WINDOW_S, ClientBatch, StoredFile
+from gateway.features.batches.store import BatchStore
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
 from tests.support.core import MODEL, US
@@ -41,12 +45,21 @@ CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class SettableClock(Clock):
-    """Clock whose wall time can be set ahead."""
+    """Clock whose wall time, and time since the machine's start, can be set ahead."""
 
     ahead_s = 0
 
     def wall_ns(self) -> int:
         return Clock.wall_ns() + self.ahead_s * 1_000_000_000
+
+    def boot_ns(self) -> int:
+        return super().boot_ns() + self.ahead_s * 1_000_000_000
+
+
+def book_in(folder: Path, clock: Clock | None = None) -> BatchBook:
+    """Book of batches in a folder, which is not open yet."""
+    database = SqliteDatabase(folder / "batches.sqlite", lambda: Clock.wall_ns() // 1_000_000)
+    return BatchBook(BatchStore(database), FolderFiles(folder), BatchesConfig().lease_ns, clock or Clock())
 
 
 def line_of(number: int, **changes: object) -> bytes:
@@ -89,6 +102,31 @@ def client_batch(batch_id: str = "batch_1", tenant: str = "acme", created_s: int
         created_s=created_s,
         expires_s=created_s + WINDOW_S,
     )
+
+
+async def keep_input(book: BatchBook, batch: ClientBatch | None = None) -> None:
+    """Keep an empty input file of a batch."""
+    batch = batch or client_batch()
+    file = StoredFile(
+        id=batch.input_file_id,
+        tenant=batch.tenant,
+        filename="in.jsonl",
+        purpose="batch",
+        size=0,
+        created_s=batch.created_s,
+        expires_s=batch.expires_s,
+    )
+    await book.keep_file(await book.in_files(book.folder.begin, file.id), file)
+
+
+def fail_after(work: Callable[..., None]) -> Callable[..., None]:
+    """Work that is done, and whose answer is lost."""
+
+    def done_and_failed(*arguments: object) -> None:
+        work(*arguments)
+        raise OSError("no answer")
+
+    return done_and_failed
 
 
 def batches_of(gateway: GatewayHandle) -> BatchesExtension:

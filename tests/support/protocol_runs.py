@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from loadgen.figures import Figures
-from loadgen.studies.protocols.plan import SCALED, ProtocolCell, all_cells, long_cells
+from loadgen.studies.protocols.plan import FULL_CASES, SCALED, ProtocolCell, all_cells, long_cells
 from loadgen.studies.protocols.record import ProtocolRecord, record_of
 
 SEEDS = (7, 8)
 LONG_SEEDS = (9, 10, 11)
+FULL_SEEDS = (12,)
 LOADS: dict[str, Figures] = {
     each.name: {"requests": 1_000, "prompt_mean": 12_000, "prompt_variation": 1.5, "answer_mean": 300,
                 "answer_variation": 0.8, "held_mean": 12_150, "prompt_share": 0.98, "longest": 90_000,
@@ -38,5 +39,5 @@ def figures_of(cell: ProtocolCell) -> Figures:
 
 
 def record(seeds: Sequence[int] = SEEDS) -> ProtocolRecord:
-    cells = [*all_cells(seeds), *long_cells(LONG_SEEDS)]
-    return record_of({cell: figures_of(cell) for cell in cells}, seeds, LONG_SEEDS)
+    cells = [*all_cells(seeds), *long_cells(LONG_SEEDS), *long_cells(FULL_SEEDS, FULL_CASES)]
+    return record_of({cell: figures_of(cell) for cell in cells}, seeds, LONG_SEEDS, FULL_SEEDS)

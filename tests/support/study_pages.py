@@ -535,8 +535,11 @@ def _eldr_results() -> EldrResults:
     workloads = made_up(QUICK)
     results = EldrResults(QUICK, list(workloads))
     for each in workloads:
-        results.main[each.name] = {(policy, rate): figures(each.name, policy, rate) for policy in POLICIES for rate in
-                                   (40.0, 60.0)}  # fmt: skip
+        results.main[each.name] = {
+            (policy, rate): [figures(each.name, policy, rate), figures(each.name, policy, rate, 2)]
+            for policy in POLICIES
+            for rate in (40.0, 60.0)
+        }
         transformations = {name: made(each.name, name) for name in ("binary", "sqrt", "count", "count-idf")}
         results.scores[each.name] = EldrScores(9, transformations, made(each.name), [])
     results.sections = {

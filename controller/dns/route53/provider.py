@@ -205,4 +205,4 @@ def _of_both(claim: OwnerClaim | None, said: OwnerClaim) -> OwnerClaim:
     return replace(claim, term=said.term, regions=regions, has_targets=said.has_targets or claim.has_targets)
 
 
-NOTHING_NEW = Changes(frozenset(), frozenset(), is_anywhere=False, is_whole=False)
+NOTHING_NEW = Changes(frozenset(), frozenset(), is_whole=False)

@@ -39,6 +39,10 @@ class ExploreRule(StrEnum):
     WORTH = "worth"
     """The least loaded replica wins when it is less loaded by more than the prompt's known bytes are worth, at
     `explore_load_bytes` a request. The default; docs/results/skywalker.md compares the two."""
+    RATIO = "ratio"
+    """The least loaded replica wins while the other would have, with this request, more than `explore_load_ratio` times
+    the mean load, rounded up: ELDR's rule for prefill workers (ELDR §6), with the bound of consistent hashing with
+    bounded loads."""
 
 
 class RemoteChoice(StrEnum):
@@ -95,6 +99,10 @@ class PlacementConfig(Struct, frozen=True):
     explore_rule: ExploreRule = ExploreRule.WORTH
     explore_load_bytes: int = 128
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `explore_rule: worth`."""
+    explore_load_ratio: float = 1.25
+    """Multiple of the mean load, over all replicas that may serve the request, full ones and the request itself
+    included, above which a replica that knows the prompt is passed over for the least loaded one, under `explore_rule:
+    ratio`."""
     hold_ns: int = 50 * _MILLISECOND_NS
     """Prefill time above which a request waits at this gateway while its replica has longer than that to prefill, under
     `policy: cost`."""

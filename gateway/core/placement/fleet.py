@@ -130,10 +130,6 @@ class Fleet:
         served = [each for each in self._peers.at(slot).served if each.model == model]
         return served if self.fit is None else self.fit.preferred_among(served)
 
-    def peer_backlog_bytes(self, slot: int) -> int:
-        """Bytes of prompt, not forwarded there before, in this gateway's forwards without a first token."""
-        return self._peers.at(slot).backlog_bytes
-
     def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
         """Mean number of requests on each of the peer's replicas for the model, plus forwards that its heartbeat does
         not count."""

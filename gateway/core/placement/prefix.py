@@ -6,12 +6,14 @@ least loaded one; all available regions only where `remote_choice` is `first_tok
 
 from __future__ import annotations
 
+from math import ceil
+
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import ExploreRule, PlacementConfig, RemoteChoice
 from gateway.core.placement.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.layered import Layered
-from gateway.core.placement.policy import Choice, is_worth_following, share_of
+from gateway.core.placement.policy import Choice, Offer, is_worth_following, share_of
 from gateway.core.placement.prefix_index import Match
 from gateway.core.vocabulary import PlacementReason, RequestProfile
 
@@ -20,6 +22,12 @@ class Prefix(Layered):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._first_tokens = FirstTokenLine()
+        self._replicas = 0
+        """Own replicas of the offer that is weighed, also full ones; mean loads are over these."""
+
+    def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
+        self._replicas = offer.replicas
+        return super().weigh(profile, offer, now_ns)
 
     def wants_prefixes(self) -> bool:
         return True
@@ -28,6 +36,8 @@ class Prefix(Layered):
         match = self.fleet.match_replicas(profile, mask)
         if self.config.explore_rule is ExploreRule.WORTH:
             return self._choose_by_worth(profile, mask, match)
+        if self.config.explore_rule is ExploreRule.RATIO:
+            return self._choose_within_ratio(profile, mask, match)
         if is_worth_following(profile, match.blocks, self.config.explore_below_share):
             return Choice(self.fleet.least_loaded_replica(match.mask), match.blocks, PlacementReason.LOCAL_PREFIX)
         slot = self.fleet.least_loaded_replica(mask)
@@ -66,6 +76,20 @@ class Prefix(Layered):
         if more_known_bytes >= more_load * self.config.explore_load_bytes:
             return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
         return Choice(idlest, kept, PlacementReason.LOCAL_EXPLORE)
+
+    def _choose_within_ratio(self, profile: RequestProfile, mask: int, match: Match) -> Choice:
+        """Choose the replica with most of the prompt while that has, with this request, at most a multiple of the mean
+        load (ELDR §6). The bound is a whole number, rounded up, so that an idle one takes the request at any mean
+        (bounded loads; Mirrokni et al., arXiv 1608.01350)."""
+        fleet = self.fleet
+        if match.blocks:
+            knower = fleet.least_loaded_replica(match.mask)
+            replicas = self._replicas | mask
+            mean = (fleet.total_load(replicas) + 1) / replicas.bit_count()
+            if fleet.replica_load(knower) + 1 <= ceil(self.config.explore_load_ratio * mean):
+                return Choice(knower, match.blocks, PlacementReason.LOCAL_PREFIX)
+        idlest = fleet.least_loaded_replica(mask)
+        return Choice(idlest, fleet.match_replicas(profile, 1 << idlest).blocks, PlacementReason.LOCAL_EXPLORE)
 
     def _choose_earliest(self, profile: RequestProfile, mask: int, /) -> Choice:
         """Choose the peer with the earliest expected first token, estimated from own replicas' times to first token."""

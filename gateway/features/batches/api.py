@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import aclosing
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -13,6 +13,7 @@ from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
 from gateway.door.routes import Answer
 from gateway.door.uploads import check_announced, receive_body
+from gateway.features.batches.content import StoredContent
 from gateway.features.batches.intake import (
     UPLOAD_S,
     BatchIntake,
@@ -25,7 +26,7 @@ from gateway.features.batches.intake import (
 )
 from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
 from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
-from mesh.threads import finish_in_thread
+from gateway.features.batches.store import FileInUse
 
 _FORM_BYTES_MAX = 64 * 1024
 """Bytes of a form beside its file."""
@@ -84,38 +85,38 @@ class BatchApi:
         give(call, _page(found, asked, limit, is_rising=asked.get("order") == "asc"))
 
     async def _show_file(self, call: ClientCall) -> None:
-        give(call, self._file_of(call).document())
+        give(call, (await self._file_of(call)).document())
 
     async def _delete_file(self, call: ClientCall) -> None:
-        file = self._file_of(call)
-        if self._book.is_used(file.id):
-            raise ClientFault(errors.FILE_IN_USE)
-        await stored(self._book.delete_file(file.id))
+        file = await self._file_of(call)
+        try:
+            await stored(self._book.delete_file(file.id))
+        except FileInUse as error:
+            raise ClientFault(errors.FILE_IN_USE) from error
         give(call, {"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, call: ClientCall) -> None:
-        file = self._file_of(call)
+        file = await self._file_of(call)
         body = PacedBody(call)
+        content = await StoredContent.open(self._book, [file])
+        call.begin_body({"content-type": "application/octet-stream"}, file.size)
+        left = file.size
         try:
-            opened = await asyncio.to_thread(self._book.store.path(file.id).open, "rb")
-        except OSError as error:
-            raise ClientFault(errors.FILE_NOT_FOUND) from error
-        with opened:
-            call.begin_body({"content-type": "application/octet-stream"}, file.size)
+            async with aclosing(content.pieces(_some_bytes)) as pieces:
+                async for piece in pieces:
+                    await body.write(piece[:left])
+                    left -= min(left, len(piece))
+        except OSError:
             left = file.size
-            while left:
-                piece = await finish_in_thread(opened.read, min(_PIECE_BYTES, left))
-                if not piece:
-                    call.fail()  # the file is shorter than its row says
-                    return
-                left -= len(piece)
-                await body.write(piece)
+        if left:
+            call.fail()  # the file is shorter than its row says
+            return
         call.exchange.finish()
         call.release()
 
-    def _file_of(self, call: ClientCall) -> StoredFile:
+    async def _file_of(self, call: ClientCall) -> StoredFile:
         tenant = self._intake.tenant_of(call)
-        file = self._book.files.get(call.path.split("/")[3])
+        file: StoredFile | None = await stored(self._book.find_file(call.path.split("/")[3]))
         if file is None or file.tenant != tenant:
             raise ClientFault(errors.FILE_NOT_FOUND)
         return file
@@ -158,14 +159,14 @@ class BatchApi:
         give(call, _page(found, asked, limit_in(asked, 20, _PAGE_MAX), is_rising=False))
 
     async def _show_batch(self, call: ClientCall) -> None:
-        give(call, self._batch_of(call).document())
+        give(call, (await self._batch_of(call)).document())
 
     async def _create(self, call: ClientCall) -> None:
         intake = self._intake
         owner = intake.owner_of(call)
         order = await self._order(call)
         intake.check_key(owner)
-        file = self._book.files.get(order.input_file_id)
+        file = await stored(self._book.find_file(order.input_file_id))
         if file is None or file.tenant != owner.tenant or file.purpose != "batch":
             raise ClientFault(errors.FILE_NOT_FOUND, param="input_file_id")
         if order.endpoint not in ENDPOINTS:
@@ -196,10 +197,10 @@ class BatchApi:
         return order
 
     async def _cancel(self, call: ClientCall) -> None:
-        give(call, (await self._intake.cancel(self._batch_of(call))).document())
+        give(call, (await self._intake.cancel(await self._batch_of(call))).document())
 
-    def _batch_of(self, call: ClientCall) -> ClientBatch:
-        return self._intake.batch_of(call, call.path.split("/")[3], is_of_messages=False)
+    async def _batch_of(self, call: ClientCall) -> ClientBatch:
+        return await self._intake.batch_of(call, call.path.split("/")[3], is_of_messages=False)
 
 
 class _Form:
@@ -252,6 +253,10 @@ class _Form:
         if not told.isdigit() or len(told) > 10 or not 3600 <= int(told) <= most_s:
             raise ClientFault(errors.INVALID_FIELD, f"it is 3600 to {most_s}", "expires_after[seconds]")
         return int(told)
+
+
+def _some_bytes(file: BinaryIO) -> bytes:
+    return file.read(_PIECE_BYTES)
 
 
 def _page(

@@ -1,8 +1,7 @@
 """Files and batches in memory, beside their store: what one gateway knows of them. The event loop is the only caller.
 
-Rows are in memory as a whole; the store is the copy that outlives the process. A new row is stored before it is known
-here. A change by the runner is known here first, so that the next one builds on it, and stands even if the store
-refuses it; a client's is stored first, so that a refusal is true.
+Rows are in memory as a whole; the store is the copy that outlives the process, and that other gateways may change. A
+change is stored before it is known here. Work on the store runs in one thread, and is known here in that order.
 """
 
 from __future__ import annotations
@@ -10,58 +9,128 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
+from msgspec.structs import replace
+
+from gateway.features.batches.database import LeaseLost, RowOutdated
+from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
+from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
-from gateway.features.batches.state import ClientBatch, StoredFile
-from gateway.features.batches.store import BatchStore
+from gateway.features.batches.state import ClientBatch, StoredFile, is_batch_id, is_file_id
+from gateway.features.batches.store import BatchMissing, BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
+from mesh.clock import Clock
+from mesh.threads import finish_in, finish_in_thread
 from mesh.waiter import Waiter
 
+_MARK = "database"
+"""Name of the file that says whose the files are."""
+_FILES_THREADS = 16
+"""Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
+_CHANGES_MAX = 100
+"""Tries of one change: each follows a change of another gateway."""
+_SILENCE_MAX_NS = 600 * 1_000_000_000
+"""Time without a look after which rows are read anew: the store tells of deleted ones for an hour."""
+_LOOK_GAP_NS = 50_000_000
+"""Shortest time between two looks for ids that are not known here: clients may ask for many."""
 _Result = TypeVar("_Result")
 
 
-class BatchBook:
-    """Files and batches by id. It is open only while this process owns the store."""
+class RowsOutdated(OSError):
+    """Rows in memory cannot follow the store any more: all have to be read anew."""
 
-    def __init__(self, store: BatchStore) -> None:
+
+class BatchBook:
+    """Files and batches by id. It is open only while this process uses the store."""
+
+    def __init__(self, store: BatchStore, folder: BatchFiles, lease_ns: int, clock: Clock) -> None:
         self.store = store
+        self.folder = folder
+        """Place of the files' content."""
         self.is_open = False
         self.files: dict[str, StoredFile] = {}
         self.batches: dict[str, ClientBatch] = {}
+        self.owners: dict[str, str] = {}
+        """Gateways that hold batches, by batch; empty: none does."""
         self.sizes = FolderSizes()
         """Sizes of files, of uploads that are not complete, and of results of batches that have not ended."""
         self.rates: dict[str, LineRate] = {}
         """Rates at which lines end, of the batches that run."""
         self.news = Waiter()
         """Woken when a batch has changed."""
+        self.lease_ns = lease_ns
+        self.leases = BatchLeases(lease_ns)
+        self._versions: dict[str, int] = {}
+        self._revision = 0
+        """Revision of the store up to which its rows are known here."""
+        self._looked_ns: int | None = None
+        """Time at which the last look began that was answered; None: rows are not read yet."""
+        self._tried: tuple[int, OSError | None] = (0, None)
+        """Time at which the last look began, and its error."""
+        self._looking = asyncio.Lock()
+        self._clock = clock
         self._thread: ThreadPoolExecutor | None = None
+        self._files_threads = ThreadPoolExecutor(_FILES_THREADS, thread_name_prefix="batch-files")
 
     async def open(self) -> None:
         """Open the store. Raises OSError."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         await self.do(self.store.open)
-        self.files = {each.id: each for each in await self.do(self.store.files)}
-        self.batches = {each.id: each for each in await self.do(self.store.batches)}
-        self.sizes = FolderSizes()
-        for file in self.files.values():
-            self.sizes.put(file.id, file.tenant, file.size)
-        for batch in [each for each in self.batches.values() if not each.has_ended]:
-            await self._measure_results(batch)
+        await self.in_files(self.folder.open)
+        if self.store.is_shared or self.folder.is_apart:
+            await self.in_files(self._claim_files)
+        self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
+        self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
+        await self.look()
+        for batch_id, kind, size in await self.do(self.store.result_sizes):
+            batch = self.batches.get(batch_id)
+            if batch is not None:
+                self.sizes.put(batch.result_ids[kind], batch.tenant, size)
+        if not self.store.is_shared:
+            await self.sweep()  # no upload has begun, which has no row
         self.is_open = True
 
-    async def _measure_results(self, batch: ClientBatch) -> None:
-        for file_id in batch.result_ids:
-            if size := await self.do(self.store.size, file_id):
-                self.sizes.put(file_id, batch.tenant, size)
+    def _claim_files(self) -> None:
+        """Mark the files as those of this database; blocks. Raises OSError where they are another one's, which this
+        gateway would delete since it knows none of them."""
+        mark = self.store.mark.encode()
+        try:
+            with self.folder.read(_MARK) as file:
+                found = file.read()
+        except FileNotFoundError:
+            self.folder.drop(None, _MARK)  # a gateway may have died within this
+            upload = self.folder.begin(_MARK)
+            upload.write(mark)
+            self.folder.finish(upload, _MARK)
+            return
+        if found != mark:
+            raise OSError("the files of batches are those of another database: choose another folder or prefix")
 
-    def close(self) -> None:
-        """Close the store once the work at hand is done; blocks."""
+    async def sweep(self) -> None:
+        """Delete remains of crashes. Raises OSError."""
+        loop = asyncio.get_running_loop()
+
+        def wanted() -> set[str]:
+            return asyncio.run_coroutine_threadsafe(self._wanted(), loop).result()
+
+        await self.in_files(partial(self.folder.sweep, wanted, is_shared=self.store.is_shared))
+
+    async def _wanted(self) -> set[str]:
+        """Ids of files that are named now by a row or a batch that has not ended. Raises OSError."""
+        if self.store.is_shared:
+            await self.look()  # the machine may have slept since the last one
+        batches = [each for each in self.batches.values() if not each.has_ended]
+        return {*self.files, *(file_id for each in batches for file_id in each.result_ids)}
+
+    async def close(self) -> None:
+        """Close the store once the work at hand is done, and give up what is held."""
         self.is_open = False
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.submit(self.store.close).result()
+            await finish_in_thread(thread.submit(self.store.close).result)
             thread.shutdown()
 
     async def do(self, work: Callable[..., _Result], *arguments: object) -> _Result:
@@ -76,9 +145,9 @@ class BatchBook:
             await asyncio.wait([running])
             raise cancelled from running.exception()
 
-    async def keep_file(self, upload: BinaryIO, file: StoredFile) -> None:
-        """Keep an upload. It is kept as well if the caller is cancelled meanwhile."""
-        await self._do_and_know(partial(self._remember_file, file), self.store.finish_upload, upload, file)
+    async def in_files(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run work on files to its end, even if the caller is cancelled. Raises OSError."""
+        return await finish_in(self._files_threads, work, *arguments)
 
     async def _do_and_know(self, learn: Callable[[], None], work: Callable[..., None], *arguments: object) -> None:
         """Run work on the store, and learn what it changed; also if the caller is cancelled meanwhile."""
@@ -90,77 +159,237 @@ class BatchBook:
             raise
         learn()
 
+    # Changes by other gateways
+
+    async def look(self) -> None:
+        """Take in what other gateways have changed. Raises OSError, and RowsOutdated where some of it cannot be seen
+        any more: after a long silence, as this machine may have slept, or once the store has lost its last changes."""
+        asked_ns = self._clock.boot_ns()
+        try:
+            if self._looked_ns is not None and asked_ns - self._looked_ns > _SILENCE_MAX_NS and self.store.is_shared:
+                raise RowsOutdated("rows of batches were not looked at for long")
+            self._take_in(await self.do(self.store.changes, self._revision), asked_ns)
+        except OSError as error:
+            self._tried = (asked_ns, error)
+            raise
+        self._looked_ns, self._tried = asked_ns, (asked_ns, None)
+
+    async def _look_anew(self) -> None:
+        """Look, or share a look that begins after this call: one serves all who wait for it. Raises OSError."""
+        came_ns = self._clock.boot_ns()
+        async with self._looking:
+            if self._tried[0] < came_ns:
+                gap_ns = self._tried[0] + _LOOK_GAP_NS - self._clock.boot_ns()
+                await asyncio.sleep(min(max(0, gap_ns), _LOOK_GAP_NS) / 1_000_000_000)
+                await self.look()
+            elif (error := self._tried[1]) is not None:
+                raise OSError(str(error)) from error
+
+    async def find_file(self, file_id: str) -> StoredFile | None:
+        """File by its id, which another gateway may just have taken. Raises OSError."""
+        if file_id not in self.files and self.store.is_shared and is_file_id(file_id):
+            await self._look_anew()
+        return self.files.get(file_id)
+
+    async def find_batch(self, batch_id: str) -> ClientBatch | None:
+        """Batch by its id, which another gateway may just have taken. Raises OSError."""
+        if batch_id not in self.batches and self.store.is_shared and is_batch_id(batch_id):
+            await self._look_anew()
+        return self.batches.get(batch_id)
+
+    def _take_in(self, changes: StoreChanges, asked_ns: int) -> None:
+        if changes.revision < self._revision:
+            raise RowsOutdated("the store has lost its last changes")
+        for row_id in changes.gone:
+            if row_id in self.files:
+                self._forget_file(row_id)
+            self._forget_batch(row_id)
+        for file in changes.files:
+            self._remember_file(file)
+        for row in changes.batches:
+            self._take_in_row(row)
+        self._revision = changes.revision
+        self.leases.saw(changes.holdings, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
+        if changes.batches or changes.gone:
+            self.news.wake()
+
+    def _take_in_row(self, row: BatchRow) -> None:
+        batch, batch_id = row.batch, row.batch.id
+        if self.leases.holding(batch_id) is not None and (known := self.batches.get(batch_id)) is not None:
+            batch = replace(batch, completed=known.completed, failed=known.failed)  # the holder's own are newer
+        self.batches[batch_id] = batch
+        self._versions[batch_id] = row.version
+        self.owners[batch_id] = row.owner
+        if batch.has_ended:
+            self._drop_result_sizes(batch)
+
+    # Files
+
+    async def keep_file(self, upload: OpenUpload, file: StoredFile) -> None:
+        """Keep an upload: its content, then its row. It is kept as well if the caller is cancelled while its row is
+        stored."""
+        await self.in_files(self.folder.finish, upload, file.id)
+        try:
+            await self._do_and_know(partial(self._remember_file, file), self.store.put_file, file)
+        except BaseException:
+            if file.id not in self.files:
+                await self._drop_unknown(file)
+            raise
+
+    async def _drop_unknown(self, file: StoredFile) -> None:
+        """Delete a file whose row may be stored or not. Its content stays where that cannot be found out: a row without
+        content would count and be listed."""
+        with suppress(OSError, FileInUse):
+            await self.do(self.store.delete_file, file.id)
+            await self._delete_content(file)
+
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
         self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete a file. It is forgotten as well if the caller is cancelled meanwhile."""
-        await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+        """Delete a file's row, and then its content; also if the caller is cancelled while its row is deleted. Raises
+        FileInUse, and OSError; content that is left then is swept later."""
+        if (file := self.files.get(file_id)) is None:
+            return
+        try:
+            await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+        except OSError:
+            if not self.store.is_shared and not self.is_used(file_id):
+                await self._delete_content(file)  # room is freed even where the database cannot grow
+            raise
+        finally:
+            if file_id not in self.files:
+                await self._delete_content(file)
+
+    async def _delete_content(self, file: StoredFile) -> None:
+        def delete() -> None:
+            for name in file.stored_names:
+                self.folder.delete(name)
+
+        await self.in_files(delete)
 
     def _forget_file(self, file_id: str) -> None:
         self.files.pop(file_id, None)
         self.sizes.drop(file_id)
 
-    async def put(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
-        """Keep a batch, with files that it has brought. It is kept as well if the caller is cancelled meanwhile."""
-        files = tuple(files)
-        await self._do_and_know(partial(self._remember, batch, files), self.store.put_batch, batch, files)
+    def is_used(self, file_id: str) -> bool:
+        """True while a batch that has not ended reads the file."""
+        return any(each.input_file_id == file_id and not each.has_ended for each in self.batches.values())
 
-    def _remember(self, batch: ClientBatch, files: Iterable[StoredFile]) -> None:
-        for file in files:
-            self._remember_file(file)
-        self.batches[batch.id] = batch
-        self.news.wake()
+    # Batches
 
-    async def change(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
-        """Change a batch and store it. Of two changes at once, the later one sees the earlier one."""
-        before = self.batches[batch_id]
-        self.batches[batch_id] = changed = change(before)
-        if changed != before:
-            await self.put_again(batch_id)
-        return changed
+    async def put_new(self, batch: ClientBatch) -> None:
+        """Keep a new batch. It is kept as well if the caller is cancelled meanwhile. Raises FileMissing."""
+        await self._do_and_know(partial(self._remember, batch, 1, ()), self.store.put_new, batch)
 
-    async def change_once_stored(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
-        """Change a batch once the change is stored: after an OSError nothing has changed. `change` is asked again where
-        the batch moved on meanwhile. A cancelled caller's change is carried out if it was stored."""
-        while (changed := change(before := self.batches[batch_id])) != before:
+    async def change(
+        self, batch_id: str, change: Callable[[ClientBatch], ClientBatch], *, is_holder: bool = True
+    ) -> ClientBatch:
+        """Change a batch once the change is stored: after an OSError nothing has changed here. `change` is asked again
+        where another gateway was faster. A cancelled caller's change is carried out if it was stored. Raises LeaseLost
+        where `is_holder`, and the batch is not held here."""
+        for _ in range(_CHANGES_MAX):
+            if (before := self.batches.get(batch_id)) is None:
+                break
+            if (changed := change(before)) == before:
+                return before
+            version, holding = self._versions[batch_id], self._held(batch_id) if is_holder else None
             try:
-                await self.do(self.store.put_batch, changed)
+                await self.do(self.store.put_batch, changed, version, holding)
+            except RowOutdated:
+                await self.look()
+                continue
             except asyncio.CancelledError as cancelled:
                 if cancelled.__cause__ is None:
-                    self._change_here(batch_id, change)
+                    self._change_here(batch_id, change, version + 1)
                 raise
-            if self.batches[batch_id].status is before.status:
-                return self._change_here(batch_id, change)
+            return self._change_here(batch_id, change, version + 1)
+        raise RowOutdated(batch_id)
+
+    def _change_here(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch], version: int) -> ClientBatch:
+        self._remember(changed := change(self.batches[batch_id]), version, ())
         return changed
 
-    def _change_here(self, batch_id: str, change: Callable[[ClientBatch], ClientBatch]) -> ClientBatch:
-        self.batches[batch_id] = changed = change(self.batches[batch_id])
-        self.news.wake()
-        return changed
+    async def end(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
+        """Keep a batch that has ended, with its files, and hold it no longer. It is kept as well if the caller is
+        cancelled meanwhile. Raises LeaseLost, also where the batch is not held here."""
+        holding, files = self._held(batch.id), tuple(files)
+        version = self._versions[batch.id]
+        learn = partial(self._remember, batch, version + 1, files)
+        await self._do_and_know(learn, self.store.put_batch, batch, version, holding, files)
 
-    async def put_again(self, batch_id: str) -> None:
-        """Store a batch as it is now."""
-        await self.do(self.store.put_batch, self.batches[batch_id])
+    def _held(self, batch_id: str) -> BatchHolding:
+        if (holding := self.leases.holding(batch_id)) is None:
+            raise LeaseLost(batch_id)
+        return holding
+
+    def _remember(self, batch: ClientBatch, version: int, files: Iterable[StoredFile]) -> None:
+        self.batches[batch.id] = batch
+        self._versions[batch.id] = version
+        self.owners.setdefault(batch.id, "")
+        for file in files:
+            self._remember_file(file)
+        if batch.has_ended:
+            self.leases.gave_up(batch.id)
+            self.owners[batch.id] = ""
+            self._drop_result_sizes(batch)
         self.news.wake()
 
-    async def drop_results(self, batch: ClientBatch, kept: Iterable[StoredFile] = ()) -> None:
-        """Delete result files of a batch that no row names. Raises OSError."""
-        names = {each.id for each in kept}
+    def _drop_result_sizes(self, batch: ClientBatch) -> None:
         for file_id in batch.result_ids:
-            if file_id not in names:
-                await self.do(self.store.drop_result, file_id)
+            if file_id not in self.files:
                 self.sizes.drop(file_id)
 
     async def delete_batch(self, batch_id: str) -> None:
         """Delete a batch. It is forgotten as well if the caller is cancelled meanwhile."""
+        await self._do_and_know(partial(self._forget_batch, batch_id), self.store.delete_batch, batch_id)
 
-        def forget() -> None:
-            self.batches.pop(batch_id, None)
+    def _forget_batch(self, batch_id: str) -> None:
+        for known in (self.batches, self.owners, self._versions):
+            known.pop(batch_id, None)
+        self.leases.gave_up(batch_id)
 
-        await self._do_and_know(forget, self.store.delete_batch, batch_id)
+    # Holdings
 
-    def is_used(self, file_id: str) -> bool:
-        """True while a batch that has not ended reads the file."""
-        return any(each.input_file_id == file_id and not each.has_ended for each in self.batches.values())
+    def not_elsewhere(self) -> list[ClientBatch]:
+        """Batches that no other gateway runs."""
+        return [
+            each
+            for each in self.batches.values()
+            if not self.owners.get(each.id) or self.leases.holding(each.id) is not None
+        ]
+
+    def may_take(self, batch_id: str) -> bool:
+        """True if no other gateway holds a batch, or its holding has lapsed."""
+        return not self.leases.is_anothers(batch_id)
+
+    async def take(self, batch_id: str) -> TakenBatch | None:
+        """Hold a batch. None: another gateway was faster, or there is no such batch any more."""
+        try:
+            taken = await self.do(self.store.take, batch_id, self.leases.mark_to_take(batch_id))
+        except BatchMissing:
+            self._forget_batch(batch_id)
+            return None
+        if taken is None:
+            await self.look()
+            return None
+        self._take_in_row(taken.row)
+        self.leases.took(taken.holding)
+        return taken
+
+    async def release(self, batch_id: str) -> None:
+        """Give up a holding, if there is one."""
+        if (holding := self.leases.holding(batch_id)) is not None:
+            self.leases.gave_up(batch_id)
+            self.owners[batch_id] = ""
+            await self.do(self.store.release, holding)
+
+    async def renew(self, line_offsets: Callable[[str], int]) -> list[BatchHolding]:
+        """Renew all holdings, each with the offset in the input file before which each line has a result. Returns those
+        that are lost."""
+        held = self.leases.held
+        if not held:
+            return []
+        still = await self.do(self.store.renew, [(each, line_offsets(each.batch_id)) for each in held])
+        return self.leases.renewed(held, still)

@@ -14,12 +14,12 @@ from gateway.features.batches.api import BatchApi
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.intake import BatchIntake
 from gateway.features.batches.message_api import MessageBatchApi
-from gateway.features.batches.metrics import LINE_RESULTS, BatchSeries
+from gateway.features.batches.metrics import LEASE_CHANGES, LINE_RESULTS, BatchSeries
+from gateway.features.batches.opening import book_for, check_batches
 from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
-from gateway.features.batches.state import BatchStatus
+from gateway.features.batches.state import BatchStatus, ClientBatch
 from gateway.features.batches.status import BatchesView
-from gateway.features.batches.store import BatchStore
 from gateway.features.extension import Extension, Host, KeyInForce
 from mesh.page.rows import TableShown
 from mesh.series import Label
@@ -27,12 +27,15 @@ from mesh.supervisor import OwnedLoops, Supervisor
 
 
 class BatchesExtension(Extension):
-    """Batches of a gateway whose region file names a folder for them."""
+    """Batches of a gateway whose region file names a place for them."""
 
     name = "batches"
     labels: ClassVar = {
         ("nightside_batches", "status"): Label("Status of the batch.", tuple(map(str, BatchStatus))),
         ("nightside_batch_lines_total", "result"): Label("File that the line's result is in.", LINE_RESULTS),
+        ("nightside_batch_leases_total", "change"): Label(
+            "Taken over from a silent gateway, or lost to another one.", LEASE_CHANGES
+        ),
     }
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
@@ -40,15 +43,23 @@ class BatchesExtension(Extension):
         self._config = config
         self._book: BatchBook | None = None
         self._runner: BatchRunner | None = None
-        folder = config.batches.folder
-        if folder is not None:
-            self._book = BatchBook(BatchStore(folder))
-            self._runner = BatchRunner(config.batches, self._book, host.clock, host.log)
+        if config.batches.is_on:
+            self._book = book_for(config, host.clock)
+            self._runner = BatchRunner(config.batches, self._book, host.clock, host.log, self._may_run)
             host.metrics.registry.register(BatchSeries(self._book, self._runner))
+
+    @staticmethod
+    def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
+        if before is None or config.batches != before.batches:
+            check_batches(config.batches)
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
         registry.register(BatchSeries())
+
+    def _may_run(self, batch: ClientBatch) -> bool:
+        """True if the policy in force lets the requests of a batch enter this region."""
+        return self._host.core.may_enter(batch.tenant, None if batch.key is None else batch.key.process)
 
     def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         if self._runner is not None:
@@ -83,5 +94,9 @@ class BatchesExtension(Extension):
         return None if view is None or self._runner is None else page_table(view, self._runner.now_s)
 
     def notes(self) -> dict[str, str]:
-        fault = "" if self._runner is None else self._runner.write_fault
+        if self._runner is None:
+            return {}
+        if fault := self._runner.store_fault:
+            return {"batches": f"their store does not answer: {fault}"}
+        fault = self._runner.write_fault
         return {"batches": f"results cannot be written: {fault}"} if fault else {}

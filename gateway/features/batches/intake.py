@@ -6,7 +6,7 @@ import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from os import urandom
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -22,12 +22,13 @@ from gateway.door.settings import HttpSettings
 from gateway.door.uploads import check_announced
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.database import RowOutdated
 from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
+from gateway.features.batches.store import FileMissing
 from gateway.features.extension import KeyInForce
 from gateway.request.callers import ClientKey
 from gateway.request.engine_api import MESSAGES_PATH
 from mesh.clock import Clock
-from mesh.threads import finish_in_thread
 from mesh.waiter import Waiter
 
 UPLOAD_S = 4 * 3600.0
@@ -46,13 +47,14 @@ class BatchOwner(Struct, frozen=True):
 
 
 class FileUpload:
-    """File on its way to the folder."""
+    """File on its way to where files are kept."""
 
     def __init__(self, book: BatchBook, config: BatchesConfig, tenant: TenantName, bytes_max: int) -> None:
         self.id = new_file_id()
         self.size = 0
         self.tenant = tenant
-        self.opened: BinaryIO | None = None
+        self.opened: Any = None
+        """OpenUpload that takes the bytes, or a file without a name."""
         self._book = book
         self._config = config
         self._bytes_max = bytes_max
@@ -69,7 +71,7 @@ class FileUpload:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
         if sizes.total > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)
-        await finish_in_thread(self.opened.write, data)
+        await self._book.in_files(self.opened.write, data)
 
 
 class BatchIntake:
@@ -129,7 +131,7 @@ class BatchIntake:
 
     @asynccontextmanager
     async def receiving(
-        self, call: ClientCall, bytes_max: int, further_bytes_max: int = 0
+        self, call: ClientCall, bytes_max: int, further_bytes_max: int = 0, *, is_scratch: bool = False
     ) -> AsyncIterator[FileUpload]:
         """Upload from a client, of which nothing is left unless it is kept. `further_bytes_max` bounds what its body
         holds beside it."""
@@ -143,23 +145,31 @@ class BatchIntake:
         if self.book.sizes.files_of(tenant) >= config.tenant_files_max:
             raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
         with _counted(self._uploads, tenant):
-            async with self.holding(tenant, bytes_max) as upload:
+            async with self.holding(tenant, bytes_max, is_scratch=is_scratch) as upload:
                 yield upload
 
     @asynccontextmanager
-    async def holding(self, tenant: TenantName, bytes_max: int) -> AsyncIterator[FileUpload]:
-        """File that is written here, of which nothing is left unless it is kept."""
-        book = self.book
+    async def holding(
+        self, tenant: TenantName, bytes_max: int, *, is_scratch: bool = False
+    ) -> AsyncIterator[FileUpload]:
+        """File that is written here, of which nothing is left unless it is kept. `is_scratch`: it is never kept, but
+        can be read."""
+        book, folder = self.book, self.book.folder
         upload = FileUpload(book, self.config, tenant, bytes_max)
         try:
-            upload.opened = await book.do(book.store.begin_upload, upload.id)
+            upload.opened = await (
+                book.in_files(folder.scratch) if is_scratch else book.in_files(folder.begin, upload.id)
+            )
             yield upload
         except OSError as error:
             raise _full(error) from error
         finally:
             if upload.id not in book.files:
                 book.sizes.drop(upload.id)
-                await finish_in_thread(book.store.drop_upload, upload.opened, upload.id)
+                if not is_scratch:
+                    await book.in_files(folder.drop, upload.opened, upload.id)
+                elif upload.opened is not None:
+                    await book.in_files(upload.opened.close)
 
     async def keep(self, upload: FileUpload, filename: str, keep_s: int) -> StoredFile:
         """Keep an upload. Raises OSError."""
@@ -179,9 +189,9 @@ class BatchIntake:
 
     # Batches
 
-    def batch_of(self, call: ClientCall, batch_id: str, *, is_of_messages: bool) -> ClientBatch:
+    async def batch_of(self, call: ClientCall, batch_id: str, *, is_of_messages: bool) -> ClientBatch:
         tenant = self.tenant_of(call)
-        batch = self.book.batches.get(batch_id)
+        batch: ClientBatch | None = await stored(self.book.find_batch(batch_id))
         if batch is None or batch.tenant != tenant or batch.is_of_messages is not is_of_messages:
             raise ClientFault(errors.BATCH_NOT_FOUND)
         return batch
@@ -229,15 +239,20 @@ class BatchIntake:
     async def hand_in(self, batch: ClientBatch) -> None:
         """Store a new batch."""
         with _counted(self._creating, batch.tenant):
-            await stored(self.book.put(batch))
+            try:
+                await stored(self.book.put_new(batch))
+            except FileMissing as error:
+                raise ClientFault(errors.FILE_NOT_FOUND, param="input_file_id") from error
         self._log.info("batch_created", batch=batch.id, tenant=batch.tenant, file=batch.input_file_id)
 
     async def cancel(self, batch: ClientBatch) -> ClientBatch:
         if batch.has_ended or batch.status is BatchStatus.FINALIZING:
             raise ClientFault(errors.BATCH_NOT_CANCELLABLE, f"it is {batch.status}")
-        changed: ClientBatch = await stored(
-            self.book.change_once_stored(batch.id, lambda each: cancelling(each, self.now_s))
-        )
+        change = self.book.change(batch.id, lambda each: cancelling(each, self.now_s), is_holder=False)
+        try:
+            changed: ClientBatch = await stored(change)
+        except RowOutdated as error:
+            raise ClientFault(errors.BATCH_NOT_FOUND) from error
         return changed
 
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import aclosing, suppress
 from itertools import islice
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gateway.door import errors
 from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
 from gateway.door.routes import Answer
 from gateway.door.uploads import receive_body
+from gateway.features.batches.content import StoredContent
+from gateway.features.batches.files import OpenUpload
 from gateway.features.batches.intake import (
     UPLOAD_S,
     BatchIntake,
@@ -29,8 +30,8 @@ from gateway.features.batches.intake import (
 from gateway.features.batches.lines import LineChecker
 from gateway.features.batches.messages import MESSAGE_BATCHES_PATH, batch_document, request_lines, result_line
 from gateway.features.batches.state import ClientBatch, StoredFile, validated
+from gateway.features.batches.store import FileInUse
 from gateway.request.engine_api import MESSAGES_PATH
-from mesh.threads import finish_in_thread
 
 _PAGE_MAX = 1_000
 _RESULTS = 32
@@ -68,7 +69,7 @@ class MessageBatchApi:
         owner = intake.owner_of(call)
         intake.check_room(owner.tenant)
         bytes_max = intake.config.inline_max_bytes
-        async with intake.receiving(call, bytes_max) as body:
+        async with intake.receiving(call, bytes_max, is_scratch=True) as body:
             call.exchange.go_on()
             await receive_body(call.exchange, intake.settings, body.write, bytes_max, whole_s=UPLOAD_S)
             intake.check_key(owner)
@@ -81,7 +82,8 @@ class MessageBatchApi:
         try:
             await intake.hand_in(checked)
         except ClientFault:
-            await stored(self._book.delete_file(file.id))
+            with suppress(FileInUse):  # the batch was stored, and the answer was lost
+                await stored(self._book.delete_file(file.id))
             raise
         give(call, self._document(checked))
 
@@ -89,11 +91,9 @@ class MessageBatchApi:
         """Write the requests of a body as lines. Returns their number; raises ClientFault for one with a fault."""
         config = self._intake.config
         checker = LineChecker(MESSAGES_PATH, config.lines_max, config.line_max_bytes, may_mix_models=True)
-        assert body.opened is not None, "it was received"
         assert lines.opened is not None, "it is written"
-        await finish_in_thread(body.opened.flush)
         try:
-            lines.size = await finish_in_thread(_write_lines, Path(body.opened.name), lines.opened, checker)
+            lines.size = await self._book.in_files(_write_lines, body.opened, lines.opened, checker)
         except ValueError as error:
             raise ClientFault(errors.INVALID_FIELD, str(error), "requests") from error
         for fault in checker.end():
@@ -120,35 +120,34 @@ class MessageBatchApi:
         give(call, {"data": [self._document(each) for each in shown], "has_more": has_more, **ends})
 
     async def _show(self, call: ClientCall) -> None:
-        give(call, self._document(self._batch_of(call)))
+        give(call, self._document(await self._batch_of(call)))
 
     async def _cancel(self, call: ClientCall) -> None:
-        give(call, self._document(await self._intake.cancel(self._batch_of(call))))
+        give(call, self._document(await self._intake.cancel(await self._batch_of(call))))
 
     async def _delete(self, call: ClientCall) -> None:
         """Delete a batch that has ended, with its files."""
-        batch = self._ended_of(call)
+        batch = await self._ended_of(call)
         await stored(self._book.delete_batch(batch.id))
         for file_id in (batch.input_file_id, *batch.result_ids):
-            if file_id in self._book.files and not self._book.is_used(file_id):
+            with suppress(FileInUse):
                 await stored(self._book.delete_file(file_id))
         give(call, {"id": batch.id, "type": "message_batch_deleted"})
 
     async def _results(self, call: ClientCall) -> None:
-        files = self._files_of(self._ended_of(call))
-        if files is None:
+        files = self._files_of(await self._ended_of(call))
+        if not files:
             raise ClientFault(errors.FILE_NOT_FOUND)
         body = PacedBody(call)
-        with ExitStack() as stack:
-            try:
-                paths = [self._book.store.path(each.id) for each in files]
-                opened = [stack.enter_context(await asyncio.to_thread(each.open, "rb")) for each in paths]
-            except OSError as error:
-                raise ClientFault(errors.FILE_NOT_FOUND) from error
-            call.begin_body(_JSONL, None)
-            for each in opened:
-                while piece := await finish_in_thread(_some_results, each):
+        content = await StoredContent.open(self._book, files)
+        call.begin_body(_JSONL, None)
+        try:
+            async with aclosing(content.pieces(_some_results)) as pieces:
+                async for piece in pieces:
                     await body.write(piece)
+        except OSError:
+            call.fail()
+            return
         call.exchange.finish()
         call.release()
 
@@ -162,24 +161,26 @@ class MessageBatchApi:
     def _document(self, batch: ClientBatch) -> dict[str, object]:
         return batch_document(batch, has_results=batch.has_ended and self._files_of(batch) is not None)
 
-    def _ended_of(self, call: ClientCall) -> ClientBatch:
-        batch = self._batch_of(call)
+    async def _ended_of(self, call: ClientCall) -> ClientBatch:
+        batch = await self._batch_of(call)
         if not batch.has_ended:
             raise ClientFault(errors.BATCH_NOT_ENDED)
         return batch
 
-    def _batch_of(self, call: ClientCall) -> ClientBatch:
+    async def _batch_of(self, call: ClientCall) -> ClientBatch:
         batch_id = call.path.removeprefix(MESSAGE_BATCHES_PATH).split("/")[1]
-        return self._intake.batch_of(call, batch_id, is_of_messages=True)
+        return await self._intake.batch_of(call, batch_id, is_of_messages=True)
 
 
-def _write_lines(body: Path, lines: BinaryIO, checker: LineChecker) -> int:
+def _write_lines(body: Any, lines: OpenUpload, checker: LineChecker) -> int:
     """Write the requests of a body as lines, up to the first with a fault; blocks. Returns the bytes written."""
     size = 0
-    for line in request_lines(body.read_bytes()):
+    body.seek(0)
+    for line in request_lines(body.read()):
         if not checker.take(line) or checker.faults:
             break
-        size += lines.write(line)
+        lines.write(line)
+        size += len(line)
     return size
 
 

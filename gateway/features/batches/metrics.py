@@ -13,6 +13,7 @@ from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import BatchStatus, is_at_risk
 
 LINE_RESULTS = ("completed", "failed")
+LEASE_CHANGES = ("taken_over", "lost")
 
 
 class BatchSeries(Collector):
@@ -28,9 +29,21 @@ class BatchSeries(Collector):
 
     def _families(
         self,
-    ) -> tuple[GaugeMetricFamily, CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    ) -> tuple[
+        GaugeMetricFamily,
+        CounterMetricFamily,
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        CounterMetricFamily,
+        GaugeMetricFamily,
+    ]:
         return (
-            GaugeMetricFamily("nightside_batches", "Batches that are kept, by status.", labels=("status",)),
+            GaugeMetricFamily(
+                "nightside_batches",
+                "Batches that are kept and that no other gateway runs, by status.",
+                labels=("status",),
+            ),
             CounterMetricFamily("nightside_batch_lines", "Lines of batches that ended, by result.", labels=("result",)),
             CounterMetricFamily(
                 "nightside_batch_urgent_tries",
@@ -43,19 +56,31 @@ class BatchSeries(Collector):
             GaugeMetricFamily(
                 "nightside_batches_stopped", "Batches that met an internal error and wait for another try.", labels=()
             ),
+            CounterMetricFamily(
+                "nightside_batch_leases",
+                "Batches that changed their gateway without its consent, by side.",
+                labels=("change",),
+            ),
+            GaugeMetricFamily(
+                "nightside_batch_store_up", "1 if the store of batches is open and answers, else 0.", labels=()
+            ),
         )
 
     def collect(self) -> Iterator[Metric]:
-        families = batches, lines, urgent, at_risk, stopped = self._families()
+        families = batches, lines, urgent, at_risk, stopped, leases, store_up = self._families()
         if self._book is None or self._runner is None:
             yield from families
             return
-        counts = Counter(each.status for each in self._book.batches.values())
+        own = self._book.not_elsewhere()
+        counts = Counter(each.status for each in own)
         for status in BatchStatus:
             batches.add_metric((status,), counts[status])
         lines.add_metric(("completed",), self._runner.counts.completed)
         lines.add_metric(("failed",), self._runner.counts.failed)
         urgent.add_metric((), self._runner.counts.urgent)
-        at_risk.add_metric((), sum(is_at_risk(each, self._runner.now_s) for each in self._book.batches.values()))
+        at_risk.add_metric((), sum(is_at_risk(each, self._runner.now_s) for each in own))
         stopped.add_metric((), self._runner.stopped)
+        leases.add_metric((LEASE_CHANGES[0],), self._runner.counts.taken_over)
+        leases.add_metric((LEASE_CHANGES[1],), self._runner.counts.lost)
+        store_up.add_metric((), self._book.is_open and not self._runner.store_fault)
         yield from families

@@ -32,7 +32,7 @@ def batches_view(book: BatchBook, stopped: int, label: TenantLabel, now_s: int, 
     return BatchesView(
         batches=[_view(each, book, label, now_s, now_ns) for each in unfinished[:SHOWN_MAX]],
         left_out=max(0, len(unfinished) - SHOWN_MAX),
-        at_risk=sum(is_at_risk(each, now_s) for each in unfinished),
+        at_risk=sum(is_at_risk(each, now_s) for each in book.not_elsewhere()),
         stopped=stopped,
     )
 

@@ -1,17 +1,17 @@
 """Executes batches: reads lines, sends each through the gateway as its client's request, and writes results.
 
-The output and error file say which lines are done: after a crash, a line with a result in them is not sent again.
+The store says which lines are done: after a crash, a line with a stored result is not sent again. A batch runs here
+only while this gateway holds it; nothing is written for one whose holding is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count, islice
 from os import urandom
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from msgspec import Struct
@@ -22,9 +22,11 @@ from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
-from gateway.features.batches.book import BatchBook
+from gateway.features.batches.book import BatchBook, RowsOutdated
+from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.database import LeaseLost, Refused
 from gateway.features.batches.forecast import LineRate, tenant_share, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
@@ -45,6 +47,7 @@ from gateway.features.batches.state import (
     ClientBatch,
     LineFault,
     StoredFile,
+    StoredPart,
     ended,
     given_up,
     is_hopeless,
@@ -54,12 +57,13 @@ from gateway.features.batches.state import (
     validated,
     wait_after_error_s,
 )
+from gateway.features.batches.store import FileInUse, ResultKind
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
+from gateway.request.callers import ClientKey
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
-from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 _TICK_S = 5.0
@@ -67,6 +71,20 @@ _TICK_S = 5.0
 _ENDS_MAX = 2
 """Batches without lines to run that are brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
+_RENEWALS = 5
+"""Renewals of a holding in the length of a lease, at least."""
+_LOOK_S = 1.0
+"""Longest time between two looks at what other gateways have changed."""
+_SILENCE_MAX_NS = 600 * _SECOND_NS
+"""Time without an answer of the store after which it is opened anew."""
+_LEFT_NS = 30 * _SECOND_NS
+"""Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
+_MODEL_S = 600
+"""Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
+_CLEAN_S = 1.0
+"""Time between two looks at every file, and at every batch that has ended."""
+_SWEEP_NS = 6 * 3600 * _SECOND_NS
+"""Time between two looks at every name in a shared place of files."""
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
@@ -96,12 +114,20 @@ class InputUnreadable(Exception):
     """The input file of one batch cannot be read; the store and the result files may well be."""
 
 
+class LeftToOthers(Exception):
+    """A key or a model is not known here, and may be to another gateway that shares the batch."""
+
+
 class LineCounts:
     """Lines that ended since the start of the process, and urgent tries."""
 
     def __init__(self) -> None:
         self.completed = 0
         self.failed = 0
+        self.taken_over = 0
+        """Batches taken over from gateways that were silent."""
+        self.lost = 0
+        """Batches that another gateway has taken over from this one."""
         self.urgent = 0
         """Tries that were sent as class `interactive`."""
 
@@ -109,11 +135,22 @@ class LineCounts:
 class BatchRunner:
     """Runs the batches of a book, within the limits of the config."""
 
-    def __init__(self, config: BatchesConfig, book: BatchBook, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        config: BatchesConfig,
+        book: BatchBook,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        may_run: Callable[[ClientBatch], bool] = lambda _: True,
+    ) -> None:
+        """`may_run`: true if the policy in force lets the requests of a batch enter this region."""
         self.counts = LineCounts()
         self.write_fault = ""
         """Reason why results cannot be written at present; empty while they can be."""
+        self.store_fault = ""
+        """Reason why the store does not answer at present; empty while it does."""
         self._delete_fault = ""
+        self._may_run = may_run
         self._config = config
         self._book = book
         self._clock = clock
@@ -130,9 +167,10 @@ class BatchRunner:
         """Tasks of batches that are validated or run."""
         self._stops: dict[str, _Stop] = {}
         """Batches that met an error of this gateway's own, until they are over."""
-        self._swept_s = 0
         self._classes: dict[str, LineClasses] = {}
         """Classes of the lines of batches that run."""
+        self._chunks: dict[str, LineChunks] = {}
+        """Places in the input files of batches that this gateway holds."""
         self._lines: dict[str, asyncio.Task[Exception | None]] = {}
         """Tasks that send lines, which end early when their batch is cancelled or expires."""
 
@@ -146,15 +184,56 @@ class BatchRunner:
         try:
             await self._book.open()
             async with TaskGroup() as tasks:
+                tasks.create_task(self._hold())
+                tasks.create_task(self._clean())
                 while True:
-                    await self._try_to_delete_old()
+                    self._stop_forgotten()
                     self._stop_lines()
-                    self._begin(tasks)
+                    if not self.store_fault:
+                        self._begin(tasks)
                     await self._wait_for_news()
         finally:
             self._tasks.clear()
             self._lines.clear()
-            self._book.close()
+            self._chunks.clear()
+            await self._book.close()
+
+    async def _hold(self) -> None:
+        """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is
+        asked again; after long, or where what is known here cannot follow it, its rows are read anew. Raises OSError
+        then."""
+        interval_s = min(self._book.lease_ns / _RENEWALS / _SECOND_NS, _LOOK_S)
+        answered_ns = self._clock.boot_ns()
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                for each in await self._book.renew(self._line_offset):
+                    if (task := self._tasks.get(each.batch_id)) is not None:
+                        task.cancel()
+                    self._lost(each.batch_id)
+                if self._book.store.is_shared:
+                    await self._book.look()
+            except OSError as error:
+                if isinstance(error, RowsOutdated) or self._clock.boot_ns() - answered_ns > _SILENCE_MAX_NS:
+                    raise
+                self._store_failed(error)
+            else:
+                if self.store_fault:
+                    self._book.news.wake()
+                self.store_fault, answered_ns = "", self._clock.boot_ns()
+
+    def _store_failed(self, error: OSError) -> None:
+        if not self.store_fault:
+            self._log.error("batch_store_unavailable", reason=str(error))
+        self.store_fault = str(error)
+
+    def _line_offset(self, batch_id: str) -> int:
+        chunks = self._chunks.get(batch_id)
+        return 0 if chunks is None else chunks.offset
+
+    def _lost(self, batch_id: str) -> None:
+        self._log.warning("batch_lost", batch=batch_id)
+        self.counts.lost += 1
 
     async def _wait_for_news(self) -> None:
         try:
@@ -177,27 +256,32 @@ class BatchRunner:
     def now_s(self) -> int:
         return self._clock.wall_ns() // _SECOND_NS
 
-    async def _try_to_delete_old(self) -> None:
-        """Delete what is old. A disk that fails is tried again later, and stops no batch."""
-        fault = ""
-        try:
-            await self._delete_old()
-        except OSError as error:
-            fault = str(error)
-        if fault and not self._delete_fault:
-            self._log.error("batch_files_not_deleted", reason=fault)
-        self._delete_fault = fault
+    async def _clean(self) -> None:
+        """Delete what is old each second, and at times remains of gateways that share the files, until cancelled. A
+        place of files that fails is tried again later, and stops no batch."""
+        sweep_ns = self._clock.now_ns()
+        while True:
+            fault = ""
+            try:
+                await self._delete_old()
+                if self._book.store.is_shared and self._clock.now_ns() >= sweep_ns:
+                    sweep_ns = self._clock.now_ns() + _SWEEP_NS
+                    await self._book.sweep()
+            except OSError as error:
+                fault = str(error)
+            if fault and not self._delete_fault:
+                self._log.error("batch_files_not_deleted", reason=fault)
+            self._delete_fault = fault
+            await asyncio.sleep(_CLEAN_S)
 
     async def _delete_old(self) -> None:
         now_s = self.now_s
-        if now_s == self._swept_s:
-            return  # once a second: it looks at every file
-        self._swept_s = now_s
         self._stops = {batch_id: stop for batch_id, stop in self._stops.items() if self._is_open(batch_id)}
         keep_s = self._config.keep_ns // _SECOND_NS
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
             if not self._book.is_used(file.id):
-                await self._book.delete_file(file.id)
+                with suppress(FileInUse):  # a batch of another gateway reads it
+                    await self._book.delete_file(file.id)
         for batch in [each for each in self._book.batches.values() if each.has_ended]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
@@ -206,9 +290,16 @@ class BatchRunner:
         """True if no further line may run."""
         return batch.status is not BatchStatus.IN_PROGRESS or batch.expires_s <= self.now_s
 
+    def _stop_forgotten(self) -> None:
+        """End the tasks of batches that another gateway has deleted."""
+        for batch_id, task in self._tasks.items():
+            if batch_id not in self._book.batches:
+                task.cancel()
+
     def _stop_lines(self) -> None:
         for batch_id, lines in self._lines.items():
-            if self._is_over(self._book.batches[batch_id]):
+            batch = self._book.batches.get(batch_id)
+            if batch is None or self._is_over(batch):
                 lines.cancel()
 
     def _begin(self, tasks: TaskGroup) -> None:
@@ -237,7 +328,10 @@ class BatchRunner:
     def _is_idle(self, batch: ClientBatch) -> bool:
         """True if something is to be done, and no task does it. A batch that met an error waits, unless its client
         cancelled it since."""
-        if batch.has_ended or batch.id in self._tasks:
+        if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id):
+            return False
+        is_running = not batch.is_cancelling and batch.expires_s > self.now_s
+        if is_running and not (self._may_run(batch) and self._may_judge_key(batch)):
             return False
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
@@ -262,17 +356,44 @@ class BatchRunner:
         self._book.news.wake()
 
     async def _drive_apart(self, batch_id: str) -> None:
-        """Drive a batch. An error of this gateway's own, or of its input file, stops it for a while, and no other one;
-        a store or results that fail stop all."""
+        """Hold a batch, and drive it. An error of this gateway's own, or of its input file, stops it for a while, and
+        no other one; so does a shared store that fails. One on this disk stops all. A batch that another gateway has
+        taken over is left to it."""
         try:
-            await self._drive(batch_id)
-            await self._drop_oldest(batch_id)
+            if not await self._take(batch_id):
+                return
+            try:
+                await self._drive(batch_id)
+                await self._drop_oldest(batch_id)
+            finally:
+                self._chunks.pop(batch_id, None)
+                await self._book.release(batch_id)
         except Exception as error:  # an error that is not of the disk is this gateway's own
-            if (disk_error := _disk_error(error)) is not None:
+            if refusals := _refusals(error):
+                self._book.leases.gave_up(batch_id)
+                if any(isinstance(each, LeaseLost) for each in refusals):
+                    self._lost(batch_id)
+            elif (left := _left(error)) is not None:
+                self._leave(batch_id, left)
+            elif (disk_error := _disk_error(error)) is None:
+                self._stop(batch_id, error)
+            elif self._book.store.is_shared:
+                self._book.leases.gave_up(batch_id)
+                self._store_failed(disk_error)
+            else:
                 raise disk_error from error
-            self._stop(batch_id, error)
         else:
             self._stops.pop(batch_id, None)
+
+    async def _take(self, batch_id: str) -> bool:
+        owner = self._book.owners.get(batch_id, "")
+        if batch_id not in self._book.batches or (taken := await self._book.take(batch_id)) is None:
+            return False
+        if owner:
+            self.counts.taken_over += 1
+            self._log.warning("batch_taken_over", batch=batch_id, owner=owner, term=taken.holding.term)
+        self._chunks[batch_id] = LineChunks(taken.line_offset)
+        return True
 
     async def _drop_oldest(self, batch_id: str) -> None:
         """Delete the batches of a tenant that ended first, beyond its limit, where one has just ended. Of those that
@@ -295,16 +416,24 @@ class BatchRunner:
             self._stops[batch_id] = _Stop(self._book.batches[batch_id].status, tries, again_ns)
         self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
+    def _leave(self, batch_id: str, left: LeftToOthers) -> None:
+        if (batch := self._book.batches.get(batch_id)) is None:
+            return
+        if batch_id not in self._stops:
+            self._log.warning("batch_left", batch=batch_id, reason=str(left))
+        again_ns = self._clock.now_ns() + _LEFT_NS
+        self._stops[batch_id] = _Stop(batch.status, 0, again_ns, is_over=True)
+
     async def _drive(self, batch_id: str) -> None:
         """Take a batch as far as it goes now."""
         stop = self._stops.get(batch_id)
         if stop is not None and not stop.is_over and is_hopeless(self._book.batches[batch_id], stop.tries, self.now_s):
             await self._give_up(batch_id)
             return
-        path = self._book.store.path(self._book.batches[batch_id].input_file_id)
-        with _of_input():
-            is_there = await asyncio.to_thread(path.exists)
-        if not is_there:
+        batch = self._book.batches[batch_id]
+        if batch.has_ended:
+            return
+        if not await self._has_input(batch):
             await self._lost_input(batch_id)
         elif not self._book.batches[batch_id].is_checked:
             await self._validate(batch_id)
@@ -312,7 +441,17 @@ class BatchRunner:
             async with self._ends:
                 await self._run_and_finish(batch_id)
         else:
+            if batch.model and not self._knows_model(batch, batch.model):
+                self._leave_running(batch, "its model is not known here")
             await self._run_and_finish(batch_id)
+
+    async def _has_input(self, batch: ClientBatch) -> bool:
+        with _of_input():
+            try:
+                (await self._book.in_files(self._book.folder.read, batch.input_file_id)).close()
+            except FileNotFoundError:
+                return False
+        return True
 
     async def _run_and_finish(self, batch_id: str) -> None:
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
@@ -340,8 +479,10 @@ class BatchRunner:
     async def _lost_input(self, batch_id: str) -> None:
         """End a batch whose input file was removed from the folder."""
         fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
-        batch = await self._book.change(batch_id, lambda each: validated(each, each.model, 0, (fault,), self.now_s))
-        await self._book.drop_results(batch)
+        batch = self._book.batches[batch_id]
+        parts = await self._parts(batch)
+        await self._book.end(validated(batch, batch.model, 0, (fault,), self.now_s))
+        await self._delete_parts(parts)
         self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
 
     # Validation
@@ -350,12 +491,12 @@ class BatchRunner:
         batch = self._book.batches[batch_id]
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
-        path = self._book.store.path(batch.input_file_id)
         with _of_input():
-            faults = await asyncio.to_thread(_check_file, path, checker, config.line_max_bytes)
-        caller = self._caller(batch, ServiceClass.BATCH)
-        assert self._api is not None, "clients are served"
-        if not faults and caller is not None and checker.model not in self._api.models_of(caller):
+            file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
+            faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
+        if not faults and not self._knows_model(batch, checker.model):
+            if self.now_s < batch.created_s + _MODEL_S:
+                self._leave_running(batch, "its model is not known here")
             faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
         changed = await self._book.change(
             batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
@@ -368,12 +509,29 @@ class BatchRunner:
         has none any more."""
         key = batch.key
         if self._key_in_force is not None and not batch.is_token:
-            key = None if key is None else self._key_in_force(key.key_id)
-            if key is None or not (key.tenant == batch.tenant or key.may_name_tenant):
+            key = _key_now(batch, self._key_in_force)
+            if key is None:
                 return None
         if key is not None and key.service_class is not None and key.service_class.rank > served_as.rank:
             served_as = key.service_class
         return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
+
+    def _knows_model(self, batch: ClientBatch, model: str) -> bool:
+        """True if the client of a batch may use a model, as far as this gateway knows, or has no rights any more."""
+        assert self._api is not None, "clients are served"
+        caller = self._caller(batch, ServiceClass.BATCH)
+        return caller is None or model in self._api.models_of(caller)
+
+    def _leave_running(self, batch: ClientBatch, reason: str) -> None:
+        """Raise LeftToOthers where others share the batch, and it has neither been cancelled nor expired."""
+        if self._book.store.is_shared and not batch.is_cancelling and batch.expires_s > self.now_s:
+            raise LeftToOthers(reason)
+
+    def _may_judge_key(self, batch: ClientBatch) -> bool:
+        """True unless the key of a batch is not in force here, and may be at another gateway that shares the batch."""
+        if not self._book.store.is_shared or self._key_in_force is None or batch.is_token:
+            return True
+        return _key_now(batch, self._key_in_force) is not None
 
     # Lines
 
@@ -391,27 +549,43 @@ class BatchRunner:
 
     async def _send_lines(self, batch_id: str, results: BatchResults) -> None:
         batch = self._book.batches[batch_id]
-        in_memory = asyncio.Semaphore(self._config.requests_max)
+        in_memory, chunks = asyncio.Semaphore(self._config.requests_max), self._chunks[batch_id]
         async with TaskGroup() as running:
 
-            async def begin(line: LineRequest) -> None:
+            async def begin(line: LineRequest, chunk: LineChunk) -> None:
                 await in_memory.acquire()
-                task = running.create_task(self._send(batch, line, results))
+                chunk.left += 1
+                task = running.create_task(send(line, chunk))
                 task.add_done_callback(lambda _: in_memory.release())
 
-            await self._each_left(batch, results, begin)
+            async def send(line: LineRequest, chunk: LineChunk) -> None:
+                await self._send(batch, line, results)
+                chunks.done(chunk)
+
+            await self._each_left(batch, results, chunks, begin)
 
     async def _each_left(
-        self, batch: ClientBatch, results: BatchResults, take: Callable[[LineRequest], Awaitable[None]]
+        self,
+        batch: ClientBatch,
+        results: BatchResults,
+        chunks: LineChunks,
+        take: Callable[[LineRequest, LineChunk], Awaitable[None]],
     ) -> None:
-        """Hand on each line without a result. Lines are read a few at a time. Raises InputUnreadable."""
+        """Hand on each line without a result. Lines are read a few at a time, from where the chunks are. Raises
+        InputUnreadable."""
         with _of_input():
-            file = self._book.store.path(batch.input_file_id).open("rb")
+            file = await self._book.in_files(self._book.folder.read, batch.input_file_id, chunks.offset)
         with file:
-            while lines := await _next_lines(file):
+            while lines := await self._next_lines(file):
+                chunk = chunks.begin(sum(map(len, lines)))
                 for line in lines:
                     if line.strip() and not results.has((request := read_line(line)).custom_id):
-                        await take(request)
+                        await take(request, chunk)
+                chunks.done(chunk)
+
+    async def _next_lines(self, file: BinaryIO) -> list[bytes]:
+        with _of_input():
+            return await self._book.in_files(_read_some, file)
 
     async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
         """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
@@ -429,6 +603,7 @@ class BatchRunner:
         result_id = f"batch_req_{urandom(12).hex()}"
         caller = self._caller(batch, classes.next(is_urgent=self._may_be_urgent(batch.id)))
         if caller is None:
+            self._leave_running(batch, "its key is not in force here")
             body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
         assert caller.service_class is not None, "each line has a class"
@@ -468,15 +643,18 @@ class BatchRunner:
         return exchange
 
     def _may_be_urgent(self, batch_id: str) -> bool:
-        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places."""
+        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places. A
+        batch that another gateway has just deleted has none."""
+        if batch_id not in self._book.batches:
+            return False
         most = int(self._config.urgent_share * self._config.requests_max)
         if sum(each.urgent for each in self._classes.values()) >= most:
             return False
         if self._classes[batch_id].urgent >= self._urgent_lines(batch_id, most):
             return False
-        tenant_of = {each: self._book.batches[each].tenant for each in self._classes}
-        tenants = {tenant for each, tenant in tenant_of.items() if self._urgent_lines(each, most)}
-        own = sum(each.urgent for key, each in self._classes.items() if tenant_of[key] == tenant_of[batch_id])
+        tenant_of = {each: self._book.batches[each].tenant for each in self._classes if each in self._book.batches}
+        tenant, tenants = tenant_of[batch_id], {tenant_of[each] for each in tenant_of if self._urgent_lines(each, most)}
+        own = sum(each.urgent for key, each in self._classes.items() if tenant_of.get(key) == tenant)
         return own < tenant_share(most, len(tenants))
 
     def _urgent_lines(self, batch_id: str, most: int) -> int:
@@ -495,46 +673,52 @@ class BatchRunner:
         batch = await self._book.change(batch_id, lambda each: lines_over(each, self.now_s, is_expired=is_expired))
         reason = BATCH_CANCELLED if batch.status is BatchStatus.CANCELLING else BATCH_EXPIRED
 
-        async def give_error(line: LineRequest) -> None:
+        async def give_error(line: LineRequest, _: LineChunk) -> None:
             await results.put_unrun(LineResult(f"batch_req_{urandom(12).hex()}", line.custom_id, None, reason))
 
-        await self._each_left(batch, results, give_error)
+        await self._each_left(batch, results, LineChunks(self._line_offset(batch_id)), give_error)
         completed, failed = await results.until_written()
         now_s = self.now_s
         last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
-        await self._keep_ended(last, now_s)
+        await self._keep_ended(last, results, now_s)
 
     async def _give_up(self, batch_id: str) -> None:
         """End a batch that cannot be ended otherwise, with the results that its files hold."""
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
         await results.reconcile()
         now_s = self.now_s
-        await self._keep_ended(given_up(self._book.batches[batch_id], now_s, unrun=results.unrun), now_s)
+        last = given_up(self._book.batches[batch_id], now_s, unrun=results.unrun)
+        await self._keep_ended(last, results, now_s)
 
-    async def _keep_ended(self, last: ClientBatch, now_s: int) -> None:
+    async def _keep_ended(self, last: ClientBatch, results: BatchResults, now_s: int) -> None:
         """Store a batch that has ended, with its files."""
-        files = [
-            self._file(last, file_id, name, now_s)
-            for file_id, name, lines in (
-                (last.output_file_id, "output", last.completed),
-                (last.error_file_id, "error", last.failed),
-            )
-            if lines
-        ]
-        await self._book.put(last, files)
-        await self._book.drop_results(last, files)
+        outputs, errors = await results.parts()
+        named = ((last.output_file_id, "output", outputs), (last.error_file_id, "error", errors))
+        files = [self._file(last, file_id, name, parts, now_s) for file_id, name, parts in named if parts]
+        await self._book.end(last, files)
         self._log.info("batch_ended", batch=last.id, status=str(last.status), lines=last.total, failed=last.failed)
 
-    def _file(self, batch: ClientBatch, file_id: str, name: str, now_s: int) -> StoredFile:
+    def _file(
+        self, batch: ClientBatch, file_id: str, name: str, parts: tuple[StoredPart, ...], now_s: int
+    ) -> StoredFile:
         return StoredFile(
             id=file_id,
             tenant=batch.tenant,
             filename=f"{batch.id}_{name}.jsonl",
             purpose="batch_output",
-            size=self._book.store.size(file_id),
+            size=sum(each.size for each in parts),
             created_s=now_s,
             expires_s=now_s + self._config.keep_ns // _SECOND_NS,
+            parts=parts,
         )
+
+    async def _parts(self, batch: ClientBatch) -> list[StoredPart]:
+        book = self._book
+        return [each for kind in ResultKind for each in await book.do(book.store.parts, batch.id, kind)]
+
+    async def _delete_parts(self, parts: list[StoredPart]) -> None:
+        for each in parts:
+            await self._book.in_files(self._book.folder.delete, each.name)
 
     def _write_failed(self, reason: str) -> None:
         if reason and not self.write_fault:
@@ -561,6 +745,27 @@ def _disk_error(error: Exception) -> OSError | None:
     return None
 
 
+def _left(error: Exception) -> LeftToOthers | None:
+    """Reason to leave a batch, if there is no other error."""
+    if isinstance(error, ExceptionGroup):
+        found = [_left(each) for each in error.exceptions]
+        return None if None in found else found[0]
+    return error if isinstance(error, LeftToOthers) else None
+
+
+def _key_now(batch: ClientBatch, key_in_force: KeyInForce) -> ClientKey | None:
+    """Key of a batch with the rights that it has now; None if it is in force no more, or is another tenant's."""
+    key = None if batch.key is None else key_in_force(batch.key.key_id)
+    return None if key is None or not (key.tenant == batch.tenant or key.may_name_tenant) else key
+
+
+def _refusals(error: Exception) -> list[Exception]:
+    """Refusals of the store, since another gateway has taken the batch over or changed it."""
+    if isinstance(error, ExceptionGroup):
+        return [refusal for each in error.exceptions for refusal in _refusals(each)]
+    return [error] if isinstance(error, Refused) else []
+
+
 @contextmanager
 def _of_input() -> Iterator[None]:
     """Raise InputUnreadable for an error of an input file."""
@@ -568,11 +773,6 @@ def _of_input() -> Iterator[None]:
         yield
     except OSError as error:
         raise InputUnreadable(str(error)) from error
-
-
-async def _next_lines(file: BinaryIO) -> list[bytes]:
-    with _of_input():
-        return await finish_in_thread(_read_some, file)
 
 
 def _read_some(file: BinaryIO) -> list[bytes]:
@@ -584,9 +784,9 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _check_file(path: Path, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
-    """Check a whole file; blocks. A line of which more than the largest length is read is a fault."""
-    with path.open("rb") as file:
+def _check_file(file: BinaryIO, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
+    """Check a whole file, and close it; blocks. A line of which more than the largest length is read is a fault."""
+    with file:
         while line := file.readline(line_bytes_max + 1):
             if not checker.take(line):
                 break

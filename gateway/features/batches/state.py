@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -15,10 +16,22 @@ from gateway.request.engine_api import MESSAGES_PATH
 WINDOW = "24h"
 WINDOW_S = 24 * 3600
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_FILE_ID = re.compile(r"file-[0-9a-f]{24}")
+_BATCH_ID = re.compile(r"(?:msg)?batch_[0-9a-f]{24}")
 _RISK_SHARE = 0.1
 _WAIT_MIN_S = 30.0
 _WAIT_MAX_S = 900.0
 _TRIES_MAX = 5
+
+
+def is_file_id(text: str) -> bool:
+    """True for an id that a gateway may have given to a file."""
+    return _FILE_ID.fullmatch(text) is not None
+
+
+def is_batch_id(text: str) -> bool:
+    """True for an id that a gateway may have given to a batch."""
+    return _BATCH_ID.fullmatch(text) is not None
 
 
 class BatchStatus(StrEnum):
@@ -44,6 +57,13 @@ class LineFault(Struct, frozen=True):
     line: int | None = None
 
 
+class StoredPart(Struct, frozen=True):
+    """Part of a file, which is stored under a name of its own."""
+
+    name: str
+    size: int
+
+
 class StoredFile(Struct, frozen=True, kw_only=True):
     """File of a tenant."""
 
@@ -54,6 +74,13 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     size: int
     created_s: int
     expires_s: int
+    parts: tuple[StoredPart, ...] = ()
+    """Parts of a file of results, of whole lines each; empty: the file is stored as a whole, under its id."""
+
+    @property
+    def stored_names(self) -> list[str]:
+        """Names under which its content is stored, in order."""
+        return [each.name for each in self.parts] or [self.id]
 
     def document(self) -> dict[str, object]:
         """File as OpenAI's API shows it."""
@@ -112,6 +139,10 @@ class ClientBatch(Struct, frozen=True, kw_only=True):
     def ended_s(self) -> int:
         """Time of the last change of the status, which is the end once the batch has ended."""
         return max(self.times.values(), default=self.created_s)
+
+    @property
+    def is_cancelling(self) -> bool:
+        return self.status is BatchStatus.CANCELLING
 
     @property
     def is_checked(self) -> bool:

@@ -1,221 +1,363 @@
-"""Files and batches of one gateway: files in a folder, and what is known of them in a SQLite database beside it.
+"""Rows of files and batches, and results on their way to files, in a database that gateways may share.
 
-Every call blocks: the callers use threads. The database is locked by the process that has it open. Nothing here decides
-what becomes of a batch.
+A gateway that holds a batch writes under the term of its holding; whatever comes under an older one is refused. Every
+call blocks, and raises OSError where the database fails. Nothing here decides what becomes of a batch.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from os import urandom
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from gateway.features.batches.lines import LineResult, digest_of, whole_results
-from gateway.features.batches.state import ClientBatch, StoredFile
-from mesh.private_files import make_private_folder, named, private_opener
+from gateway.features.batches.database import Database, LeaseLost, Refused, Row, RowOutdated, Statement
+from gateway.features.batches.lease import BatchHolding, HoldingMark
+from gateway.features.batches.state import ClientBatch, StoredFile, StoredPart
 
-APPLICATION_ID = 0x4E534241
-"""Application id `NSBA` that marks the database as batches of Nightside."""
-FORMAT = 1
-_BUSY_S = 1.0
+DIGEST_BYTES = 16
+_PAGE = 1_000
+"""Rows of results that are read at once."""
+_GONE_KEPT_MS = 3_600_000
+"""Time for which deleted rows are told to other gateways; one that has not looked for longer reads all anew."""
 _SCHEMA = (
-    "CREATE TABLE files (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT NULL,"
-    " size INTEGER NOT NULL, document BLOB NOT NULL)",
-    "CREATE TABLE batches (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created INTEGER NOT NULL, document BLOB NOT"
-    " NULL)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
+    "CREATE TABLE nightside_batch_store (id integer PRIMARY KEY, revision bigint NOT NULL, jurisdiction text NOT NULL,"
+    " mark text NOT NULL)",
+    "INSERT INTO nightside_batch_store VALUES (1, 0, '', '')",
+    "CREATE TABLE nightside_batch_files (id text PRIMARY KEY, revision bigint NOT NULL, document {blob} NOT NULL)",
+    "CREATE TABLE nightside_batches (id text PRIMARY KEY, revision bigint NOT NULL, version bigint NOT NULL,"
+    " owner text NOT NULL, term bigint NOT NULL, renewals bigint NOT NULL, completed bigint NOT NULL,"
+    " failed bigint NOT NULL, line_offset bigint NOT NULL, document {blob} NOT NULL, input_file text NOT NULL)",
+    "CREATE INDEX nightside_batches_by_input_file ON nightside_batches (input_file)",
+    "CREATE TABLE nightside_batch_gone (id text PRIMARY KEY, revision bigint NOT NULL, at_ms bigint NOT NULL)",
+    "CREATE TABLE nightside_batch_results (batch text NOT NULL, kind integer NOT NULL, number bigint NOT NULL,"
+    " size bigint NOT NULL, unrun bigint NOT NULL, digests {blob} NOT NULL, data {blob},"
+    " PRIMARY KEY (batch, kind, number))",
+    "CREATE TABLE nightside_batch_parts (batch text NOT NULL, kind integer NOT NULL, number bigint NOT NULL,"
+    " name text NOT NULL, size bigint NOT NULL, PRIMARY KEY (batch, kind, number))",
+    "CREATE INDEX nightside_batch_files_by_revision ON nightside_batch_files (revision)",
+    "CREATE INDEX nightside_batches_by_revision ON nightside_batches (revision)",
+    "CREATE INDEX nightside_batches_that_are_held ON nightside_batches (id) WHERE owner <> ''",
+    "CREATE INDEX nightside_batch_gone_by_revision ON nightside_batch_gone (revision)",
 )
-_PUT_FILE = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)"
-_PUT_BATCH = "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?)"
+_ADVANCE = Statement("UPDATE nightside_batch_store SET revision = revision + 1")
+"""First statement of each transaction that changes rows of files or batches, so that their revisions rise in the order
+in which they can be seen."""
+_REVISION = "(SELECT revision FROM nightside_batch_store)"
+_BATCH_FIELDS = "id, version, owner, term, renewals, completed, failed, document"
+_GROUPS = """
+    SELECT number, digests, unrun, size, NULL FROM nightside_batch_results
+    WHERE batch = $1 AND kind = $2 AND number > $3 ORDER BY number LIMIT $4"""
+_GROUPS_WITH_DATA = """
+    SELECT number, digests, unrun, size, data FROM nightside_batch_results
+    WHERE batch = $1 AND kind = $2 AND number > $3 AND data IS NOT NULL ORDER BY number LIMIT $4"""
+_TAKE = """
+    UPDATE nightside_batches SET owner = $2, term = term + 1, revision = {revision}
+    WHERE id = $1 AND (owner = '' OR (term = $3 AND renewals = $4)) RETURNING {batch}, line_offset"""
+_HELD = "id = $1 AND owner = $2 AND term = $3"
+_NO_MARK = HoldingMark(-1, -1)
 _file_in = msgspec.json.Decoder(StoredFile).decode
 _batch_in = msgspec.json.Decoder(ClientBatch).decode
 
 
-class BatchStore:
-    """Store in one folder. Errors of the disk and of the database are OSError."""
+class BatchMissing(Refused):
+    """The store has no such batch."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._db: sqlite3.Connection | None = None
+
+class FileInUse(Refused):
+    """A batch that has not ended reads the file."""
+
+
+class FileMissing(Refused):
+    """The input file of a new batch was deleted."""
+
+
+class ResultKind(IntEnum):
+    OUTPUT = 0
+    ERROR = 1
+
+
+class BatchRow(Struct, frozen=True):
+    """Batch as the store has it."""
+
+    batch: ClientBatch
+    version: int
+    """Number of the last change of the batch itself; a change has to name it."""
+    owner: str
+    """Gateway that holds the batch; empty: none."""
+    mark: HoldingMark
+
+
+class StoreChanges(Struct, frozen=True):
+    """Rows that changed since an earlier look."""
+
+    revision: int
+    files: list[StoredFile]
+    batches: list[BatchRow]
+    gone: list[str]
+    """Ids of rows that were deleted."""
+    holdings: dict[str, HoldingMark]
+    """All holdings, by batch."""
+
+
+class TakenBatch(Struct, frozen=True):
+    """Batch that this gateway holds from now on."""
+
+    holding: BatchHolding
+    row: BatchRow
+    line_offset: int
+    """Offset in the input file before which each line has a result."""
+
+
+class ResultGroup(Struct, frozen=True):
+    """Results of one kind that are written together."""
+
+    number: int
+    digests: bytes
+    """Digests of the lines, one after another."""
+    unrun: int
+    """Lines that their batch's end kept from running."""
+    size: int
+    data: bytes | None
+    """Results; None once they are in a part."""
+
+
+class BatchStore:
+    """Store in one database, as one gateway of one jurisdiction uses it."""
+
+    def __init__(self, database: Database, gateway: str = "gateway", jurisdiction: str = "") -> None:
+        self._database = database
+        self._gateway = gateway
+        self._jurisdiction = jurisdiction
+        self.mark = ""
+        """Name that no other store has, once it is open."""
+
+    @property
+    def is_shared(self) -> bool:
+        return self._database.is_shared
 
     def open(self) -> None:
-        """Open the store, and delete files that no row and no running batch names: remains of a crash."""
-        make_private_folder(self._folder / "files")
-        path = self._folder / "batches.sqlite"
-        os.close(private_opener(str(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC))
-        try:
-            self._db = _connected(path)
-        except (sqlite3.Error, ValueError) as error:
-            raise OSError(f"{path}: {error}") from error
-        wanted = {each.id for each in self.files()}
-        for batch in self.batches():
-            if not batch.has_ended:
-                wanted.update(batch.result_ids)
-        for file in (self._folder / "files").iterdir():
-            if file.name not in wanted:
-                file.unlink()
+        """Open the store, and give up what an earlier process of this gateway has held. Raises OSError for the batches
+        of another jurisdiction."""
+        self._database.open(_SCHEMA)
+        _, ((found, self.mark),), *_ = self._database.run(
+            Statement(
+                "UPDATE nightside_batch_store SET jurisdiction = $1, mark = $2 WHERE mark = ''",
+                (self._jurisdiction, urandom(16).hex()),
+            ),
+            Statement("SELECT jurisdiction, mark FROM nightside_batch_store"),
+            *self._give_up(),
+        )
+        if found != self._jurisdiction:
+            self._database.close()
+            raise OSError(f"{self._database.name}: holds batches of jurisdiction {found}, not {self._jurisdiction}")
 
     def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        """Close the database, and give up all holdings first where it answers."""
+        try:
+            with suppress(OSError):
+                self._database.run(*self._give_up())
+        finally:
+            self._database.close()
 
-    # Rows
+    def _give_up(self) -> tuple[Statement, Statement]:
+        text = "UPDATE nightside_batches SET owner = '', term = term + 1, revision = {revision} WHERE owner = $1"
+        return _ADVANCE, _statement(text, self._gateway)
 
-    def files(self) -> list[StoredFile]:
-        return [_file_in(document) for (document,) in self._rows("SELECT document FROM files ORDER BY created, id")]
+    # Reading
 
-    def batches(self) -> list[ClientBatch]:
-        return [_batch_in(document) for (document,) in self._rows("SELECT document FROM batches ORDER BY created, id")]
-
-    def put_batch(self, batch: ClientBatch, files: Iterable[StoredFile] = ()) -> None:
-        """Store a batch, together with files that it has brought."""
-        document = msgspec.json.encode(batch)
-        self._write(
-            [(_PUT_BATCH, (batch.id, batch.tenant, batch.created_s, document)), *(_put_file(each) for each in files)]
+    def changes(self, since: int) -> StoreChanges:
+        """Rows that changed after a revision; 0: all. Batches are read before files: one that has ended comes with its
+        files, though other gateways write between the two."""
+        ((revision,),), batches, files, gone, holdings = self._database.run(
+            Statement("SELECT revision FROM nightside_batch_store"),
+            _statement("SELECT {batch} FROM nightside_batches WHERE revision > $1", since),
+            Statement("SELECT document FROM nightside_batch_files WHERE revision > $1", (since,)),
+            Statement("SELECT id FROM nightside_batch_gone WHERE revision > $1", (since,)),
+            Statement("SELECT id, term, renewals FROM nightside_batches WHERE owner <> ''"),
+        )
+        return StoreChanges(
+            revision,
+            [_file_in(document) for (document,) in files],
+            [_row_of(each) for each in batches],
+            [gone_id for (gone_id,) in gone],
+            {batch_id: HoldingMark(term, renewals) for batch_id, term, renewals in holdings},
         )
 
-    def delete_batch(self, batch_id: str) -> None:
-        self._write([("DELETE FROM batches WHERE id = ?", (batch_id,))])
+    def result_sizes(self) -> list[tuple[str, ResultKind, int]]:
+        """Bytes of results of batches that have not ended, by batch and kind."""
+        (rows,) = self._database.run(
+            Statement("SELECT batch, kind, CAST(sum(size) AS bigint) FROM nightside_batch_results GROUP BY batch, kind")
+        )
+        return [(batch_id, ResultKind(kind), size) for batch_id, kind, size in rows]
 
-    def delete_file(self, file_id: str) -> None:
-        """Delete a file, and then its row: room is freed even where the database cannot grow."""
-        self.path(file_id).unlink(missing_ok=True)
-        self._write([("DELETE FROM files WHERE id = ?", (file_id,))])
+    def groups(self, batch_id: str, kind: ResultKind, after: int, *, with_data: bool) -> list[ResultGroup]:
+        """Some groups of results after a number, in order; empty: there are no more. `with_data`: only those whose
+        results are in no part, with them, one at a time."""
+        text = _GROUPS_WITH_DATA if with_data else _GROUPS
+        (rows,) = self._database.run(Statement(text, (batch_id, kind.value, after, 1 if with_data else _PAGE)))
+        return [ResultGroup(*each) for each in rows]
+
+    def parts(self, batch_id: str, kind: ResultKind) -> tuple[StoredPart, ...]:
+        (rows,) = self._database.run(
+            Statement(
+                "SELECT name, size FROM nightside_batch_parts WHERE batch = $1 AND kind = $2 ORDER BY number",
+                (batch_id, kind.value),
+            )
+        )
+        return tuple(StoredPart(*each) for each in rows)
 
     # Files
 
-    def path(self, file_id: str) -> Path:
-        return self._folder / "files" / file_id
+    def put_file(self, file: StoredFile) -> None:
+        self._database.run(_ADVANCE, _put_file(file))
 
-    def begin_upload(self, file_id: str) -> BinaryIO:
-        path = self._part(file_id)
-        return open(path, "xb", opener=private_opener)
+    def delete_file(self, file_id: str) -> None:
+        """Delete the row of a file; a missing one changes nothing. Raises FileInUse."""
+        unused = (
+            "SELECT id FROM nightside_batch_store"
+            " WHERE NOT EXISTS (SELECT id FROM nightside_batches WHERE input_file = $1)"
+        )
+        check = Statement(unused, (file_id,), FileInUse)
+        self._delete("DELETE FROM nightside_batch_files WHERE id = $1", file_id, check)
 
-    def finish_upload(self, upload: BinaryIO, file: StoredFile) -> None:
-        """Keep an upload: once this returns, it outlives a crash. A failure leaves no file under the final name."""
-        with named(self._part(file.id)):
-            upload.flush()
-            os.fsync(upload.fileno())
-            upload.close()
-        self._part(file.id).rename(self.path(file.id))
-        try:
-            _sync_folder(self.path(file.id).parent)
-            self._write([_put_file(file)])
-        except BaseException:
-            self.path(file.id).unlink(missing_ok=True)
-            raise
+    # Batches
 
-    def drop_upload(self, upload: BinaryIO | None, file_id: str) -> None:
-        """Delete an upload that is not kept; None: its file was created, and never handed over."""
-        try:
-            if upload is not None:
-                upload.close()
-        finally:
-            self._part(file_id).unlink(missing_ok=True)
+    def put_new(self, batch: ClientBatch) -> None:
+        """Store a new batch, which no gateway holds. Its input file cannot be deleted from then on. Raises
+        FileMissing."""
+        text = "INSERT INTO nightside_batches VALUES ($1, {revision}, 1, '', 0, 0, 0, 0, 0, $2, $3)"
+        self._database.run(
+            _ADVANCE,
+            Statement("SELECT id FROM nightside_batch_files WHERE id = $1", (batch.input_file_id,), FileMissing),
+            _statement(text, batch.id, msgspec.json.encode(batch), batch.input_file_id),
+        )
 
-    def drop_result(self, file_id: str) -> None:
-        """Delete a result file that has no row."""
-        self.path(file_id).unlink(missing_ok=True)
+    def put_batch(
+        self, batch: ClientBatch, version: int, holding: BatchHolding | None = None, files: Iterable[StoredFile] = ()
+    ) -> None:
+        """Store a change of a batch, which becomes its version after this one, together with files that it has brought.
+        One that has ended is held no longer, and its results are those files'. Raises LeaseLost for a holding that is
+        none any more, and RowOutdated for another version."""
+        statements = [_ADVANCE] if holding is None else [_ADVANCE, self._fence(holding)]
+        text = "UPDATE nightside_batches SET document = $3, version = version + 1, revision = {revision}"
+        if holding is not None:
+            text += f", completed = {batch.completed}, failed = {batch.failed}"
+        if batch.has_ended:
+            text += ", owner = '', input_file = ''"
+        text += " WHERE id = $1 AND version = $2 RETURNING id"
+        values = batch.id, version, msgspec.json.encode(batch)
+        statements.append(_statement(text, *values, refusal=RowOutdated))
+        if batch.has_ended:
+            statements += [
+                Statement("DELETE FROM nightside_batch_results WHERE batch = $1", (batch.id,)),
+                Statement("DELETE FROM nightside_batch_parts WHERE batch = $1", (batch.id,)),
+            ]
+        self._database.run(*statements, *map(_put_file, files))
 
-    def size(self, file_id: str) -> int:
-        try:
-            return self.path(file_id).stat().st_size
-        except FileNotFoundError:
-            return 0
+    def delete_batch(self, batch_id: str) -> None:
+        self._delete("DELETE FROM nightside_batches WHERE id = $1", batch_id)
 
-    def _part(self, file_id: str) -> Path:
-        return self._folder / "files" / f"{file_id}.part"
+    # Holdings
 
-    # Database
+    def take(self, batch_id: str, lapsed: HoldingMark | None) -> TakenBatch | None:
+        """Hold a batch that no gateway holds, or whose holding with this mark has lapsed. None: another gateway was
+        faster, or has renewed its holding. Raises BatchMissing."""
+        mark = lapsed or _NO_MARK
+        *_, rows = self._database.run(
+            _ADVANCE,
+            Statement("SELECT id FROM nightside_batches WHERE id = $1", (batch_id,), BatchMissing),
+            _statement(_TAKE, batch_id, self._gateway, mark.term, mark.renewals),
+        )
+        if not rows:
+            return None
+        *fields, line_offset = rows[0]
+        row = _row_of(fields)
+        return TakenBatch(BatchHolding(batch_id, row.mark.term), row, line_offset)
 
-    def _rows(self, query: str) -> list[tuple[bytes]]:
-        try:
-            return self._open_db.execute(query).fetchall()
-        except sqlite3.Error as error:
-            raise OSError(f"{self._folder}: {error}") from error
+    def renew(self, holdings: Sequence[tuple[BatchHolding, int]]) -> list[BatchHolding]:
+        """Renew holdings, each with the offset in the input file before which each line has a result. Returns those
+        that stand."""
+        text = (
+            "UPDATE nightside_batches SET renewals = renewals + 1, line_offset = $4, revision = {revision}"
+            " WHERE {held} RETURNING id"
+        )
+        renewals = [_statement(text, *self._held(each), line_offset) for each, line_offset in holdings]
+        _, *answers = self._database.run(_ADVANCE, *renewals)
+        return [each for (each, _), rows in zip(holdings, answers, strict=True) if rows]
 
-    def _write(self, statements: Iterable[tuple[str, tuple[object, ...]]]) -> None:
-        try:
-            with self._open_db as db:
-                db.execute("BEGIN IMMEDIATE")
-                for statement, values in statements:
-                    db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise OSError(f"{self._folder}: {error}") from error
+    def release(self, holding: BatchHolding) -> None:
+        """Give up a holding. No error if it was lost before."""
+        text = "UPDATE nightside_batches SET owner = '', revision = {revision} WHERE {held}"
+        self._database.run(_ADVANCE, _statement(text, *self._held(holding)))
 
-    @property
-    def _open_db(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise OSError(f"{self._folder}: is not open here")
-        return self._db
+    # Results
 
+    def append(self, holding: BatchHolding, kind: ResultKind, group: ResultGroup, lines: int) -> None:
+        """Write results, with the number of lines that have one of this kind then. The same group may be written again,
+        which changes nothing. Raises LeaseLost."""
+        count = "completed" if kind is ResultKind.OUTPUT else "failed"
+        self._database.run(
+            self._fence(holding, f"{count} = {lines}"),
+            Statement(
+                "INSERT INTO nightside_batch_results VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+                (holding.batch_id, kind.value, group.number, group.size, group.unrun, group.digests, group.data),
+            ),
+        )
 
-class ResultFile:
-    """File of results, which grows by whole lines."""
+    def add_part(self, holding: BatchHolding, kind: ResultKind, last: int, part: StoredPart) -> None:
+        """Take in that the results up to a group are in a part of the file. It may be told again. Raises LeaseLost."""
+        self._database.run(
+            self._fence(holding),
+            Statement(
+                "UPDATE nightside_batch_results SET data = NULL WHERE batch = $1 AND kind = $2 AND number <= $3",
+                (holding.batch_id, kind.value, last),
+            ),
+            Statement(
+                "INSERT INTO nightside_batch_parts VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+                (holding.batch_id, kind.value, last, part.name, part.size),
+            ),
+        )
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-        """Bytes of the results that are on the disk."""
+    def _fence(self, holding: BatchHolding, change: str = "term = term") -> Statement:
+        """Statement that no other holding passes, and that keeps another gateway from taking the batch until the end
+        of the transaction."""
+        text = "UPDATE nightside_batches SET {change} WHERE {held} RETURNING id".replace("{change}", change)
+        return _statement(text, *self._held(holding), refusal=LeaseLost)
 
-    def reconcile(self) -> Iterator[tuple[bytes, bool]]:
-        """Yield the digest of each `custom_id` with a result, and whether its line has run; cut off what a crash has
-        left behind the last."""
-        self.size = 0
-        with open(self.path, "ab+", opener=private_opener) as file:
-            file.seek(0)
-            for found in whole_results(file):
-                self.size += found.length
-                yield digest_of(found.custom_id), found.has_run
-            file.truncate(self.size)
+    def _held(self, holding: BatchHolding) -> tuple[str, str, int]:
+        return holding.batch_id, self._gateway, holding.term
 
-    def append(self, results: Iterable[LineResult]) -> None:
-        """Write results; they are on the disk when this returns. Raises OSError, and has written none then."""
-        data = b"".join([each.encoded() for each in results])
-        with named(self.path), open(self.path, "r+b") as file:  # noqa: PTH123 - as above
-            file.seek(self.size)
-            file.truncate()
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self.size += len(data)
-
-
-def _put_file(file: StoredFile) -> tuple[str, tuple[object, ...]]:
-    row = (file.id, file.tenant, file.created_s, file.expires_s, file.size, msgspec.json.encode(file))
-    return _PUT_FILE, row
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    def _delete(self, deletion: str, row_id: str, *checks: Statement) -> None:
+        self._database.run(
+            _ADVANCE,
+            *checks,
+            Statement("DELETE FROM nightside_batch_gone WHERE id = $1 OR at_ms < {now} - $2", (row_id, _GONE_KEPT_MS)),
+            _statement("INSERT INTO nightside_batch_gone VALUES ($1, {revision}, {now})", row_id),
+            Statement(deletion, (row_id,)),
+        )
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")  # takes the lock
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if (application, version) == (0, 0):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-            elif (application, version) != (APPLICATION_ID, FORMAT):
-                raise ValueError(f"is not batches of format {FORMAT}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _statement(text: str, *values: object, refusal: type[Refused] | None = None) -> Statement:
+    """Statement with the names of parts that many statements have."""
+    for name, part in (("{revision}", _REVISION), ("{batch}", _BATCH_FIELDS), ("{held}", _HELD)):
+        text = text.replace(name, part)
+    return Statement(text, values, refusal)
+
+
+def _put_file(file: StoredFile) -> Statement:
+    text = (
+        "INSERT INTO nightside_batch_files VALUES ($1, {revision}, $2)"
+        " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, document = excluded.document"
+    )
+    return _statement(text, file.id, msgspec.json.encode(file))
+
+
+def _row_of(fields: Row) -> BatchRow:
+    _, version, owner, term, renewals, completed, failed, document = fields
+    batch = replace(_batch_in(document), completed=completed, failed=failed)
+    return BatchRow(batch, version, owner, HoldingMark(term, renewals))

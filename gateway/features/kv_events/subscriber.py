@@ -8,8 +8,8 @@ import asyncio
 import hashlib
 import random
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Final, Never, Protocol
 
 from msgspec import Struct
@@ -26,6 +26,11 @@ from mesh.zmtp import SocketType, ZmtpFault, message_bytes, read_message, shake_
 
 CONNECT_S: Final = 5.0
 """Time for a connection to open, and for each message of a repetition to come."""
+_ASKS_MAX: Final = 128
+"""Most requests for one repetition. An answer of vLLM brings 1,000 messages at least, or all."""
+_REPEATED_MAX: Final = 100_000
+_REPEATED_MAX_BYTES: Final = 2**30
+"""Most messages, and bytes, of one repetition."""
 _RATE_OVER_S: Final = 10
 _MESSAGE_COST: Final = 1_024
 _EVENT_COST: Final = 256
@@ -109,6 +114,8 @@ class KvEventsSubscriber:
         self._debt_ns = clock.now_ns()
         self._debt_bytes = 0.0
         """Bytes that the engine has sent beyond its rate."""
+        self._behind_until_ns = 0
+        """Time until which messages may come at once that the engine sent while they were not read."""
         self._losses = 0
         """Losses in a row."""
         self._lost_ns = 0
@@ -148,12 +155,15 @@ class KvEventsSubscriber:
         """Follow the engine over one connection, until that breaks."""
         async with self._connected(SocketType.SUB, self.address.port) as (reader, writer):
             writer.write(subscription_bytes())
+            self._behind_until_ns = self._clock.now_ns()
             await self._catch_up()
             self._log.info("kv_events_followed", next=self._next)
             self.is_connected, self.fault = True, ""
             try:
                 while True:
-                    await self._take(_live(await self._read(reader)))
+                    batch = _live(await self._read(reader))
+                    self._check_rate()
+                    await self._take(batch)
             finally:
                 self.is_connected = False
 
@@ -203,8 +213,9 @@ class KvEventsSubscriber:
         await self._apply_next(batch)
 
     async def _fill(self, first: int, before: int) -> None:
-        """Have the messages repeated that are missing before this one. If the engine has lost any, begin anew."""
-        if self.address.replay_port is not None:
+        """Have the messages repeated that are missing before this one. If the engine has lost any, or they are too
+        many, begin anew."""
+        if self.address.replay_port is not None and before - first <= _REPEATED_MAX:
             async with aclosing(self._repeated(first)) as batches:
                 async for batch in batches:
                     if batch.number >= before or not await self._apply_next(batch):
@@ -221,7 +232,8 @@ class KvEventsSubscriber:
         if self._losses == 1:
             self._log.warning("kv_events_lost", next=self._next)
         self._next = None
-        await asyncio.sleep(self._backoff.pause_s(self._losses, self._rng))
+        with self._away():
+            await asyncio.sleep(self._backoff.pause_s(self._losses, self._rng))
         await self._start_over()
 
     async def _start_over(self, *changes: CacheChange) -> None:
@@ -267,18 +279,69 @@ class KvEventsSubscriber:
     # Connections
 
     async def _repeated(self, first: int) -> AsyncGenerator[_Batch, None]:
-        """Messages that the engine still has, from this number on."""
+        """Messages that the engine still has, from this number on. vLLM loses messages of a long repetition, and the
+        mark of its end, that its queue has no room for (1,000, and what the network takes meanwhile): it is asked
+        again until an answer brings no more. An engine that goes on publishing may bring more each time; if it lost
+        some, its next message tells."""
+        last: _Batch | None = None
+        has_ended = False
+        messages, bytes_before = 0, self.bytes
+        with self._away():
+            for _ in range(_ASKS_MAX):
+                due, known = first, last
+                has_ended = False
+                try:
+                    async with aclosing(self._answered(first, known)) as batches:
+                        async for batch in batches:
+                            if batch.number > due > first:
+                                break
+                            messages += 1
+                            _check_repetition(messages, self.bytes - bytes_before)
+                            self.repeated += 1
+                            yield batch
+                            due, last = batch.number + 1, batch
+                        else:
+                            has_ended = True
+                except TimeoutError:
+                    if last is known:
+                        raise
+                if last is known:
+                    return
+                first = due
+        if not has_ended:
+            raise _CutOff(UnheardReason.GAP, f"a repetition is not whole after {_ASKS_MAX} requests")
+
+    async def _answered(self, first: int, known: _Batch | None) -> AsyncGenerator[_Batch, None]:
+        """Messages of one answer to a request for those from this number on. `known`: the one before, which the same
+        process of the engine sends again while it has it."""
         assert self.address.replay_port is not None, "the engine repeats messages"
         async with self._connected(SocketType.DEALER, self.address.replay_port) as (reader, writer):
-            writer.write(message_bytes([b"", first.to_bytes(_NUMBER_BYTES, "big")]))
+            asked = first if known is None else known.number
+            writer.write(message_bytes([b"", asked.to_bytes(_NUMBER_BYTES, "big")]))
             while True:
+                await self._until_within_rate()
                 async with asyncio.timeout(CONNECT_S):
                     parts = await self._read(reader)
                 batch = _numbered(parts[1:])
-                if batch.number == _END:
+                if known is not None and (batch.number <= known.number or batch.number == _END):
+                    if batch != known:
+                        raise ConnectionError("another process of the engine repeats its messages")
+                elif batch.number == _END:
                     return
-                self.repeated += 1
-                yield batch
+                else:
+                    yield batch
+                known = None
+
+    @contextmanager
+    def _away(self) -> Iterator[None]:
+        """Allow for what an engine within its rate sends while its messages are not read."""
+        began_ns = self._clock.now_ns()
+        left_ns = max(0, self._behind_until_ns - began_ns)
+        try:
+            yield
+        finally:
+            now_ns = self._clock.now_ns()
+            self._behind_until_ns = now_ns + left_ns + (now_ns - began_ns)
 
     @asynccontextmanager
     async def _connected(self, own: SocketType, port: int) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
@@ -304,11 +367,34 @@ class KvEventsSubscriber:
 
     def _charge(self, cost: int) -> None:
         """Count bytes against the rate."""
-        rate, now_ns = self._bounds().rate_max_bytes, self._clock.now_ns()
-        paid = (now_ns - self._debt_ns) * rate / SECOND_NS
+        now_ns = self._clock.now_ns()
+        paid = (now_ns - self._debt_ns) * self._bounds().rate_max_bytes / SECOND_NS
         self._debt_bytes, self._debt_ns = max(0.0, self._debt_bytes - paid) + cost, now_ns
-        if self._debt_bytes > rate * _RATE_OVER_S:
+
+    def _check_rate(self) -> None:
+        """Cut the engine off if it sends faster than it may."""
+        rate = self._bounds().rate_max_bytes
+        behind_s = max(0, self._behind_until_ns - self._clock.now_ns()) / SECOND_NS
+        if self._debt_bytes > rate * (_RATE_OVER_S + behind_s):
             raise _CutOff(UnheardReason.FLOOD, f"it sent more than {rate:,} bytes per second, with its messages' costs")
+
+    async def _until_within_rate(self) -> None:
+        """Wait until what was asked for keeps within the rate, with room for what the engine sends by itself: vLLM
+        repeats all that it keeps, however much that is."""
+        self._charge(0)
+        rate = self._bounds().rate_max_bytes
+        over_bytes = self._debt_bytes - rate * _RATE_OVER_S / 2
+        if over_bytes > 0:
+            await asyncio.sleep(over_bytes / rate)
+
+
+def _check_repetition(messages: int, size: int) -> None:
+    """Cut the engine off if its repetition has no end."""
+    if messages > _REPEATED_MAX or size > _REPEATED_MAX_BYTES:
+        raise _CutOff(
+            UnheardReason.FLOOD,
+            f"a repetition has more than {_REPEATED_MAX:,} messages, or {_REPEATED_MAX_BYTES:,} bytes",
+        )
 
 
 def _live(parts: list[bytes]) -> _Batch:

@@ -18,14 +18,12 @@ class WastedFrameLimit:
     def __init__(self) -> None:
         self._began_ns = -_SECOND_NS
         self._wasted = 0
-        self.wasted_total = 0
 
     def waste(self, now_ns: int) -> bool:
         """Count one wasted frame. False: the gateway has sent more than WASTED_MAX in this second."""
         if now_ns >= self._began_ns + _SECOND_NS:
             self._began_ns, self._wasted = now_ns, 0
         self._wasted += 1
-        self.wasted_total += 1
         return self._wasted <= WASTED_MAX
 
     def is_fresh(self, now_ns: int) -> bool:

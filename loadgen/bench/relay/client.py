@@ -18,9 +18,10 @@ from typing import cast
 import httptools
 
 from loadgen.bench.relay import wire
-from loadgen.bench.relay.wire import Wanted
+from loadgen.bench.relay.wire import Likeness, Wanted
 
-_EVENT = b"data: "
+_MARKS = {Likeness.BYTES: b"data: ", Likeness.TEXT: b" word"}
+"""Bytes that stand once in the event of each token."""
 _ANSWER_MAX_S = 30.0
 _CONNECT_MAX_S = 10.0
 
@@ -29,12 +30,17 @@ class WrongAnswer(Exception):
     """A relay's answer differs from the engine's."""
 
 
+class StaleConnection(WrongAnswer):
+    """A relay closed a connection that had been kept alive before it answered the next request, as HTTP allows."""
+
+
 @dataclass(slots=True)
 class RelayTally:
     """Counters of a load."""
 
     answers: int = 0
     events: int = 0
+    """Events, or words where a relay writes answers anew."""
     first_byte_s: list[float] = field(default_factory=list)
     """Seconds from the start of the request to the first byte of the answer's body."""
     longest_pause_s: float | None = None
@@ -58,11 +64,16 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[None] | None = None
         self._wanted: Wanted | None = None
+        self._mark = b""
         self._asked_s = 0.0
         self._tail = b""
         self._body_bytes = 0
         self._events = 0
         self._heard_s = 0.0
+        self._is_used = False
+        """True once an answer has been received whole."""
+        self._is_silent = True
+        """True while nothing of the present answer has arrived."""
 
     async def ask(self, wanted: Wanted) -> None:
         """Send the request and wait for the whole answer. Raises WrongAnswer."""
@@ -74,6 +85,8 @@ class Connection(asyncio.Protocol):
         """Send the request without waiting for the answer."""
         assert self._transport is not None
         self._wanted = wanted
+        self._is_silent = True
+        self._mark = _MARKS[wanted.likeness]
         self.began.clear()
         self._tail = b""
         self._body_bytes = self._events = 0
@@ -100,9 +113,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        self._fail(f"the connection was closed within an answer, after {self._events} events ({error})")
+        kind = StaleConnection if self._is_used and self._is_silent else WrongAnswer
+        self._fail(f"the connection was closed within an answer, after {self._events} events ({error})", kind)
 
     def data_received(self, data: bytes) -> None:
+        self._is_silent = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -116,7 +131,7 @@ class Connection(asyncio.Protocol):
             self._note_pause(self._tally.longest_pause_s)
         self._body_bytes += len(body)
         seen = self._tail + body
-        events = seen.count(_EVENT) - self._tail.count(_EVENT)
+        events = seen.count(self._mark) - self._tail.count(self._mark)
         self._events += events
         self._tally.events += events
         self._tail = seen[-len(wire.DONE_EVENT) :]
@@ -138,6 +153,7 @@ class Connection(asyncio.Protocol):
         if fault:
             self._fail(fault)
         elif self._answer is not None and not self._answer.done():
+            self._is_used = True
             self._tally.answers += 1
             self._answer.set_result(None)
         if not keeps_alive:
@@ -150,14 +166,21 @@ class Connection(asyncio.Protocol):
         if status != 200:
             return f"status {status}: {self._tail!r}"
         if not wanted.tokens:
-            return "" if self._body_bytes == len(wire.ANSWER_BODY) else f"a body of {self._body_bytes} bytes"
-        if self._events != wire.stream_events(wanted.tokens) or self._tail != wire.DONE_EVENT:
-            return f"{self._events} events instead of {wire.stream_events(wanted.tokens)}, the last {self._tail!r}"
+            return "" if self._is_whole(wanted) else f"a body of {self._body_bytes} bytes, {self._events} marks"
+        events = wire.stream_events(wanted.tokens) if wanted.likeness is Likeness.BYTES else wanted.tokens
+        if self._events != events or self._tail != wire.DONE_EVENT:
+            return f"{self._events} events instead of {events}, the last {self._tail!r}"
         return ""
 
-    def _fail(self, fault: str) -> None:
+    def _is_whole(self, wanted: Wanted) -> bool:
+        """True if an answer that is not streamed has the engine's length, or its words where it is written anew."""
+        if wanted.likeness is Likeness.BYTES:
+            return self._body_bytes == len(wire.ANSWER_BODY)
+        return self._events == wire.ANSWER_WORDS
+
+    def _fail(self, fault: str, kind: type[WrongAnswer] = WrongAnswer) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(WrongAnswer(fault))
+            self._answer.set_exception(kind(fault))
             self.began.set()
 
 
@@ -189,7 +212,11 @@ class _Line:
     async def ask(self, wanted: Wanted) -> None:
         if self._connection is None or not self._connection.is_open:
             self._connection = await connect(self._port, self._tally)
-        await self._connection.ask(wanted)
+        try:
+            await self._connection.ask(wanted)
+        except StaleConnection:
+            self._connection = await connect(self._port, self._tally)
+            await self._connection.ask(wanted)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -29,6 +29,9 @@ class RelayFigure(StrEnum):
     REQUESTS_PER_CPU_S = "requests_per_cpu_s"
     MEMORY_PER_STREAM = "memory_per_stream_kib"
     IDLE_CPU = "idle_cpu_percent"
+    LONG_PROMPTS_PER_CPU_S = "long_prompt_requests_per_cpu_s"
+    SHORT_JOB_CORES = "short_job_cores"
+    LONG_JOB_CORES = "long_job_cores"
 
 
 _ADDED = {RelayFigure.TTFT_P50: RelayFigure.ADDED_TTFT_P50, RelayFigure.TTFT_P99: RelayFigure.ADDED_TTFT_P99}

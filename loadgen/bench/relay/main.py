@@ -13,7 +13,7 @@ import random
 import resource
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,14 +27,20 @@ from rich.table import Table
 
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
+from loadgen.bench.relay.envoy import ENVOY, ENVOY_TO_ENVOY
 from loadgen.bench.relay.figures import DIRECT, RelayFigure, RelayReading, as_document, with_added
+from loadgen.bench.relay.installed import RIVALS, unmeasured, version_of, why_missing
 from loadgen.bench.relay.machine import describe_machine, is_core_compiled, usable_cores
 from loadgen.bench.relay.measures import (
     MEASURES,
     OF_A_FRESH_RELAY,
+    OF_ATTACHED,
+    OF_LOADS,
     OF_PAIRS,
     OF_SETTINGS,
     OF_SIBLINGS,
+    OF_SLOW,
+    OF_THE_FIRST_ROUND,
     QUICK,
     TOKENS_PER_S,
     USERS,
@@ -48,24 +54,10 @@ from loadgen.bench.relay.measures import (
 )
 from loadgen.bench.relay.page import Aim, RelayStory
 from loadgen.bench.relay.processes import BenchFailure, running, running_engines
-from loadgen.bench.relay.relays import (
-    ATTACHED,
-    ENVOY,
-    ENVOY_TO_ENVOY,
-    FORWARD,
-    IN_PAIRS,
-    NIGHTSIDE,
-    RELAYS,
-    RIVALS,
-    SET_OTHERWISE,
-    SGLANG_ROUTER,
-    SIBLINGS,
-    ReadyRelay,
-    Relay,
-    RelaySetting,
-    version_of,
-    why_missing,
-)
+from loadgen.bench.relay.published import PUBLISHED
+from loadgen.bench.relay.relays import ATTACHED, FORWARD, IN_PAIRS, NIGHTSIDE, RELAYS, SET_OTHERWISE, SIBLINGS
+from loadgen.bench.relay.rivals import LITELLM, PORTKEY, SGLANG_ROUTER
+from loadgen.bench.relay.setting import ReadyRelay, Relay, RelaySetting
 from loadgen.demo.members import state_at
 from loadgen.demo.processes import log_tail
 from loadgen.interrupts import leaves
@@ -86,10 +78,21 @@ AIMS = (
     Aim(RelayFigure.ADDED_TTFT_P50, 0.4),
     Aim(RelayFigure.ADDED_TTFT_P99, 1.5),
     Aim(RelayFigure.MEMORY_PER_STREAM, 25),
+    Aim(RelayFigure.LONG_PROMPTS_PER_CPU_S, 500, is_least=True),
+    Aim(RelayFigure.SHORT_JOB_CORES, round(PUBLISHED[RelayFigure.SHORT_JOB_CORES].value / 3, 2)),
+    Aim(RelayFigure.LONG_JOB_CORES, round(PUBLISHED[RelayFigure.LONG_JOB_CORES].value / 5, 2)),
 )
+_TAKES: Mapping[str, Container[MeasureName]] = {
+    **{each.name: OF_SETTINGS for each in SET_OTHERWISE},
+    ATTACHED.name: OF_ATTACHED,
+    **{each.name: [name for name in MeasureName if name not in OF_LOADS] for each in (FORWARD, ENVOY_TO_ENVOY)},
+    LITELLM.name: OF_SLOW,
+    PORTKEY.name: [name for name in MeasureName if name not in OF_THE_FIRST_ROUND],
+}
+"""Measurements of a run of all of them, for relays that do not take part in each."""
 ALL_RELAYS = (*RELAYS, SIBLINGS, *SET_OTHERWISE)
 _ENGINES = 8
-_READY_S = 40.0
+_READY_S = 120.0
 _ATTACHED_S = 20.0
 _SETTLE_S = 1.0
 _LOOK_S = 0.1
@@ -138,13 +141,13 @@ class RelayRun:
                         await self._measure_relay(number, relay, bench)
 
     async def _measure_engine(self, number: int, bench: RelayBench) -> None:
-        direct = Subject(DIRECT, bench.engines[0], None, {})
+        direct = Subject(DIRECT, bench.engines[0])
         measures = [each for each in self.plan.measures if each in WITHOUT_RELAY]
         await self._measure_subject(number, direct, bench, measures)
 
     async def _measure_relay(self, number: int, relay: Relay, bench: RelayBench) -> None:
         is_all = len(self.plan.measures) == len(MeasureName)
-        measures = [each for each in self.plan.measures if _is_measured(each, relay, is_all=is_all)]
+        measures = [each for each in self.plan.measures if is_measured(each, relay, number, is_all=is_all)]
         afresh = [each for each in measures if each in OF_A_FRESH_RELAY]
         try:
             for part, those in (("", [each for each in measures if each not in afresh]), ("-afresh", afresh)):
@@ -171,7 +174,9 @@ class RelayRun:
             for command in ready.commands:
                 process = await stack.enter_async_context(running(command, folder / f"{command.name}.log"))
                 processes[command.name] = process.pid
-            subject = Subject(relay.name, ready.port, ready.key, processes)
+            subject = Subject(
+                relay.name, ready.port, processes, ready.key, ready.headers, relay.likeness, relay.fewer_streams
+            )
             try:
                 await ask_until_ready(subject, bench, wait_max_s=_READY_S)
             except TimeoutError as error:
@@ -191,12 +196,17 @@ class RelayRun:
                 self.readings.append(RelayReading(number, subject.name, value.figure, value.value, value.part))
 
 
-def _is_measured(measure: MeasureName, relay: Relay, *, is_all: bool) -> bool:
+def is_measured(measure: MeasureName, relay: Relay, round_number: int, *, is_all: bool) -> bool:
+    """True if the relay takes part in a measurement. A run of all measurements leaves out those that would make it long
+    and say little."""
     if relay is SIBLINGS:
         return measure in OF_SIBLINGS
-    if relay in SET_OTHERWISE and is_all:
-        return measure in OF_SETTINGS
-    return relay in IN_PAIRS or measure not in OF_PAIRS
+    if measure in OF_PAIRS and relay not in IN_PAIRS:
+        return False
+    if not is_all:
+        return True
+    is_once = measure in OF_THE_FIRST_ROUND or relay in SET_OTHERWISE
+    return measure in _TAKES.get(relay.name, MeasureName) and (round_number == 1 or not is_once)
 
 
 def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
@@ -235,11 +245,12 @@ def _log_tails(ready: ReadyRelay, folder: Path) -> str:
 
 def missing_relays(plan: RelayPlan) -> dict[str, str]:
     """Relays that are not installed, and the reasons."""
-    return {
+    missing = {
         relay.name: why_missing(relay, plan.rivals)
         for relay in plan.relays
         if relay.package and version_of(relay, plan.rivals) is None
     }
+    return missing | unmeasured(RELAYS, plan.rivals)
 
 
 def story_of(run: RelayRun, missing: Mapping[str, str], command: str, date: str) -> RelayStory:
@@ -276,6 +287,8 @@ def _conditions(plan: RelayPlan, effort: Effort) -> list[str]:
         f"chunks: {effort.streams} streams of {TOKENS_PER_S} tokens/s that neither begin nor end meanwhile",
         f"first token: {effort.arrivals_per_s:g} streams/s at random times",
         f"memory: growth of the proportional set size from {held} open streams",
+        "taken in the first round alone, as they differ little or take long: memory, CPU without requests, streams that"
+        " are not read, bodies of 32 MB, and the gateway's other settings",
     ]
 
 
@@ -309,6 +322,7 @@ def show(console: Console, story: RelayStory) -> None:
     _show(console, "By process", page.part_rows(story))
     _show(console, "Two processes on one host", page.sibling_rows(story))
     _show(console, "The same gateway, set otherwise", page.setting_rows(story))
+    _show(console, "Loads that others publish", page.published_rows(story))
     for name, why in story.faults.items():
         console.print(f"not measured: {name}: {why}", markup=False)
 

@@ -6,26 +6,34 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from loadgen.bench.relay import client, machine, wire
+from loadgen.bench.relay import client, machine, published, wire
 from loadgen.bench.relay.client import HeldStreams, RelayTally, arrivals, closed_loop, now_s, open_streams
 from loadgen.bench.relay.engine import PACE_PATH
 from loadgen.bench.relay.figures import RelayFigure
-from loadgen.bench.relay.relays import HOST
+from loadgen.bench.relay.setting import HOST
+from loadgen.bench.relay.wire import Likeness, Recipient
 from loadgen.report import quantile
 
 _LONG_PROMPT_BYTES = 8 * 1024
 _SHORT_PROMPT_BYTES = 256
 _USUAL_PROMPT_BYTES = 2 * 1024
 _PROMPTS = 64
+_LONG_PROMPTS = 2
+"""Prompts of each length in LiteLLM's load, of each form of answer."""
 USERS = 16
 USERS_AT_SATURATION = 64
 TOKENS_PER_S = 20
 _STALLED_TOKENS_PER_S = 2
 _HOLD_S = 600.0
 _SLACK_S = 60.0
+_ANSWERS_MIN = 100
+"""Answers that a window has at least, but for the slowest relays."""
+_LONGER_MAX = 6
+"""Number of times that a window may be as long for them."""
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +42,14 @@ class Effort:
 
     rounds: int = 5
     warm_s: float = 1.0
-    window_s: float = 4.0
-    stream_window_s: float = 8.0
+    window_s: float = 2.5
+    stream_window_s: float = 5.0
     ramp_s: float = 2.0
     """Time over which streams begin, each at its own moment."""
     settle_s: float = 1.0
     """Pause between the start of the last stream and the reading of memory."""
     streams: int = 200
-    arrivals: int = 600
+    arrivals: int = 300
     arrivals_per_s: float = 50.0
     stalled: int = 1000
     """Open streams, one in a hundred of which is not read by its client."""
@@ -59,9 +67,16 @@ class Subject:
 
     name: str
     port: int
-    key: str | None
-    processes: Mapping[str, int]
+    processes: Mapping[str, int] = field(default_factory=dict)
     """PIDs of the relay's processes by name; empty where there is no relay."""
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    likeness: Likeness = Likeness.BYTES
+    fewer_streams: int = 1
+
+    @property
+    def recipient(self) -> Recipient:
+        return Recipient(f"{HOST}:{self.port}", self.key, self.headers, self.likeness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +94,11 @@ class RelayBench:
     engines: Sequence[int]
     rng: random.Random
 
-    def requests(self, subject: Subject, size_bytes: int, stream_tokens: int = 0) -> list[wire.Wanted]:
-        texts = wire.prompts(_PROMPTS, size_bytes, self.rng)
-        return wire.requests(texts, stream_tokens=stream_tokens, host=f"{HOST}:{subject.port}", key=subject.key)
+    def requests(
+        self, subject: Subject, size_bytes: int, stream_tokens: int = 0, prompts: int = _PROMPTS
+    ) -> list[wire.Wanted]:
+        texts = wire.prompts(prompts, size_bytes, self.rng)
+        return wire.requests(texts, subject.recipient, stream_tokens=stream_tokens)
 
     async def pace(self, gap_s: float) -> None:
         """Set the pause between tokens of all engines."""
@@ -135,8 +152,15 @@ async def _answered(
     async with closed_loop(subject.port, wanted, users, max_s=max_s) as tally:
         await asyncio.sleep(effort.warm_s)
         meter, before = _Meter(subject), tally.answers
-        await asyncio.sleep(effort.window_s)
-        yield meter, tally.answers - before
+        yield meter, await _count(meter, tally, before, effort.window_s)
+
+
+async def _count(meter: _Meter, tally: RelayTally, before: int, window_s: float) -> int:
+    """Wait for the window, or longer for a relay that is so slow that few answers would fit; returns their number."""
+    await asyncio.sleep(window_s)
+    while tally.answers - before < _ANSWERS_MIN and meter.elapsed_s() < _LONGER_MAX * window_s:  # noqa: ASYNC110 - connections count
+        await asyncio.sleep(_LOOK_S)
+    return tally.answers - before
 
 
 async def measure_requests(bench: RelayBench, subject: Subject) -> list[Value]:
@@ -155,6 +179,8 @@ async def measure_saturation(bench: RelayBench, subject: Subject) -> list[Value]
     """Requests per second of clients that never pause; without a relay, the capacity of the bench itself."""
     async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
         elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
+    if not answers:
+        return []
     rate = [Value(RelayFigure.REQUESTS_PER_S, answers / elapsed_s)]
     return [*rate, Value(RelayFigure.REQUESTS_PER_CPU_S, answers / used_s)] if used_s else rate
 
@@ -165,8 +191,9 @@ async def measure_chunks(bench: RelayBench, subject: Subject) -> list[Value]:
     stream_s = effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
     await bench.pace(1 / TOKENS_PER_S)
+    streams = effort.streams // subject.fewer_streams
     async with open_streams(
-        subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
+        subject.port, wanted, streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
     ) as tally:
         await asyncio.sleep(effort.ramp_s + effort.warm_s)
         meter, before = _Meter(subject), tally.events
@@ -207,8 +234,8 @@ async def measure_large_body(bench: RelayBench, subject: Subject) -> list[Value]
     effort = bench.effort
     stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
-    texts, host = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng), f"{HOST}:{subject.port}"
-    (large,) = wire.requests(texts, stream_tokens=0, host=host, key=subject.key, padding_bytes=effort.large_body_bytes)
+    texts = wire.prompts(1, _USUAL_PROMPT_BYTES, bench.rng)
+    (large,) = wire.requests(texts, subject.recipient, stream_tokens=0, padding_bytes=effort.large_body_bytes)
     await bench.pace(1 / TOKENS_PER_S)
     async with open_streams(
         subject.port, wanted, effort.streams, ramp_s=effort.ramp_s, rng=bench.rng, max_s=stream_s + _SLACK_S
@@ -271,6 +298,42 @@ async def measure_memory(bench: RelayBench, subject: Subject) -> list[Value]:
     return [Value(RelayFigure.MEMORY_PER_STREAM, sum(grown.values())), *parts]
 
 
+async def measure_long_prompts(bench: RelayBench, subject: Subject) -> list[Value]:
+    """Requests per second of the relay's CPU time with the prompts of LiteLLM's load test."""
+    effort = bench.effort
+    wanted: list[wire.Wanted] = []
+    for tokens in published.PROMPT_TOKENS:
+        size = tokens * published.BYTES_PER_TOKEN
+        for stream_tokens in (0, published.ANSWER_TOKENS):
+            texts = wire.prompts(_LONG_PROMPTS, size, bench.rng)
+            wanted += wire.requests(texts, subject.recipient, stream_tokens=stream_tokens)
+    bench.rng.shuffle(wanted)
+    await bench.pace(0.0)
+    max_s = effort.warm_s + effort.window_s + _SLACK_S
+    async with closed_loop(subject.port, wanted, USERS, max_s=max_s) as tally:
+        await asyncio.sleep(effort.warm_s)
+        meter, before = _Meter(subject), tally.answers
+        answers = await _count(meter, tally, before, effort.window_s)
+        used_s = meter.used_s()
+    return [Value(RelayFigure.LONG_PROMPTS_PER_CPU_S, answers / used_s)] if answers and used_s else []
+
+
+async def measure_jobs(bench: RelayBench, subject: Subject) -> list[Value]:
+    """Cores that llm-d's jobs take at their published rates, by the CPU time of some of their requests, from the first
+    arrival to the last answer."""
+    values = []
+    for figure, job in published.JOBS.items():
+        wanted = bench.requests(subject, job.prompt_tokens * published.BYTES_PER_TOKEN, job.answer_tokens, job.prompts)
+        await bench.pace(job.pace_s)
+        meter = _Meter(subject)
+        tally = await arrivals(
+            subject.port, wanted, requests_per_s=job.arrivals_per_s, count=job.count, rng=bench.rng, max_s=_SLACK_S
+        )
+        assert tally.answers == job.count
+        values.append(Value(figure, job.published_per_s * meter.used_s() / job.count))
+    return values
+
+
 async def measure_idle(bench: RelayBench, subject: Subject) -> list[Value]:
     """CPU of the relay without requests, in hundredths of a core."""
     meter = _Meter(subject)
@@ -289,6 +352,8 @@ class MeasureName(StrEnum):
     LARGE_BODY = "large-body"
     FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
     MEMORY = "memory"
+    LONG_PROMPTS = "long-prompts"
+    JOBS = "jobs"
 
 
 MEASURES: Mapping[MeasureName, Callable[[RelayBench, Subject], Awaitable[list[Value]]]] = {
@@ -299,6 +364,8 @@ MEASURES: Mapping[MeasureName, Callable[[RelayBench, Subject], Awaitable[list[Va
     MeasureName.STALLED: measure_stalled,
     MeasureName.LARGE_BODY: measure_large_body,
     MeasureName.FIRST_TOKEN: measure_first_token,
+    MeasureName.LONG_PROMPTS: measure_long_prompts,
+    MeasureName.JOBS: measure_jobs,
     MeasureName.MEMORY: measure_memory,
 }
 """Measurements in the order in which they run."""
@@ -313,6 +380,15 @@ OF_SIBLINGS = (MeasureName.SATURATION,)
 OF_SETTINGS = (MeasureName.REQUESTS,)
 """Measurements of the plain gateway's variants in a full run: only the first one, since later ones depend on what the
 gateway did before."""
+
+OF_LOADS = (MeasureName.LONG_PROMPTS, MeasureName.JOBS)
+"""Loads that other projects publish figures of."""
+OF_ATTACHED = (MeasureName.REQUESTS, MeasureName.CHUNKS)
+"""Measurements of a gateway with a controller in a full run: those that it has an aim for."""
+OF_SLOW = (MeasureName.REQUESTS, MeasureName.SATURATION, MeasureName.CHUNKS, MeasureName.LONG_PROMPTS)
+"""Measurements of relays that cannot keep up with the arrivals of the others, in a full run."""
+OF_THE_FIRST_ROUND = (MeasureName.IDLE, MeasureName.MEMORY, *OF_PAIRS)
+"""Measurements that differ little between rounds, or take long; a full run takes them in its first round."""
 
 
 async def ask_until_ready(subject: Subject, bench: RelayBench, *, wait_max_s: float) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.bench.relay.figures import DIRECT, RelayFigure, RelayReading, by_round, parts_of, ratio
+from loadgen.bench.relay.published import PUBLISHED
 from loadgen.pages import markdown
 from loadgen.pages.markdown import NOTHING
 from loadgen.studies.numbers import Middle, middle_of
@@ -29,7 +30,11 @@ TITLES = {
     RelayFigure.REQUESTS_PER_CPU_S: "requests per second of its CPU time",
     RelayFigure.MEMORY_PER_STREAM: "memory per open stream (KiB)",
     RelayFigure.IDLE_CPU: "CPU without requests (% of a core)",
+    RelayFigure.LONG_PROMPTS_PER_CPU_S: "LiteLLM's load: prompts of 50,000–100,000 tokens (requests/s a core)",
+    RelayFigure.SHORT_JOB_CORES: "llm-d's short job: 500 requests/s of 200 and 100 tokens (cores)",
+    RelayFigure.LONG_JOB_CORES: "llm-d's long job: 98.8 requests/s of 100,000 and 1,000 tokens (cores)",
 }
+_IN_MAIN_TABLE = [each for each in TITLES if each not in PUBLISHED]
 RATIOS = (
     RelayFigure.CPU_PER_REQUEST,
     RelayFigure.CPU_PER_LONG_REQUEST,
@@ -40,6 +45,10 @@ RATIOS = (
     RelayFigure.MEMORY_PER_STREAM,
 )
 
+_PUBLISHED_NOTE = (
+    "Measured on one core and scaled: cores are CPU time a request at their rate. Other machines and other features"
+    " lie behind the published figures, so only the rows measured here compare. Prompts have 4 bytes a token."
+)
 SETTING_FIGURES = (
     RelayFigure.CPU_PER_REQUEST,
     RelayFigure.CPU_PER_LONG_REQUEST,
@@ -102,10 +111,10 @@ def table(story: RelayStory) -> list[list[str]]:
     """Header and a row for each figure: its median with the spread, relay by relay."""
     columns = [*_columns(story), *([DIRECT] if _has_any(story, DIRECT) else [])]
     rows = [["", *columns]]
-    for figure, title in TITLES.items():
+    for figure in _IN_MAIN_TABLE:
         cells = [cell(_summary(story, name, figure)) for name in columns]
         if any(each != NOTHING for each in cells):
-            rows.append([title, *cells])
+            rows.append([TITLES[figure], *cells])
     return rows
 
 
@@ -216,6 +225,17 @@ def setting_rows(story: RelayStory) -> list[list[str]]:
     return rows
 
 
+def published_rows(story: RelayStory) -> list[list[str]]:
+    """Row for each relay with the figures of other projects' published loads, and a last one with what they published;
+    empty where none was measured."""
+    names = [name for name in _columns(story) if any(_summary(story, name, each) for each in PUBLISHED)]
+    if not names:
+        return []
+    measured = [[name, *(cell(_summary(story, name, each)) for each in PUBLISHED)] for name in names]
+    theirs = [f"{each.whose}: {each.value:,g}" for each in PUBLISHED.values()]
+    return [["", *(TITLES[each] for each in PUBLISHED)], *measured, ["published, not measured here", *theirs]]
+
+
 def page_of(story: RelayStory, notes: str = "") -> str:
     """The whole page. `notes` is put before the conditions, unchanged."""
     return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
@@ -235,6 +255,10 @@ def _sections(story: RelayStory, notes: str) -> Iterator[str]:
         yield _titled("Two processes on one host", sibling_rows(story))
         yield story.siblings_note
     yield _titled("The same gateway, set otherwise", setting_rows(story))
+    if published_rows(story):
+        yield _titled("Loads that others publish", published_rows(story))
+        yield _PUBLISHED_NOTE
+        yield markdown.bullets([f"{each.whose}, {each.value:,g}: {each.conditions}" for each in PUBLISHED.values()])
     yield notes
     yield "## Conditions"
     yield markdown.bullets([*(f"{name}: {value}" for name, value in story.machine.items()), *story.conditions])

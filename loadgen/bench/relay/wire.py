@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 MODEL = "llama"
 _OPENING_SHARE = 4
@@ -48,6 +49,8 @@ STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 08:00:00 GMT\r\nserver: uvicorn\r\n"
     b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
+ANSWER_WORDS = 32
+"""Words of an answer that is not streamed."""
 ANSWER_BODY = _compact(
     _head("chat.completion")
     | {
@@ -56,7 +59,7 @@ ANSWER_BODY = _compact(
                 "index": 0,
                 "message": {
                     "role": "assistant",
-                    "content": " word" * 32,
+                    "content": " word" * ANSWER_WORDS,
                     "refusal": None,
                     "annotations": None,
                     "audio": None,
@@ -106,6 +109,9 @@ class BenchRequest:
     wants_ids: bool = False
 
 
+_EDGE_BYTES = 4096
+"""Part at both ends of a large body in which the engine looks for fields: reading all of it would take longer than all
+else that the engine does."""
 _TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 """Pattern for both spellings, since a relay may send the newer one."""
 _STREAM = re.compile(rb'"stream":\s*true')
@@ -114,6 +120,8 @@ _IDS_WANTED = re.compile(rb'"return_token_ids":\s*true')
 
 
 def read_ask(body: bytes) -> BenchRequest:
+    if len(body) > 2 * _EDGE_BYTES:
+        body = body[:_EDGE_BYTES] + body[-_EDGE_BYTES:]
     tokens = _TOKENS.search(body)
     return BenchRequest(
         is_stream=_STREAM.search(body) is not None,
@@ -123,6 +131,15 @@ def read_ask(body: bytes) -> BenchRequest:
     )
 
 
+class Likeness(StrEnum):
+    """Degree to which a relay's answers are like the engines'."""
+
+    BYTES = "bytes"
+    """The relay passes bytes on: an answer has the engine's length, number of events and end."""
+    TEXT = "text"
+    """The relay writes answers anew: all words of the engine's answer are in them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One request in bytes, and the expected answer."""
@@ -130,6 +147,7 @@ class Wanted:
     payload: bytes = field(repr=False)
     tokens: int = 0
     """Tokens of a streamed answer; 0 when it is not streamed."""
+    likeness: Likeness = Likeness.BYTES
 
 
 def prompts(count: int, size_bytes: int, rng: random.Random) -> list[str]:
@@ -143,9 +161,17 @@ def _text(size_bytes: int, rng: random.Random) -> str:
     return words[:size_bytes]
 
 
-def requests(
-    texts: Sequence[str], *, stream_tokens: int, host: str, key: str | None, padding_bytes: int = 0
-) -> list[Wanted]:
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Parts of a request that differ between relays, and the comparison that a relay's answers need."""
+
+    host: str
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    likeness: Likeness = Likeness.BYTES
+
+
+def requests(texts: Sequence[str], to: Recipient, *, stream_tokens: int, padding_bytes: int = 0) -> list[Wanted]:
     """One request for each prompt; streamed if `stream_tokens` is not 0. Padding enlarges the body, not the prompt."""
     padding: dict[str, object] = {"metadata": {"padding": "x" * padding_bytes}} if padding_bytes else {}
     return [
@@ -154,25 +180,26 @@ def requests(
                 {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": stream_tokens or 32}
                 | ({"stream": True} if stream_tokens else {})
                 | padding,
-                host,
-                key,
+                to,
             ),
             stream_tokens,
+            to.likeness,
         )
         for text in texts
     ]
 
 
-def _request(document: Mapping[str, object], host: str, key: str | None) -> bytes:
+def _request(document: Mapping[str, object], to: Recipient) -> bytes:
     body = _compact(document)
     headers = {
-        "host": host,
+        "host": to.host,
         "accept": "application/json",
         "accept-encoding": "gzip, deflate",
         "connection": "keep-alive",
         "content-type": "application/json",
         "user-agent": "OpenAI/Python 3.52.0",
-        **({"authorization": f"Bearer {key}"} if key else {}),
+        **({"authorization": f"Bearer {to.key}"} if to.key else {}),
+        **to.headers,
         "content-length": str(len(body)),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

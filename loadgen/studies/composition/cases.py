@@ -42,8 +42,6 @@ _STEADY_USERS, _BUSY_USERS = 3, 9
 """Users of a region, and those of a region while its turn lasts: the pool's region and the others take turns, so that
 requests overflow out of the pool's region and into it."""
 _TURN_S = 4
-_WITHIN_S = 45.0
-_DRAIN_S = 30.0
 _SHAPE = ExpertShape(4, 32, 4)
 
 
@@ -115,26 +113,42 @@ class NotPlayed(Exception):
     """The pool did not move as it should; the message says what did not happen."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedPace:
+    """Times of a case, and the users who always ask."""
+
+    stage_s: float
+    """Shortest length of a stage."""
+    steady_users: int = _STEADY_USERS
+    """Users of each region who ask in every turn; the others of its clients ask in theirs."""
+    within_s: float = 45.0
+    """Time for each move, and for the last streams."""
+
+
 async def play(case: PolicyCase, stage_s: float) -> CompositionOutcome:
     """Play the case, with stages of at least `stage_s` seconds. Raises DemoFailure where a process does not start, and
     NotPlayed where the pool is not adopted, or does not return."""
     with tempfile.TemporaryDirectory(prefix="nightside-composition-") as name:
-        folder = Path(name)
-        scenario = _scenario(case, folder)
-        async with asyncio.TaskGroup() as tasks:
-            async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
-                return await _Played(case, scenario, mesh, stage_s).outcome()
+        return await play_scenario(case, scenario_of(case, Path(name)), Path(name), PlayedPace(stage_s))
+
+
+async def play_scenario(case: PolicyCase, scenario: DemoScenario, folder: Path, pace: PlayedPace) -> CompositionOutcome:
+    """Play the case in this scenario, with files and logs in `folder`; raises as `play` does."""
+    async with asyncio.TaskGroup() as tasks:
+        async with running_mesh(scenario, OverflowMode.ON, folder, tasks, may_gateways_die=True) as mesh:
+            return await _Played(case, scenario, mesh, pace).outcome()
 
 
 class _Played:
-    def __init__(self, case: PolicyCase, scenario: DemoScenario, mesh: Mesh, stage_s: float) -> None:
+    def __init__(self, case: PolicyCase, scenario: DemoScenario, mesh: Mesh, pace: PlayedPace) -> None:
         assert mesh.name is not None, "there is a name"
         self._case = case
         self._mesh = mesh
         self._clock = Clock()
-        self._stage_s = stage_s
+        self._pace = pace
         self._began_ns = self._clock.now_ns()
         self._home: Member = mesh.first_of(HOME)
+        self._regions = scenario.regions
         self._users = [
             Users(each.name, scenario.model, mesh.name, self._clock, scenario.seed, self._turn_of(each.name))
             for each in scenario.regions
@@ -145,20 +159,23 @@ class _Played:
 
         def is_wanted(number: int) -> bool:
             turn = (self._clock.now_ns() - self._began_ns) // (_TURN_S * _SECOND_NS) % 2
-            return number < _STEADY_USERS or (turn == 0) == (region == HOME)
+            return number < self._pace.steady_users or (turn == 0) == (region == HOME)
 
         return is_wanted
 
     async def outcome(self) -> CompositionOutcome:
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each.run(_BUSY_USERS)) for each in self._users]
+            running = [
+                tasks.create_task(users.run(region.clients))
+                for users, region in zip(self._users, self._regions, strict=True)
+            ]
             sampler = PoolSampler(self._mesh.members.values(), session, self._clock)
             sampling = tasks.create_task(sampler.run())
             watch = Watch(self._mesh, session, self._clock)
             stages, adopter = await self._stages(watch)
             for each in self._users:
                 each.is_over = True
-            await asyncio.wait(running, timeout=_DRAIN_S)
+            await asyncio.wait(running, timeout=self._pace.within_s)
             for task in (*running, sampling):
                 task.cancel()
         streams = tuple(stream for each in self._users for stream in each.seen)
@@ -168,29 +185,29 @@ class _Played:
 
     async def _stages(self, watch: Watch) -> tuple[Stages, str]:
         began_ns = self._clock.now_ns()
-        await asyncio.sleep(2 * self._stage_s)  # the first half warms up
+        await asyncio.sleep(2 * self._pace.stage_s)  # the first half warms up
         lost = await watch.replicas_of([self._home])
         killed_ns = self._clock.now_ns()
         await self._home.child.kill()
-        seen = await watch.death(lost, _WITHIN_S)
+        seen = await watch.death(lost, self._pace.within_s)
         if seen.reassigned_ns is None:
-            raise NotPlayed(f"the pool was not adopted within {_WITHIN_S:.0f} s")
+            raise NotPlayed(f"the pool was not adopted within {self._pace.within_s:.0f} s")
         others = [each for each in self._mesh.members.values() if each is not self._home]
         having = await watch.replicas_of(others)
         replicas = lost[self._home.gateway_id]
         adopter = next((name for name, served in having.items() if replicas <= served), "")
         if not adopter:
             raise NotPlayed("several gateways adopted parts of the pool")
-        await asyncio.sleep(self._stage_s)
+        await asyncio.sleep(self._pace.stage_s)
         restarted_ns = self._clock.now_ns()
         await self._home.start()
-        back = await watch.homecoming(self._home, replicas, _WITHIN_S)
+        back = await watch.homecoming(self._home, replicas, self._pace.within_s)
         if back.home_ns is None:
-            raise NotPlayed(f"the pool did not return within {_WITHIN_S:.0f} s")
-        await asyncio.sleep(self._stage_s)
+            raise NotPlayed(f"the pool did not return within {self._pace.within_s:.0f} s")
+        await asyncio.sleep(self._pace.stage_s)
         return (
             Stages(
-                began_ns + round(self._stage_s * _SECOND_NS),
+                began_ns + round(self._pace.stage_s * _SECOND_NS),
                 killed_ns,
                 seen.reassigned_ns,
                 restarted_ns,
@@ -201,8 +218,9 @@ class _Played:
         )
 
 
-def _scenario(case: PolicyCase, folder: Path) -> DemoScenario:
-    """Scenario with open policies and short distances: one region has one prefill worker and three decode workers."""
+def scenario_of(case: PolicyCase, folder: Path) -> DemoScenario:
+    """Scenario with open policies and short distances: one region has one prefill worker and three decode workers.
+    Its files are written to `folder`."""
     artifacts = folder / "artifacts"
     artifacts.mkdir()
     pool = dict(case.keys)

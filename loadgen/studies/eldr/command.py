@@ -76,7 +76,7 @@ def _fitted(workload: EldrWorkload, on_progress: Any) -> dict[str, Any]:
 def _document(results: EldrResults) -> dict[str, Any]:
     return {
         "main": {
-            f"{name}, {policy}, {rate:g}/s": figures
+            f"{name}, {policy}, {rate:g}/s": list(figures)
             for name, found in results.main.items()
             for (policy, rate), figures in found.items()
         },

@@ -43,7 +43,8 @@ class EldrResults:
 
     sizes: Sizes
     workloads: list[EldrWorkload]
-    main: dict[str, dict[tuple[str, float], Figures]] = field(default_factory=dict)
+    main: dict[str, dict[tuple[str, float], list[Figures]]] = field(default_factory=dict)
+    """Figures of each seed, by workload, policy and rate."""
     sections: dict[str, dict[tuple[str, str], Figures]] = field(default_factory=dict)
     scores: dict[str, EldrScores] = field(default_factory=dict)
     costs: dict[tuple[int, str], Figures] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Job:
     workload: str = "published"
     part: str = ""
     rate: float = 0.0
+    seed: int = 1
 
 
 def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
@@ -71,7 +73,9 @@ def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
     jobs += [Job(section, workload) for section in _SECTIONS for workload in choice]
     for name in names:
         rates = sizes.rates if name == "published" else sizes.few_rates
-        jobs += [Job("main", name, rate=rate) for rate in sorted(rates, reverse=True)]
+        jobs += [
+            Job("main", name, rate=rate, seed=seed) for rate in sorted(rates, reverse=True) for seed in sizes.seeds
+        ]
     return [*jobs, *(Job("scores", name) for name in names)]
 
 
@@ -89,7 +93,7 @@ def cells_of(workloads: Sequence[EldrWorkload], traces: Path | None, sizes: Size
 def results_of(found: Mapping[Job, Figures], workloads: Sequence[EldrWorkload], sizes: Sizes) -> EldrResults:
     """Results of the played cells. It times decisions and a fit, so that no other process of the run may be busy."""
     results = EldrResults(sizes, list(workloads))
-    for job, figures in found.items():
+    for job, figures in sorted(found.items(), key=_seed_of):
         _take(results, job, figures)
     published = next(each for each in workloads if each.name == "published")
     results.costs = costs_by_core(_COUNTS, sizes.decisions)
@@ -98,12 +102,16 @@ def results_of(found: Mapping[Job, Figures], workloads: Sequence[EldrWorkload], 
     return results
 
 
+def _seed_of(pair: tuple[Job, Figures]) -> int:
+    return pair[0].seed
+
+
 def play_job(traces: Path | None, sizes: Sizes, job: Job) -> Figures:
     """Figures by row; those of a main job by policy. Raises TraceError."""
     workload = next(each for each in drawn_workloads(traces, sizes) if each.name == job.workload)
     match job.section:
         case "main":
-            return _main(workload, sizes, job.rate)
+            return _main(workload, sizes, job.rate, job.seed)
         case "scores":
             scores: Figures = to_builtins(workload.scores)
             return scores
@@ -119,7 +127,8 @@ def _take(results: EldrResults, job: Job, found: Figures) -> None:
     match job.section:
         case "main":
             main = results.main.setdefault(job.workload, {})
-            main |= {(policy, job.rate): figures for policy, figures in found.items()}
+            for policy, figures in found.items():
+                main.setdefault((policy, job.rate), []).append(figures)
         case "scores":
             results.scores[job.workload] = EldrScores(**found)
         case _:
@@ -139,9 +148,9 @@ def _setting(workload: EldrWorkload, sizes: Sizes, policy: str, rate: float | No
     )
 
 
-def _main(workload: EldrWorkload, sizes: Sizes, rate: float) -> dict[str, Figures]:
+def _main(workload: EldrWorkload, sizes: Sizes, rate: float, seed: int) -> dict[str, Figures]:
     drawn = workload.drawn(sizes.decode)
-    return {policy: play(_setting(workload, sizes, policy, rate), drawn) for policy in POLICIES}
+    return {policy: play(replace(_setting(workload, sizes, policy, rate), seed=seed), drawn) for policy in POLICIES}
 
 
 def _clusters(workload: EldrWorkload, sizes: Sizes) -> dict[str, Figures]:

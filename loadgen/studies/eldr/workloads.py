@@ -50,6 +50,8 @@ class Sizes:
     decode: int = 16
     other_decode: tuple[int, ...] = (8, 24)
     decisions: int = 1_000
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Seeds of arrivals and of the order of requests, of the runs beside the balancers; the others have the first."""
     is_small: bool = False
     """True for a run that only checks that everything works."""
 
@@ -69,6 +71,7 @@ QUICK = Sizes(
     decode=4,
     other_decode=(2,),
     decisions=8,
+    seeds=(1, 2),
     is_small=True,
 )
 

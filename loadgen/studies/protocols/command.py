@@ -13,7 +13,18 @@ from loadgen.studies.balanceroute.loads import LOADS, asked
 from loadgen.studies.commands import FOLDER, options, read_json, refuse_over_the_whole, write
 from loadgen.studies.progress import played_whole
 from loadgen.studies.protocols.page import NAME, page_of
-from loadgen.studies.protocols.plan import LONG_SEEDS, SCALED, SEEDS, THROW_AWAY, all_cells, job_of, long_cells
+from loadgen.studies.protocols.plan import (
+    FULL_CASES,
+    FULL_SEEDS,
+    LONG_CASES,
+    LONG_SEEDS,
+    SCALED,
+    SEEDS,
+    THROW_AWAY,
+    all_cells,
+    job_of,
+    long_cells,
+)
 from loadgen.studies.protocols.record import read_record, record_of
 from loadgen.studies.protocols.scale import scale_of
 from loadgen.traces.files import TraceError
@@ -54,15 +65,17 @@ def protocols(
 
 def _played(traces: Path | None, quick: bool, is_plan: bool, cache_folder: Path, jobs: int | None) -> dict[str, Any]:
     """Document of the raw data."""
-    seeds, long_seeds = ((THROW_AWAY,), (THROW_AWAY,)) if quick else (SEEDS, LONG_SEEDS)
-    planned = [*all_cells(seeds, quick=quick), *long_cells(long_seeds, quick=quick)]
+    seeds, long_seeds, full_seeds = ((THROW_AWAY,),) * 3 if quick else (SEEDS, LONG_SEEDS, FULL_SEEDS)
+    planned = all_cells(seeds, quick=quick)
+    for cases, of_seeds in ((LONG_CASES, long_seeds), (FULL_CASES, full_seeds)):
+        planned += long_cells(of_seeds, cases, quick=quick)
     try:
         loads = {each.name: scale_of(asked(LOADS[each.name], traces).later) for each in SCALED}
         cells = [] if is_plan else [job_of(each, traces) for each in planned]
         results = played_whole(cells, cache_folder, jobs)
     except (TraceError, SourceError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    record = record_of(results, seeds, long_seeds, quick=quick)
+    record = record_of(results, seeds, long_seeds, full_seeds, quick=quick)
     return {"loads": loads, **record.document()}
 
 

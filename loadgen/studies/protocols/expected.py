@@ -32,6 +32,8 @@ class Predictions:
     text: str
     longer: str
     """Prediction of the longer runs."""
+    full: str
+    """Prediction of the runs with full caches."""
 
 
 PREDICTED = read_data("protocols/expected.yaml", Predictions)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from loadgen.figures import Figures
 from loadgen.studies.balanceroute.paper import JSQ, aims_of, published, running_at_most
 from loadgen.studies.balanceroute.tables import GAP, TOKENS, TPOT, figure
-from loadgen.studies.data import read_data
 from loadgen.studies.numbers import Middle, median_of, ratio
-from loadgen.studies.protocols import judgement, plan
+from loadgen.studies.protocols import findings, judgement, plan
+from loadgen.studies.protocols.clauses import CLAUSES, ClauseVerdict, verdicts
 from loadgen.studies.protocols.expected import PREDICTED, is_expected
 from loadgen.studies.protocols.judgement import Gain
 from loadgen.studies.protocols.plan import OURS, Case, Contender, Procedure, ScaledLoad
@@ -18,25 +19,32 @@ from loadgen.studies.protocols.record import USUAL, ProtocolRecord
 from loadgen.studies.rendering import render
 
 NAME = "protocols.md"
-FOUND: dict[str, str] = read_data("protocols/found.yaml", dict[str, str])
-"""Texts on the findings, by the section that they stand in; written after the run."""
 _TRACES = (("the paper's own trace", "reasoning"), ("Azure's trace", "azure2024"))
 """The paper's two traces, each with a load that is held against it."""
 
 
 def page_of(record: ProtocolRecord, loads: Mapping[str, Figures]) -> str:
     gains = list(judgement.gains(record))
+    reached = [each for each in gains if each.is_reached]
+    slower, longer, full = list(judgement.slower(record)), _longer(record), list(_full(record))
     return render(
-        "protocols/page.j2", record=record, loads=loads, plan=plan, gains=gains, expected=PREDICTED.text, found=FOUND,
-        expected_longer=PREDICTED.longer,
+        "protocols/page.j2", record=record, loads=loads, plan=plan, gains=gains, expected=PREDICTED.text,
+        expected_longer=PREDICTED.longer, expected_full=PREDICTED.full, full=full, clauses=_clauses(record),
         predictions=PREDICTED.reached,
-        traces=_TRACES, aims_of=aims_of, reached=[each for each in gains if each.is_reached],
+        traces=_TRACES, aims_of=aims_of, reached=reached,
         divided=sum(each.is_divided for each in gains), faster=sum(each.is_faster for each in gains),
         beyond=sum(each.aims[1] > each.perfect for each in gains), nearest=_nearest, predicted=_predicted(gains),
-        slower=list(judgement.slower(record)), scales=_scales(record), papers_scale=_papers_scale(),
+        by_protocol=list(findings.reached_by_protocol(gains)), pool_alone=findings.pool_alone(record),
+        held=findings.held, limited=findings.limited(slower), runs_compared=_runs_compared(record),
+        holding_enough=findings.holding_enough(record, reached), held_enough=findings.HELD_ENOUGH,
+        without_longer=findings.without_longer(record, reached),
+        longer_counted=findings.counted_longer([each for each, _, _ in longer]),
+        foreseen_by=[findings.foreseen_by(record, each) for each in (plan.EXACT, plan.SURVIVAL)],
+        cross_extremes=list(_cross_extremes(record)),
+        slower=slower, scales=_scales(record), papers_scale=_papers_scale(),
         matrix=_matrix, where=where, foreseen=_foreseen(record), cross=_cross,
-        longer=_longer(record), spread=spread, way=_way,
-        least=min((each.faster.median for each in judgement.slower(record)), default=None),
+        longer=longer, spread=spread, way=_way,
+        least=min((each.faster.median for each in slower), default=None),
     )  # fmt: skip
 
 
@@ -51,6 +59,26 @@ def _way(at_once: bool) -> str:
 
 def spread(middle: Middle, sign: str, digits: int) -> str:
     return f"{sign} {middle.shown(digits)}"
+
+
+def _runs_compared(record: ProtocolRecord) -> int:
+    """Number of runs of BalanceRoute in the cases that were played."""
+    return len(OURS) * sum(record.has(case) for case in plan.cases())
+
+
+def _clauses(record: ProtocolRecord) -> dict[str, list[ClauseVerdict]]:
+    """Verdicts on the clauses of each prediction."""
+    return {
+        "first": list(verdicts(record, CLAUSES.first, plan.cases())),
+        "longer": list(verdicts(record, CLAUSES.longer, plan.LONG_CASES)),
+        "full": list(verdicts(record, CLAUSES.full, plan.FULL_CASES)),
+    }
+
+
+def _cross_extremes(record: ProtocolRecord) -> Iterator[tuple[str, str, tuple[findings.Extreme, ...]]]:
+    for case in plan.CROSS_CASES:
+        for contender in plan.CROSSED if record.has(case) else ():
+            yield case.load.title, contender.title, findings.cross_extremes(record, case, contender)
 
 
 def _nearest(gains: Sequence[Gain], load: str, contender: Contender) -> list[Gain]:
@@ -164,11 +192,28 @@ def _longer(record: ProtocolRecord) -> list[tuple[Gain, list[float], float]]:
     return found
 
 
+_FullRow = tuple[Case, Contender, Middle, Middle, Middle]
+
+
+def _full(record: ProtocolRecord) -> Iterator[_FullRow]:
+    """Division of JSQ's imbalance, tokens per second over JSQ's, and the same times the tokens of a running request, of
+    short and long runs with limited caches, all from the pool."""
+    for longer in plan.FULL_CASES:
+        for case in (replace(longer, times=1), longer):
+            for contender in plan.LONG_OURS if record.has(case) else ():
+                base, ours = record.runs(case, plan.JSQ_POOLED), record.runs(case, contender)
+                divided, faster = ratio(base, ours, GAP), ratio(ours, base, TOKENS)
+                assert divided is not None
+                assert faster is not None
+                yield case, contender, divided, faster, findings.held_at_work(record, case, contender)
+
+
 def _cross(record: ProtocolRecord, case: Case, contender: Contender, at: tuple[int, float]) -> str:
-    """Gains at a horizon and discount over JSQ from the pool."""
+    """Gains at a horizon and discount over JSQ from the pool, and the KV tokens held, over JSQ's."""
     runs, base = record.runs(case, contender, at), record.runs(case, plan.JSQ_POOLED)
-    divided, faster = ratio(base, runs, GAP), ratio(runs, base, TOKENS)
+    divided, faster, held = ratio(base, runs, GAP), ratio(runs, base, TOKENS), ratio(runs, base, figure("mean"))
     assert divided is not None
     assert faster is not None
+    assert held is not None
     mark = " (the paper's)" if at == USUAL else ""
-    return f"÷ {divided.shown(1)} × {faster.shown(3)}{mark}"
+    return f"÷ {divided.shown(1)} × {faster.shown(3)}, held × {held.median:.2f}{mark}"

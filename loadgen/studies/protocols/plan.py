@@ -22,6 +22,8 @@ SEEDS = (71_201, 71_202, 71_203, 71_204, 71_205, 71_206, 71_207, 71_208, 71_209,
 """Seeds of the one run; none was used before."""
 LONG_SEEDS = (71_301, 71_302, 71_303, 71_304, 71_305, 71_306, 71_307, 71_308, 71_309, 71_310)
 """Seeds of the longer runs, which were planned after two seeds of the others had been seen."""
+FULL_SEEDS = (71_401, 71_402, 71_403)
+"""Seeds of the runs with full caches, which were planned last."""
 THROW_AWAY = 990_001
 """Seed of trials: tests, and the estimate of the study's duration."""
 WORKERS = 8
@@ -173,6 +175,9 @@ LONG_CASES = tuple(
     for procedure in (REPLAY, READING_REPLAY, READING_BACKLOG)
 )
 
+FULL_CASES = tuple(Case(load, READING_BACKLOG, 16, LIMITED, times=10) for load in (MOONCAKE, AZURE))
+"""Standing backlogs with limited caches, long enough that it matters little which requests are sent first."""
+
 # The cross of horizon and discount, as in the paper's Table 6
 
 CROSSED = (ORACLE,)
@@ -205,9 +210,9 @@ def all_cells(seeds: Sequence[int], *, quick: bool = False) -> list[ProtocolCell
     return [shortened(each) for each in found] if quick else list(found)
 
 
-def long_cells(seeds: Sequence[int], *, quick: bool = False) -> list[ProtocolCell]:
-    """Cells of the longer runs, seed by seed."""
-    found = [case.cell(each, seed) for seed in seeds for case in LONG_CASES for each in case.contenders]
+def long_cells(seeds: Sequence[int], cases_: Sequence[Case] = LONG_CASES, *, quick: bool = False) -> list[ProtocolCell]:
+    """Cells of longer runs, seed by seed."""
+    found = [case.cell(each, seed) for seed in seeds for case in cases_ for each in case.contenders]
     return [shortened(each) for each in found] if quick else found
 
 

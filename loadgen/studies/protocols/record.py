@@ -13,6 +13,7 @@ from loadgen.studies.protocols.plan import (
     CROSS,
     CROSS_CASES,
     CROSSED,
+    FULL_CASES,
     LONG_CASES,
     Case,
     Contender,
@@ -46,6 +47,8 @@ class ProtocolRecord:
     seeds: Sequence[int]
     long_seeds: Sequence[int]
     """Seeds of the longer runs."""
+    full_seeds: Sequence[int]
+    """Seeds of the runs with full caches."""
     rows: Mapping[Key, Row]
 
     def runs(self, case: Case, contender: Contender, at: tuple[int, float] = USUAL) -> list[Figures]:
@@ -59,7 +62,8 @@ class ProtocolRecord:
     def document(self) -> dict[str, Any]:
         """JSON document: the seeds, and a row for each run."""
         rows = [dict(zip(_KEYS, key, strict=True)) | row for key, row in self.rows.items()]
-        return {"seeds": list(self.seeds), "long_seeds": list(self.long_seeds), "runs": rows}
+        seeds = {"seeds": self.seeds, "long_seeds": self.long_seeds, "full_seeds": self.full_seeds}
+        return {name: list(each) for name, each in seeds.items()} | {"runs": rows}
 
 
 def read_record(document: Mapping[str, Any]) -> ProtocolRecord:
@@ -69,11 +73,16 @@ def read_record(document: Mapping[str, Any]) -> ProtocolRecord:
         row = dict(each)
         load, procedure, batch, room, times, contender, horizon, discount = (row.pop(name) for name in _KEYS)
         rows[load, procedure, batch, room, times, contender, horizon, discount] = row
-    return ProtocolRecord(document["seeds"], document["long_seeds"], rows)
+    return ProtocolRecord(document["seeds"], document["long_seeds"], document["full_seeds"], rows)
 
 
 def record_of(
-    results: Mapping[ProtocolCell, Figures], seeds: Sequence[int], long_seeds: Sequence[int], *, quick: bool = False
+    results: Mapping[ProtocolCell, Figures],
+    seeds: Sequence[int],
+    long_seeds: Sequence[int],
+    full_seeds: Sequence[int],
+    *,
+    quick: bool = False,
 ) -> ProtocolRecord:
     """Record of the cells that were played; keys without all seeds are left out."""
     rows: dict[Key, Row] = {}
@@ -92,10 +101,11 @@ def record_of(
         for contender in CROSSED:
             for at in CROSS:
                 keep(case, contender, at, seeds)
-    for case in LONG_CASES:
-        for contender in case.contenders:
-            keep(case, contender, USUAL, long_seeds)
-    return ProtocolRecord(seeds, long_seeds, rows)
+    for longer, of_seeds in ((LONG_CASES, long_seeds), (FULL_CASES, full_seeds)):
+        for case in longer:
+            for contender in case.contenders:
+                keep(case, contender, USUAL, of_seeds)
+    return ProtocolRecord(seeds, long_seeds, full_seeds, rows)
 
 
 def _kept(figures: Figures) -> Row:

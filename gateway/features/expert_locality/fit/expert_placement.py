@@ -9,22 +9,9 @@ import heapq
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 Floats = npt.NDArray[np.float32]
 Ranks = npt.NDArray[np.uint16]
-
-
-class PlacementArtifact(Struct, frozen=True):
-    """Rank of each expert, by cluster (the decode worker's seat), layer and expert. Packed uint16."""
-
-    artifact: str
-    """Digest of the artifact whose clusters these are."""
-    clusters: int
-    layers: int
-    experts: int
-    ranks: int
-    placement: bytes
 
 
 class UnevenRanks(ValueError):

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from loadgen.bench.relay.installed import RIVALS, version_of, why_missing
 from loadgen.bench.relay.machine import describe_machine
-from loadgen.bench.relay.relays import RIVALS, version_of, why_missing
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.settings import setting

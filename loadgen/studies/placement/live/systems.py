@@ -14,8 +14,10 @@ from pathlib import Path
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import RegionName
+from loadgen.bench.relay.installed import folder_of
 from loadgen.bench.relay.machine import process_tree
-from loadgen.bench.relay.relays import SGLANG_ROUTER, VLLM_ROUTER, Relay, router_arguments
+from loadgen.bench.relay.rivals import SGLANG_ROUTER, SMG, VLLM_ROUTER, router_arguments
+from loadgen.bench.relay.setting import Relay
 from loadgen.demo.layout import lay_out, url_at
 from loadgen.demo.members import until_ready
 from loadgen.demo.mesh import running_engines, running_mesh
@@ -109,8 +111,9 @@ OURS = LiveSystem(
 
 def systems(rivals: Path) -> list[LiveSystem]:
     """The mesh, and the other routers of the environment `rivals`. It does not check that they are installed."""
+    installed = rivals.absolute()
     others = [
-        LiveSystem(relay.name, _WHERE + more, _router(rivals.absolute() / "bin" / relay.name), relay)
-        for relay, more in ((VLLM_ROUTER, _ASKS_FIRST), (SGLANG_ROUTER, ""))
+        LiveSystem(relay.name, _WHERE + more, _router(folder_of(relay.name, installed) / "bin" / relay.name), relay)
+        for relay, more in ((SMG, ""), (VLLM_ROUTER, _ASKS_FIRST), (SGLANG_ROUTER, ""))
     ]
     return [OURS, *others]

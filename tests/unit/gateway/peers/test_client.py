@@ -165,7 +165,7 @@ class TestWords:
         assert origin.leg.head == HEAD
         assert origin.leg.body == b"data: 1\n\ndata: 2\n\n"
         assert origin.leg.counted == TokenUsage(3, 2)
-        assert (origin.stream.forwards, origin.ignored, origin.stream._patience.wasted_total) == (0, 0, 0)
+        assert (origin.stream.forwards, origin.ignored, origin.stream._patience.is_fresh(0)) == (0, 0, True)
 
     @pytest.mark.parametrize("joints", CUTS, ids="-".join)
     @pytest.mark.parametrize("name", ["accepted", "head", "data"])

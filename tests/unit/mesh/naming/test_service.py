@@ -7,13 +7,11 @@ from ipaddress import ip_address
 import dns.asyncquery
 import pytest
 import structlog
-from msgspec.structs import replace
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from mesh.naming.limits import DnsLimits
-from mesh.naming.service import NameService, doubts_about
-from mesh.naming.tree import NameServer, RecordTree
+from mesh.naming.service import NameService
 from mesh.values import Address
 from tests.support.clock import StillClock
 from tests.support.naming import EU, US_ADDRESS, addresses, query, tree, with_networks
@@ -117,27 +115,3 @@ def test_what_strangers_bring_about_is_told_once_a_minute(story: Story) -> None:
     clock.now += 60_000_000_000
     service._tell_limited(ip_address("192.0.2.9"))
     assert len(story.lines()) == 3
-
-
-@pytest.mark.parametrize(
-    ("given", "doubts"),
-    [
-        pytest.param(tree(), [], id="none"),
-        pytest.param(RecordTree(1, 5, (), ()), [], id="nobody-of-us-answers"),
-        pytest.param(
-            replace(tree(), name_servers=(NameServer("ns1.mesh.example."),)),
-            [
-                "mesh.example. has 1 name servers: with fewer than two, its names end with one",
-                "ns1.mesh.example. is inside mesh.example. and has no address: clients cannot find it",
-            ],
-            id="one-server-that-nobody-finds",
-        ),
-        pytest.param(
-            with_networks(tree(closed=frozenset({EU})), EU),
-            ["EU is closed, and no networks say who is in eu-west-1: clients there count as outsiders"],
-            id="closed-without-a-border",
-        ),
-    ],
-)
-def test_what_an_operator_should_hear_of_a_tree(given: RecordTree, doubts: list[str]) -> None:
-    assert doubts_about(given) == doubts

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import ExploreRule, PlacementConfig, PlacementPolicy, PushingConfig, RemoteChoice
 from gateway.core.vocabulary import PlacementReason
 from tests.support.core import AP, EU, LAYERED, MS, Desk, desk, peer_spec, started
-from tests.support.placement import decisions, desk_with
+from tests.support.placement import decisions, desk_with, records
 
 
 def test_prefix_returns_to_the_replica_that_has_it() -> None:
@@ -66,6 +68,86 @@ def test_a_match_is_worth_so_much_load() -> None:
     one.probe(home, running=9)
     assert started(one.ask("explores", prompt="s" * 160 + "u" * 800)) == [other]
     assert decisions(one)[-2:] == [PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE]
+
+
+def by_ratio(replicas: int) -> tuple[Desk, str]:
+    """Gateway under ELDR's rule for prefill workers, 1.25 times the mean, and the replica that was sent 160 bytes."""
+    config = CoreConfig(
+        placement=PlacementConfig(explore_rule=ExploreRule.RATIO), pushing=PushingConfig(in_band_credit=None)
+    )
+    one = desk(replicas=replicas, config=config, placement=LAYERED)
+    (home,) = started(one.ask("first", prompt="s" * 160))
+    one.finish("first")
+    one.wait(MS)
+    return one, home
+
+
+def test_a_prompt_returns_until_its_replica_has_more_than_a_ratio_of_the_mean_load() -> None:
+    one, home = by_ratio(2)
+    other = {"r0": "r1", "r1": "r0"}[home]
+    one.probe(home, running=5)
+    one.probe(other, running=3)
+    assert started(one.ask("within", prompt="s" * 160)) == [home], "6 are 1.25 times the mean of 4.5, rounded up"
+    one.wait(MS)
+    one.probe(home, running=7)
+    assert started(one.ask("beyond", prompt="s" * 160)) == [other], "8 are more than 1.25 times the mean of 5.5"
+    assert decisions(one)[-2:] == [PlacementReason.LOCAL_PREFIX, PlacementReason.LOCAL_EXPLORE]
+
+
+@pytest.mark.parametrize(
+    "busy, at_home, returns",
+    [
+        (0, 0, True),  # 1 of at most 1
+        (4, 0, True),
+        (0, 1, False),  # 2 of at most 1
+        (4, 1, False),
+        (5, 1, True),  # 2 of at most 2
+        (7, 1, True),
+        (7, 2, False),
+    ],
+)
+def test_at_a_mean_of_less_than_one_a_replica_may_have_a_whole_request(busy: int, at_home: int, returns: bool) -> None:
+    """The knower among eight replicas has `at_home` requests, and `busy` others one each."""
+    one, home = by_ratio(8)
+    others = [f"r{number}" for number in range(8) if f"r{number}" != home]
+    for place, name in enumerate(others):
+        one.probe(name, running=int(place < busy))
+    one.probe(home, running=at_home)
+    assert (started(one.ask("again", prompt="s" * 160)) == [home]) is returns
+
+
+def test_full_replicas_count_in_the_mean() -> None:
+    """The knower's 3 would be more than 1.25 times the mean of 1, rounded up, that there is without the full one."""
+    one, home = by_ratio(4)
+    full, *others = [f"r{number}" for number in range(4) if f"r{number}" != home]
+    for name in others:
+        one.probe(name, running=0)
+    one.probe(home, running=2)
+    one.probe(full, running=9, waiting=1)
+    assert started(one.ask("again", prompt="s" * 160)) == [home]
+
+
+def test_the_record_has_what_the_explored_replica_knows_of_the_prompt() -> None:
+    one, home = by_ratio(2)
+    other = {"r0": "r1", "r1": "r0"}[home]
+    one.probe(home, running=9)
+    one.probe(other, running=0)
+    assert started(one.ask("half", prompt="s" * 80)) == [other]
+    one.finish("half")
+    one.wait(MS)
+    one.probe(home, running=9)
+    one.probe(other, running=0)
+    assert started(one.ask("whole", prompt="s" * 160)) == [other]
+    assert [each.matched_blocks for each in records(one)[-2:]] == [0, 5], "a block has 16 bytes"
+
+
+def test_an_unknown_prompt_goes_to_the_least_loaded_under_the_rule_of_a_ratio() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2, rule=ExploreRule.RATIO)
+    one.wait(MS)
+    one.probe("r0", running=2)
+    one.probe("r1", running=1)
+    assert started(one.ask("new", prompt="n" * 160)) == ["r1"]
+    assert decisions(one) == [PlacementReason.LOCAL_EXPLORE]
 
 
 def abroad(placement: PlacementConfig) -> Desk:

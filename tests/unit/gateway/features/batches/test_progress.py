@@ -8,8 +8,7 @@ from gateway.features.batches.book import BatchBook
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.progress import SHOWN_MAX, batches_view, page_table
 from gateway.features.batches.state import BatchStatus, ClientBatch
-from gateway.features.batches.store import BatchStore
-from tests.support.batches import client_batch
+from tests.support.batches import book_in, client_batch
 
 SECOND_NS = 1_000_000_000
 DAY_S = 86_400
@@ -22,7 +21,7 @@ def batch(name: str, expires_s: int, **changes: object) -> ClientBatch:
 
 
 def book_of(folder: Path, *batches: ClientBatch) -> BatchBook:
-    book = BatchBook(BatchStore(folder))
+    book = book_in(folder)
     book.batches = {each.id: each for each in batches}
     return book
 

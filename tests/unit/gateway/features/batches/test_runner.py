@@ -1,20 +1,35 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from structlog import get_logger
 
-from gateway.features.batches.book import BatchBook
+from gateway.core.vocabulary import ModelName, TenantName
+from gateway.door.parse import Caller
+from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
+from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
-from gateway.features.batches.runner import BatchRunner, _disk_error
-from gateway.features.batches.state import validated
-from gateway.features.batches.store import BatchStore
+from gateway.features.batches.lease import HoldingMark
+from gateway.features.batches.lines import read_line
+from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
+from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.state import ClientBatch, cancelling, validated
+from gateway.features.batches.store import TakenBatch
+from gateway.http1.server import Exchange
+from gateway.request.callers import ClientKey, KeyId
 from mesh.clock import Clock
-from tests.support.batches import SettableClock, client_batch
+from mesh.task_group import TaskGroup
+from tests.support.batch_conformance import stored_file
+from tests.support.batches import SettableClock, book_in, client_batch, keep_input, line_of, lines_of
+from tests.support.core import MODEL
+from tests.support.gateways import ENOUGH_S, until
 
 FULL = OSError("full")
 DEFECT = ValueError("defect")
@@ -34,12 +49,201 @@ def test_only_errors_of_the_disk_stop_all_batches(error: Exception, found: OSErr
     assert _disk_error(error) is found
 
 
+def test_an_input_file_that_goes_missing_stops_its_batch_alone() -> None:
+    with pytest.raises(InputUnreadable) as stopped, _of_input():
+        raise FileNotFoundError("file-in")
+    assert _disk_error(stopped.value) is None
+
+
+@asynccontextmanager
+async def running(runner: BatchRunner) -> AsyncIterator[None]:
+    """Runner of a gateway without models and keys, once its book is open."""
+    runner.meet_clients(NoModels(), None)
+    async with TaskGroup() as tasks:
+        task = tasks.create_task(runner.run())
+        await until(lambda: runner._book.is_open)
+        yield
+        task.cancel()
+
+
+async def test_a_batch_that_the_store_has_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, takes = book_in(tmp_path), []
+    take = book.store.take
+
+    def told(batch_id: str, lapsed: HoldingMark | None) -> TakenBatch | None:
+        takes.append(batch_id)
+        return take(batch_id, lapsed)
+
+    monkeypatch.setattr(book.store, "take", told)
+    async with running(BatchRunner(BatchesConfig(), book, Clock(), get_logger())):
+        batch = client_batch(created_s=Clock.wall_ns() // 1_000_000_000)
+        book._remember(batch, 1, ())
+        await until(lambda: not book.batches)
+        assert takes == [batch.id]
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_batch_that_another_gateway_deletes_runs_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_LOOK_S", ENOUGH_S)
+    book = book_in(tmp_path)
+    book.lease_ns = 3600 * 1_000_000_000
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+    began = asyncio.Event()
+
+    async def hang(_: str) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(runner, "_drive", hang)
+    async with running(runner):
+        await keep_input(book)
+        await book.put_new(batch := client_batch(created_s=Clock.wall_ns() // 1_000_000_000))
+        await began.wait()
+        await book.do(book.store.delete_batch, batch.id)
+        await book.look()
+        await until(lambda: not runner._tasks)
+        assert (book.batches, runner.counts.lost) == ({}, 0)
+
+
+@pytest.mark.parametrize(("refusal", "lost"), [(LeaseLost("b"), 1), (ExceptionGroup("", [RowOutdated("b")]), 0)])
+async def test_a_batch_that_was_cancelled_elsewhere_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception, lost: int
+) -> None:
+    book = book_in(tmp_path)
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+
+    async def refused(_: str) -> None:
+        raise refusal
+
+    monkeypatch.setattr(runner, "_drive", refused)
+    await book.open()
+    await keep_input(book)
+    await book.put_new(batch := client_batch())
+    await runner._drive_apart(batch.id)
+    assert (runner.counts.lost, runner.stopped) == (lost, 0)
+    await book.close()
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("step", ["sweep", "delete"])
+async def test_a_place_of_files_that_does_not_answer_keeps_no_batch_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    book, hung, may_go_on, began = book_in(tmp_path), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+
+    async def hang(*_: object) -> None:
+        hung.set()
+        await may_go_on.wait()
+
+    async def begin(_: str) -> None:
+        began.set()
+
+    monkeypatch.setattr(book, "sweep" if step == "sweep" else "delete_file", hang)
+    monkeypatch.setattr(runner, "_drive", begin)
+    async with running(runner):
+        if step == "delete":
+            await keep_input(book, replace(client_batch(), input_file_id="file-old"))
+        await hung.wait()
+        await keep_input(book)
+        await book.put_new(client_batch(created_s=runner.now_s))
+        await began.wait()
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", True)
+
+
+def keyed_batch(**changes: object) -> ClientBatch:
+    """Batch that was just handed in with a key."""
+    now_s = Clock.wall_ns() // 1_000_000_000
+    made = replace(client_batch(created_s=now_s), key=ClientKey(key_id=KeyId("k"), tenant=TenantName("acme")))
+    return replace(made, **changes)
+
+
+def runner_without_keys(folder: Path) -> BatchRunner:
+    runner = BatchRunner(BatchesConfig(), book_in(folder), Clock(), get_logger())
+    runner.meet_clients(NoModels(), lambda _: None)
+    return runner
+
+
+def test_a_batch_that_no_other_gateway_can_run_is_not_left(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    assert runner._is_idle(batch)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_batch_whose_key_is_not_known_here_is_left_to_others_until_it_is_over(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    assert not runner._is_idle(batch)
+    assert runner._is_idle(replace(batch, is_token=True))
+    assert runner._is_idle(cancelling(batch, 1))
+    assert runner._is_idle(replace(batch, expires_s=runner.now_s))
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_key_that_goes_ends_no_line_that_another_gateway_may_run(tmp_path: Path) -> None:
+    batch, runner = keyed_batch(), runner_without_keys(tmp_path)
+    runner._book.batches[batch.id], runner._classes[batch.id] = batch, LineClasses()
+    runner._book.rates[batch.id] = LineRate(Clock.now_ns())
+    with pytest.raises(LeftToOthers):
+        await runner._ask(batch, read_line(line_of(0)), 1)
+
+
+async def driven(runner: BatchRunner, batch: ClientBatch) -> ClientBatch:
+    """Batch after its gateway, which knows no model, has had it."""
+    book = runner._book
+    await book.open()
+    upload = book.folder.begin(batch.input_file_id)
+    upload.write(lines_of(2))
+    await book.keep_file(upload, stored_file(batch.input_file_id))
+    await book.put_new(batch)
+    await runner._drive_apart(batch.id)
+    (row,) = (await book.do(book.store.changes, 0)).batches
+    assert row.owner == "", "other gateways may take it"
+    await book.close()
+    return row.batch
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_a_batch_whose_model_is_not_known_here_is_left_to_others(tmp_path: Path, is_checked: bool) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    if is_checked:
+        batch = validated(batch, MODEL, 2, (), batch.created_s)
+    assert await driven(runner, batch) == batch
+    assert (runner._is_idle(batch), runner.stopped) == (False, 0)
+    assert runner._is_idle(cancelling(batch, 1))
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: Path) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
+    assert [each.code for each in found.faults] == ["model_not_found"]
+
+
+class NoModels:
+    """API of a gateway without models."""
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None:
+        raise AssertionError("no line is sent")
+
+    def give_up(self, exchange: Exchange) -> None: ...
+
+    def models_of(self, _: Caller) -> list[ModelName]:
+        return []
+
+
 def late_runner(folder: Path, tenants: list[str]) -> BatchRunner:
     """Runner late in the window of batches that have run for a while without a result, one of each of these tenants.
     Four lines may be urgent at once."""
     clock, now_ns = SettableClock(), Clock.now_ns()
     clock.ahead_s = 20 * 3600
-    book = BatchBook(BatchStore(folder))
+    book = book_in(folder)
     runner = BatchRunner(BatchesConfig(requests_max=8, urgent_share=0.5), book, clock, get_logger())
     for number, tenant in enumerate(tenants):
         handed_in = client_batch(f"batch_{number}", tenant, created_s=Clock.wall_ns() // 1_000_000_000)

@@ -1,68 +1,78 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gateway.core.vocabulary import TenantName
-from gateway.features.batches import store as store_module
-from gateway.features.batches.state import StoredFile
+from gateway.features.batches.database import Database, Row, Statement
+from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.state import ended, validated
 from gateway.features.batches.store import BatchStore
-
-FILE = StoredFile(
-    id="file-1", tenant=TenantName("acme"), filename="a", purpose="batch", size=1, created_s=1, expires_s=2
-)
+from tests.support.batch_conformance import BatchStoreConformance, held, stored_file
+from tests.support.batches import client_batch
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path / "batches")
-    made.open()
-    yield made
-    made.close()
+class TestConformance(BatchStoreConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "batches.sqlite"
+
+    def database(self) -> SqliteDatabase:
+        return SqliteDatabase(self.path, lambda: 0)
+
+    def second(self, first: Database) -> Database:
+        return first  # the file is locked by the process that has it open
 
 
-def upload(store: BatchStore) -> None:
-    opened = store.begin_upload(FILE.id)
-    opened.write(b"x")
-    store.finish_upload(opened, FILE)
+class _BetweenStatements(SqliteDatabase):
+    """Database that another gateway writes to between two statements of one transaction, as PostgreSQL allows it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, lambda: 0)
+        self.meanwhile: list[Callable[[], None]] = []
+
+    def run(self, *statements: Statement) -> list[list[Row]]:
+        if not self.meanwhile:
+            return super().run(*statements)
+        (write,), self.meanwhile = self.meanwhile, []
+        answers = []
+        for number, each in enumerate(statements):
+            answers += super().run(each)
+            if number == 1:
+                write()
+        return answers
 
 
-def left(store: BatchStore) -> list[str]:
-    return [each.name for each in store.path(FILE.id).parent.iterdir()]
+def test_a_batch_that_ends_during_a_look_is_not_seen_without_its_files(tmp_path: Path) -> None:
+    store = BatchStore(database := _BetweenStatements(tmp_path / "batches.sqlite"))
+    store.open()
+    store.put_file(stored_file("file-in"))
+    store.put_new(batch := validated(client_batch(), "m", 1, (), 0))
+    holding, done = held(store.take(batch.id, None)).holding, ended(batch, 1, 0, 9)
+    database.meanwhile.append(lambda: store.put_batch(done, 1, holding, [stored_file("file-out")]))
+    seen = store.changes(0)
+    assert not seen.batches[0].batch.has_ended
+    later = store.changes(seen.revision)
+    assert ([each.batch for each in later.batches], [each.id for each in later.files]) == ([done], ["file-out"])
+    store.close()
 
 
-def fail(*_: object) -> None:
-    raise OSError("disk full")
+def test_a_database_of_another_process_is_refused(tmp_path: Path) -> None:
+    first, second = (SqliteDatabase(tmp_path / "batches.sqlite", lambda: 0) for _ in range(2))
+    first.open(())
+    with pytest.raises(OSError, match="locked"):
+        second.open(())
+    first.close()
+    second.open(())
+    second.close()
 
 
-@pytest.mark.parametrize("step", ["row", "folder"])
-def test_an_upload_that_cannot_be_kept_leaves_no_file(
-    store: BatchStore, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    if step == "row":
-        monkeypatch.setattr(store, "_write", fail)
-    else:
-        monkeypatch.setattr(store_module, "_sync_folder", fail)
-    with pytest.raises(OSError, match="disk full"):
-        upload(store)
-    assert left(store) == []
-    assert store.files() == []
-
-
-def test_an_upload_that_was_never_handed_over_is_dropped(store: BatchStore) -> None:
-    store.begin_upload(FILE.id).close()
-    store.drop_upload(None, FILE.id)
-    assert left(store) == []
-
-
-def test_a_file_is_deleted_where_the_database_cannot_grow(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    upload(store)
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "_write", fail)
-        with pytest.raises(OSError, match="disk full"):
-            store.delete_file(FILE.id)
-    assert left(store) == []
-    store.delete_file(FILE.id)
-    assert store.files() == []
+def test_a_database_of_another_format_is_refused(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "batches.sqlite", lambda: 0)
+    database.open(("PRAGMA user_version = 1",))
+    assert database._db is not None
+    database._db.execute("PRAGMA user_version = 1")
+    database.close()
+    with pytest.raises(OSError, match="is not batches of format 2"):
+        database.open(())

@@ -13,6 +13,7 @@ from loadgen.bench.relay.page import (
     number,
     page_of,
     part_rows,
+    published_rows,
     ratio_rows,
     setting_rows,
     table,
@@ -121,3 +122,20 @@ def test_the_page_has_no_empty_sections_and_names_what_was_not_measured() -> Non
 
 def test_what_people_wrote_stands_in_the_page_as_it_is() -> None:
     assert "\n\n## What paid\n\nFewer copies.\n\n## Conditions" in page_of(STORY, "## What paid\n\nFewer copies.\n")
+
+
+def test_published_loads_stand_in_a_table_of_their_own_beside_what_was_published() -> None:
+    jobs = [
+        RelayReading(1, "ours", RelayFigure.LONG_JOB_CORES, 4.0),
+        RelayReading(1, "theirs", RelayFigure.LONG_JOB_CORES, 9.0),
+    ]
+    story = replace(STORY, readings=[*READINGS, *jobs])
+    head, *rows, last = published_rows(story)
+    assert [row[0] for row in rows] == ["ours", "theirs"]
+    at = head.index("llm-d's long job: 98.8 requests/s of 100,000 and 1,000 tokens (cores)")
+    assert [row[at] for row in rows] == ["4.00", "9.00"]
+    assert last[0] == "published, not measured here"
+    assert last[at] == "llm-d: 53.8"
+    assert table(story) == table(STORY)
+    assert "## Loads that others publish" in page_of(story)
+    assert not published_rows(STORY)

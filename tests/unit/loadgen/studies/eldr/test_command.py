@@ -17,4 +17,7 @@ def test_a_small_page_has_every_section(tmp_path: Path) -> None:
     assert "**A small one**" in page
     assert "from the paper" in page
     told = json.loads(done.stdout)
-    assert set(told["main"]["published, eldr, 40/s"]["signatures"]) == {"used"}
+    seeds = told["main"]["published, eldr, 40/s"]
+    assert len(seeds) == 2
+    assert seeds[0] != seeds[1]
+    assert all(set(each["signatures"]) == {"used"} for each in seeds)

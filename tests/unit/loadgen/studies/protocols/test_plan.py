@@ -14,6 +14,7 @@ def test_seeds_are_fresh_and_ten() -> None:
     assert len(set(plan.LONG_SEEDS)) == len(plan.LONG_SEEDS) >= 10
     assert not {*plan.SEEDS, *plan.LONG_SEEDS} & {plan.THROW_AWAY, *balanceroute.SEEDS}
     assert not {*plan.SEEDS} & {*plan.LONG_SEEDS}
+    assert not {*plan.FULL_SEEDS} & {*plan.SEEDS, *plan.LONG_SEEDS, plan.THROW_AWAY, *balanceroute.SEEDS}
 
 
 def test_all_contenders_of_a_case_are_asked_the_same() -> None:
@@ -67,3 +68,10 @@ def test_longer_runs_are_five_times_as_long_and_the_same_otherwise() -> None:
             assert long.setting.requests == 5 * short.setting.requests
             assert replace(long.setting, requests=short.setting.requests) == short.setting
     assert len(set(plan.long_cells((1, 2)))) == 2 * sum(len(case.contenders) for case in plan.LONG_CASES)
+
+
+def test_runs_with_full_caches_are_longer_cases_of_the_comparison() -> None:
+    for case in plan.FULL_CASES:
+        assert case.room_share == plan.LIMITED
+        assert case.times > plan.LONG_CASES[0].times
+        assert replace(case, times=1) in plan.cases()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.bench.relay.relays import envoy_file
+from loadgen.bench.relay.envoy import envoy_file
 
 CERTS: dict[str, object] = {"tls_certificates": []}
 

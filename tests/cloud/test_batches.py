@@ -1,0 +1,251 @@
+"""Batches of two gateways on one PostgreSQL database, with files in a shared folder or in S3: one is killed or frozen,
+or the store goes away, and each line has one result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from gateway.features.batches.database import Database
+from gateway.features.batches.postgresql import _BEGIN, PostgresqlDatabase
+from gateway.features.batches.state import ClientBatch
+from gateway.features.batches.store import BatchStore
+from mesh.postgresql import PostgresqlSettings
+from tests.cloud.buckets import new_bucket
+from tests.cloud.conftest import needs
+from tests.cloud.dynamodb import NOBODY
+from tests.cloud.postgresql import DATABASE, USER, Postgresql
+from tests.cloud.programs import Emulator
+from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer
+from tests.support.batch_conformance import BatchStoreConformance
+from tests.support.batches import client_of, ended, line_of, lines_of, results, submit, until_status
+from tests.support.core import US
+from tests.support.gateways import ENOUGH_S
+from tests.support.processes import Process, gateway_process, region_file
+
+pytestmark = pytest.mark.needs("pg_createcluster")
+LINES = 240
+_TABLES = "store, nightside_batch_format, nightside_batch_files, nightside_batch_gone, nightside_batch_results"
+
+
+@pytest.fixture
+def database(running_postgresql: Postgresql) -> Postgresql:
+    """Empty database."""
+    running_postgresql.sql(f"DROP TABLE IF EXISTS nightside_batches, nightside_batch_parts, nightside_batch_{_TABLES}")
+    return running_postgresql
+
+
+class TestConformance(BatchStoreConformance):
+    @pytest.fixture(autouse=True)
+    def _database(self, database: Postgresql) -> None:
+        self.settings = PostgresqlSettings(
+            (database.address,), DATABASE, USER, call_timeout_ns=20 * 10**9, write_timeout_ns=60 * 10**9
+        )
+
+    def database(self) -> PostgresqlDatabase:
+        return PostgresqlDatabase(self.settings)
+
+    def second(self, first: Database) -> PostgresqlDatabase:
+        return self.database()
+
+    def test_a_gateway_that_freezes_within_a_transaction_does_not_stop_others(
+        self, one: BatchStore, two: BatchStore, batch: ClientBatch
+    ) -> None:
+        async def lock_and_freeze(connection: Any) -> None:
+            await connection.execute(_BEGIN)
+            await connection.execute("UPDATE nightside_batch_store SET revision = revision + 1")
+
+        frozen = self.database()
+        frozen.open(())
+        frozen._call(lock_and_freeze)
+        assert two.take(batch.id, None) is not None
+        frozen.close()
+
+
+@dataclass
+class Mesh:
+    """Two gateways that share batches; which of them owns one is for them to find."""
+
+    gateways: dict[str, Process]
+    database: Postgresql
+
+    async def until_owned(self, batch_id: str) -> tuple[Process, Process]:
+        """Gateway that runs the lines of a batch, and the other one, once there is one."""
+        is_running = "owner <> '' AND convert_from(document, 'UTF8') LIKE '%in_progress_at%'"
+        owner = ""
+        async with asyncio.timeout(ENOUGH_S):
+            while not owner:
+                owner = self.database.sql(
+                    f"SELECT owner FROM nightside_batches WHERE id = '{batch_id}' AND {is_running}"
+                )
+                await asyncio.sleep(0.01)
+        (other,) = self.gateways.keys() - {owner}
+        return self.gateways[owner], self.gateways[other]
+
+
+@asynccontextmanager
+async def mesh(folder: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]) -> AsyncIterator[Mesh]:
+    state = {"hosts": [str(database.address)], "database": DATABASE, "user": USER, "tls": False}
+    async with AsyncExitStack() as stack:
+        gateways = {}
+        for name in ("us-1", "us-2"):
+            (folder / name).mkdir()
+            batches = {"postgresql": state, "lease": "3s", "requests_max": 8, **where}
+            file = region_file(folder / name, name, US, engine, batches=batches)
+            gateways[name] = await stack.enter_async_context(gateway_process(file))
+        yield Mesh(gateways, database)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine().serving() as fake:
+        yield fake
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Keys of the place of files that both gateways use."""
+    if request.param == "folder":
+        return {"folder": str(tmp_path / "shared")}
+    needs("emulators", request.config)
+    for name, secret in NOBODY.items():
+        monkeypatch.setenv(name, secret)
+    emulator: Emulator = request.getfixturevalue("running_moto")
+    return {"s3": {"bucket": new_bucket(emulator), "prefix": "night/", "endpoint": emulator.url}}
+
+
+async def slowly(exchange: Exchange) -> None:
+    """Script that takes a moment, so that a batch lasts for some seconds: its gateway is stopped meanwhile."""
+    await asyncio.sleep(0.1)
+    await answer(200, GOOD_ANSWER)(exchange)
+
+
+async def until_deleted(client: openai.AsyncOpenAI, file_id: str) -> None:
+    async with asyncio.timeout(ENOUGH_S):
+        while file_id in [each.id async for each in client.files.list()]:  # noqa: ASYNC110 - a list to poll
+            await asyncio.sleep(0.01)
+
+
+async def check_results(client: openai.AsyncOpenAI, batch_id: str) -> None:
+    """Each line has one result, and all have succeeded."""
+    done = await ended(client, batch_id)
+    assert (done.status, done.request_counts.completed, done.error_file_id) == ("completed", LINES, None)
+    told = await results(client, done.output_file_id)
+    assert sorted(each["custom_id"] for each in told) == sorted(f"line-{number}" for number in range(LINES))
+
+
+async def test_each_gateway_serves_what_the_other_one_took(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    engine.plays(slowly)
+    async with mesh(tmp_path, database, engine, where) as shared, AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(client_of(each)) for each in shared.gateways.values()]
+        file = await one.files.create(file=("in.jsonl", lines_of(LINES)), purpose="batch")
+        batch = await two.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        assert (await one.batches.retrieve(batch.id)).status in ("validating", "in_progress")
+        await until_status(two, batch.id, lambda each: each.request_counts.completed >= 20)
+        await check_results(one, batch.id)
+        await check_results(two, batch.id)
+        assert (await one.files.delete(file.id)).deleted
+        await until_deleted(two, file.id)
+
+
+@asynccontextmanager
+async def running_batch(
+    folder: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any], lines: int = 40
+) -> AsyncIterator[tuple[str, Process, Process]]:
+    """Batch of which so many lines are done, the gateway that runs it, and the other one."""
+    engine.plays(slowly)
+    async with mesh(folder, database, engine, where) as shared:
+        async with client_of(shared.gateways["us-1"]) as client:
+            batch = await submit(client, lines_of(LINES))
+            owner, other = await shared.until_owned(batch.id)
+        async with client_of(owner) as client:
+            await until_status(client, batch.id, lambda each: each.request_counts.completed >= lines)
+        yield batch.id, owner, other
+
+
+async def test_a_batch_whose_gateway_is_killed_goes_on_at_the_other_one(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+        asked = len(engine.received)
+        owner.process.kill()
+        async with client_of(other) as client:
+            await other.until_logged("batch_taken_over", batch=batch_id)
+            await check_results(client, batch_id)
+        assert len(engine.received) - asked <= LINES - 40 + 8, "what was done is not done again"
+
+
+async def test_a_gateway_that_wakes_writes_nothing_to_a_batch_that_was_taken_over(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+        owner.signal(signal.SIGSTOP)
+        await other.until_logged("batch_taken_over", batch=batch_id)
+        owner.signal(signal.SIGCONT)
+        await owner.until_logged("batch_lost", batch=batch_id)
+        for each in (owner, other):
+            async with client_of(each) as client:
+                await check_results(client, batch_id)
+
+
+async def test_a_gateway_that_ends_in_order_hands_its_batch_over_at_once(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async with running_batch(tmp_path, database, engine, {**where, "lease": "1h"}) as (batch_id, owner, other):
+        owner.signal(signal.SIGTERM)
+        assert await owner.process.wait() == 0
+        async with client_of(other) as client:
+            await check_results(client, batch_id)
+
+
+@pytest.mark.parametrize("how", ["frozen", "restarted"])
+async def test_a_store_that_goes_away_and_comes_back_loses_and_doubles_nothing(
+    tmp_path: Path, engine: FakeEngine, where: dict[str, Any], how: str
+) -> None:
+    database = Postgresql.made()
+    try:
+        async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+            if how == "frozen":
+                database.freeze()
+            else:
+                database.program.kill()
+            await owner.until_logged("batch_results_write_failed")
+            if how == "frozen":
+                database.thaw()
+            else:
+                database.start()
+            async with client_of(other) as client:
+                await check_results(client, batch_id)
+    finally:
+        database.end()
+
+
+async def test_a_cancelled_batch_is_cancelled_at_the_gateway_that_runs_it(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async def never(_: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    engine.plays(never)
+    async with mesh(tmp_path, database, engine, where) as shared:
+        async with client_of(shared.gateways["us-1"]) as client:
+            batch = await submit(client, line_of(0) + line_of(1))
+            _, other = await shared.until_owned(batch.id)
+        await engine.arrived.reaches(1)
+        async with client_of(other) as client:
+            assert (await client.batches.cancel(batch.id)).status == "cancelling"
+            done = await ended(client, batch.id)
+            assert (done.status, done.request_counts.failed) == ("cancelled", 2)
