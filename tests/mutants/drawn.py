@@ -2,8 +2,8 @@
 
 mutmut makes the mutants, knows which tests call the changed function, and runs these until one fails, each mutant in a
 process with limits of CPU time and of real time; its settings stand in pyproject.toml. A mutant that runs out of time
-counts as caught only if it does so twice, as a busy machine makes tests slow as well. Runs in .venv-mutants, on a copy of
-the code in build/random-mutants, one run at a time. Exit code 1 if too few are caught.
+counts as caught only if it does so twice, as a busy machine makes tests slow as well. Runs in .venv-mutants, on a copy
+of the code in build/random-mutants, one run at a time. Exit code 1 if too few are caught.
 """
 
 from __future__ import annotations

@@ -574,16 +574,17 @@ class TestSink:
         [(Outcome.FAILED_MIDSTREAM, "engine_failed_midstream"), (Outcome.FAILED_INTERNALLY, "internal_error")],
     )
     @pytest.mark.parametrize(
-        ("path", "name", "more", "done"),
+        ("path", "shape"),
         [
-            (CHAT, b"", {}, b"data: [DONE]\n\n"),
-            ("/v1/responses", b"event: error\n", {"type": "error", "sequence_number": 3}, b""),
-            ("/v1/messages", b"event: error\n", {"type": "error", "request_id": "r1"}, b""),
+            (CHAT, (b"", {}, b"data: [DONE]\n\n")),
+            ("/v1/responses", (b"event: error\n", {"type": "error", "sequence_number": 3}, b"")),
+            ("/v1/messages", (b"event: error\n", {"type": "error", "request_id": "r1"}, b"")),
         ],
     )
     async def test_in_a_stream_it_is_an_event(
-        self, edge: Edge, outcome: Outcome, code: str, path: str, name: bytes, more: dict[str, object], done: bytes
+        self, edge: Edge, outcome: Outcome, code: str, path: str, shape: tuple[bytes, dict[str, object], bytes]
     ) -> None:
+        name, more, done = shape
         line, request = edge.post(path=path, x_request_id="r1")
         request.start(200, ("content-type", "text/event-stream"))
         request.sink.write(b"data: 1\n\n")
