@@ -559,7 +559,7 @@ class ServerConnection:
             if waited_s >= _GOODBYE_S:
                 self.abort()
         elif self._current is not None:
-            if self._host is not None and self._host.has_vanished():
+            if self._host is not None and not self.is_closing and self._host.has_vanished():
                 self.abort()
         elif self._lingering is not None:
             if waited_s >= _LINGER_S:
@@ -569,7 +569,7 @@ class ServerConnection:
                 self._refuse(HttpFault.HEADERS_INCOMPLETE)
         elif waited_s >= limits.idle_s:
             self.close()
-        elif self._host is not None:
+        elif self._host is not None and not self.is_closing:
             self._host.leave_alone()
 
     # Internal

@@ -3,6 +3,7 @@ soon enough."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from typing import Final
@@ -66,16 +67,22 @@ class ClientHost:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
 
     def has_vanished(self) -> bool:
-        """Tell whether the host has vanished, and have it asked every second from now on."""
+        """Tell whether the host has vanished, and have it asked every second from now on. A socket that cannot be asked
+        tells nothing: its connection has just ended."""
         if sys.platform != "linux":
             return False
-        self._ask_after(_PROBE_S, is_watched=True)
-        return is_silent(self._own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES), self._silence_s)
+        try:
+            self._ask_after(_PROBE_S, is_watched=True)
+            told = self._own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return False
+        return is_silent(told, self._silence_s)
 
     def leave_alone(self) -> None:
         """Have the host asked rarely again: no request of it runs."""
         if sys.platform == "linux":
-            self._ask_after(self._probe_s, is_watched=False)
+            with contextlib.suppress(OSError):
+                self._ask_after(self._probe_s, is_watched=False)
 
     def _ask_after(self, idle_s: int, *, is_watched: bool) -> None:
         if self._is_watched is not is_watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from dataclasses import replace
@@ -46,8 +47,11 @@ class FakeSocket:
     def __init__(self) -> None:
         self.info = tcp_info()
         self.idle_s: list[int] = []
+        self.is_closed = False
 
     def setsockopt(self, level: int, name: int, setting: int) -> None:
+        if self.is_closed:
+            raise OSError(errno.EBADF, "closed")
         if (level, name) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE):
             self.idle_s.append(setting)
 
@@ -114,6 +118,20 @@ async def test_a_client_that_reads_nothing_has_its_own_limit() -> None:
     assert not line.is_cut
     site.look(0.1)
     assert line.is_cut
+    site.server.close(at_once=True)
+
+
+async def test_a_socket_that_cannot_be_asked_delays_no_other_connection() -> None:
+    site = Site()
+    site.answers = site.hold
+    broken, sound = ClientLine(), ClientLine()
+    for line in (broken, sound):
+        site.connect(line)
+        line.say(GET)
+        line.own.info = tcp_info(probes=4, last_ack_ms=4500)
+    broken.own.is_closed = True
+    site.look(1.0)
+    assert (broken.is_cut, sound.is_cut) == (False, True)
     site.server.close(at_once=True)
 
 
