@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -69,12 +70,25 @@ class ClientLine(Line):
         return {"peername": CLIENT, "socket": self.own}.get(name, default)
 
 
-async def test_a_running_request_of_a_vanished_client_is_cancelled() -> None:
-    site = Site()
-    site.answers = site.hold
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """Server that answers nothing by itself."""
+    made = Site()
+    made.answers = made.hold
+    yield made
+    made.server.close(at_once=True)
+
+
+def asking(site: Site) -> ClientLine:
+    """Client whose request runs."""
     line = ClientLine()
     site.connect(line)
     line.say(GET)
+    return line
+
+
+async def test_a_running_request_of_a_vanished_client_is_cancelled(site: Site) -> None:
+    line = asking(site)
     line.own.info = tcp_info(probes=3, last_ack_ms=3500)
     site.look(1.0)
     assert not line.is_cut
@@ -83,12 +97,9 @@ async def test_a_running_request_of_a_vanished_client_is_cancelled() -> None:
     assert line.is_cut
     line.lose()
     assert site.left == site.exchanges
-    site.server.close(at_once=True)
 
 
-async def test_a_client_is_asked_each_second_only_while_its_request_runs() -> None:
-    site = Site()
-    site.answers = site.hold
+async def test_a_client_is_asked_each_second_only_while_its_request_runs(site: Site) -> None:
     line = ClientLine()
     site.connect(line)
     site.look(1.0)
@@ -101,15 +112,10 @@ async def test_a_client_is_asked_each_second_only_while_its_request_runs() -> No
         site.look(1.0)
     assert line.own.idle_s == [15, 1, 15]
     assert not line.is_cut, "a connection without a request costs nothing"
-    site.server.close(at_once=True)
 
 
-async def test_a_client_that_reads_nothing_has_its_own_limit() -> None:
-    site = Site()
-    site.answers = site.hold
-    line = ClientLine()
-    site.connect(line)
-    line.say(GET)
+async def test_a_client_that_reads_nothing_has_its_own_limit(site: Site) -> None:
+    line = asking(site)
     line.is_stuck = True
     site.exchanges[0].start(200, "", has_length=False)
     site.exchanges[0].write(bytes(70_000))
@@ -118,35 +124,24 @@ async def test_a_client_that_reads_nothing_has_its_own_limit() -> None:
     assert not line.is_cut
     site.look(0.1)
     assert line.is_cut
-    site.server.close(at_once=True)
 
 
-async def test_a_socket_that_cannot_be_asked_delays_no_other_connection() -> None:
-    site = Site()
-    site.answers = site.hold
-    broken, sound = ClientLine(), ClientLine()
+async def test_a_socket_that_cannot_be_asked_delays_no_other_connection(site: Site) -> None:
+    broken, sound = asking(site), asking(site)
     for line in (broken, sound):
-        site.connect(line)
-        line.say(GET)
         line.own.info = tcp_info(probes=4, last_ack_ms=4500)
     broken.own.is_closed = True
     site.look(1.0)
     assert (broken.is_cut, sound.is_cut) == (False, True)
-    site.server.close(at_once=True)
 
 
-async def test_a_limit_longer_than_the_default_is_kept() -> None:
-    site = Site()
+async def test_a_limit_longer_than_the_default_is_kept(site: Site) -> None:
     site.server = HttpServer(site, replace(LIMITS, silence_s=20.0))
     site.server.time = lambda: site.now_s
-    site.answers = site.hold
-    line = ClientLine()
-    site.connect(line)
-    line.say(GET)
+    line = asking(site)
     line.own.info = tcp_info(retransmits=5, last_ack_ms=19_999)
     site.look(1.0)
     assert not line.is_cut
     line.own.info = tcp_info(retransmits=6, last_ack_ms=20_000)
     site.look(1.0)
     assert line.is_cut
-    site.server.close(at_once=True)
