@@ -115,6 +115,11 @@ class Driver(Pump[Event, Effect]):
 
     # Pump
 
+    def close(self) -> None:
+        """Report the requests that have just finished, then close as the pump does."""
+        self.report()
+        super().close()
+
     def report(self) -> None:
         """Hand over the finished requests, once the observers have seen all their steps."""
         self.tell_observers()

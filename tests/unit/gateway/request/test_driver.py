@@ -272,6 +272,14 @@ class TestPort:
         await asyncio.sleep(0)
         assert (request.reports, driver.open_requests) == (1, 0)
 
+    async def test_a_request_that_ends_in_the_turn_of_the_close_is_reported(self) -> None:
+        _, driver = make()
+        request = Opened(driver)
+        request.begin()
+        driver.over(R1, request)
+        driver.close()
+        assert (request.reports, driver.open_requests) == (1, 0)
+
     async def test_a_start_for_a_request_that_has_gone_is_answered_at_once(self) -> None:
         core, driver = make(DrainRequested=lambda _: [start(7), end()])
         request = Opened(driver)
