@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self
 
 from msgspec import Struct, field
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -21,10 +21,10 @@ from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from mesh.control.pool_history import MESSAGE_BYTES_MIN
 from mesh.environment import PROCESS_ENVIRONMENT
 from mesh.faults import FileError, FileFault, KeyFaults
-from mesh.naming.tree import NameServer
+from mesh.naming.tree import FURTHER_MAX, NameServer
 from mesh.operators_config import OperatorsConfig, operator_faults
 from mesh.regions import NamedRegions, table_of
-from mesh.settings import FileModel, SectionsFile
+from mesh.settings import AnySections, FileModel, SectionsFile
 from mesh.values import (
     CERTIFICATE_NAME_PATTERN,
     MEBIBYTE,
@@ -251,10 +251,12 @@ class NamingFile(FileModel):
         return {RegionName(region): cidrs for region, cidrs in self.networks.items()}
 
 
-class ControllerFile(SectionsFile[ControllerSections]):
-    """The file as written, with every default filled in."""
+class _ControllerKeys(SectionsFile[AnySections], Generic[AnySections]):
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"further_gateways"})
 
-    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+class ControllerFile(_ControllerKeys[ControllerSections]):
+    """The file as written, with every default filled in."""
 
     controller: Id
     """Name of this controller, in logs and in its certificate."""
@@ -383,6 +385,8 @@ def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
         yield FileFault(
             "decisions.return_after_max", "is below decisions.return_after", beside="decisions.return_after"
         )
+    if decisions.further_gateways > FURTHER_MAX:
+        yield FileFault("decisions.further_gateways", f"is over {FURTHER_MAX}, the most that an answer names")
     if sections.dns.listen and file.naming.zone is None:
         yield FileFault("naming.zone", "is missing, and dns.listen answers for it", beside="dns.listen")
     naming = file.naming

@@ -25,6 +25,7 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
     (r"tenant_(batches|files)_max", r"\1"),
     (r"tenant_unfinished_max", "batches"),
     (r"told_max", "tenants"),
+    (r"further_gateways", "gateways"),
     (r"header_count_max", "headers"),
     (r"running_max", "recoveries"),
     (r"retry_budget_min", "retries"),

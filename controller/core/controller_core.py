@@ -77,8 +77,8 @@ class ControllerCore(MeshState):
         """No event since the last assignment changes ownership or records."""
         self._has_new_distance = False
         """A distance between two gateways was measured for the first time since the records were last made."""
-        self._further: dict[RegionName, RegionName] = {}
-        """Region of the further gateway that the records name last, by the clients' region."""
+        self._further: dict[RegionName, set[RegionName]] = {}
+        """Regions of the gateways that the records name last, by the clients' region."""
         self._now_ns: int | None = None
         self._effects: list[Effect] = []
 
@@ -213,13 +213,12 @@ class ControllerCore(MeshState):
     def _choose_further_anew(self, *measured: GatewayId) -> None:
         """Choose the further gateways again once a distance between two gateways is measured that was an estimate. A
         region named by that estimate is not kept for its own sake."""
-        if not self.config.further_gateway:
+        if not self.config.further_gateways:
             return
         self._has_new_distance = True
         one, other = (self.gateways[each].place.region for each in measured)
         for client, further in ((one, other), (other, one)):
-            if self._further.get(client) == further:
-                del self._further[client]
+            self._further.get(client, set()).discard(further)
 
     def _grants_left_out(self, event: GrantsLeftOut, now_ns: int) -> None:
         """Remember what a gateway cannot serve of other homes' replicas, so that it is offered to the next one. A
@@ -409,7 +408,9 @@ class ControllerCore(MeshState):
             self.config,
             last_further=self._further,
         )
-        self._further = {each.region: self.gateways[each.gateways[-1]].place.region for each in areas if each.further}
+        self._further = {
+            each.region: {self.gateways[name].place.region for name in each.gateways} for each in areas if each.further
+        }
         anywhere = anywhere_of(living, self.config)
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1

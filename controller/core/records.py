@@ -1,5 +1,5 @@
 """Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent, and
-one in a further region for clients whose connections to these are refused.
+some in further regions for clients whose connections to these are refused.
 
 DNS is a hint and enforces nothing: each gateway checks admission itself. Still, no record sends a client of a closed
 jurisdiction out of it, nor to a region where its own region's policy forbids the processing of its requests.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -20,6 +21,9 @@ from gateway.core.kernel.residency import ResidencyPolicy, both, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 
+LastFurther = Mapping[RegionName, Collection[RegionName]]
+"""Regions of the further gateways last named, by that of the clients."""
+
 PolicyOf = Callable[[RegionName], ResidencyPolicy | None]
 """Lookup of the policy in force in a region; None where it is not known."""
 
@@ -27,15 +31,15 @@ _EVERYONE_ELSE = TenantName("")
 """Stands for each tenant without a rule of its own: a DNS name cannot tell tenants apart."""
 
 _CLEARLY_NEARER = 0.8
-"""Share of the distance of the further region last named at which another region takes its place."""
+"""Share of the distance of a further region last named at which another region takes its place."""
 
 
 class _Mesh(Struct, frozen=True):
-    """Grounds of the choice of a further gateway."""
+    """Grounds of the choice of further gateways."""
 
     policy_of: PolicyOf
     geography: Geography
-    last_further: Mapping[RegionName, RegionName]
+    last_further: LastFurther
 
 
 def areas_of(
@@ -45,13 +49,12 @@ def areas_of(
     geography: Geography,
     config: ControllerConfig,
     *,
-    last_further: Mapping[RegionName, RegionName] = MappingProxyType({}),
+    last_further: LastFurther = MappingProxyType({}),
 ) -> tuple[Area, ...]:
     """Return one area for each region that has a gateway, living or not.
 
     A drained gateway is named only where no other may be. A region's own gateways are its nearest. The nearest come
-    first, then one of the next region. `last_further`: region of the further gateway last named, by that of the
-    clients.
+    first, then one of each further region.
     """
     every_gateway = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
@@ -72,48 +75,51 @@ def areas_of(
             undrained = [each for each in allowed if not each.is_drained]
             chosen = _nearest(standing_for, undrained or allowed, geography)
         chosen = sorted(chosen, key=_by_name)
-        further = None
-        if chosen and policy is not None and config.further_gateway:
+        further: dict[GatewayEntry, tuple[str, ...]] = {}
+        if chosen and policy is not None and config.further_gateways:
             may_be_named = [each for each in there if not each.is_drained and may_be_sent(each.place)]
-            further = _further(standing_for, chosen, may_be_named, mesh)
+            further = dict(islice(_further(standing_for, chosen, may_be_named, mesh), config.further_gateways))
         areas.append(_area(standing_for, chosen, further, policy, config))
     return tuple(areas)
 
 
 def _further(
     client: GatewayEntry, chosen: Collection[GatewayEntry], allowed: Iterable[GatewayEntry], mesh: _Mesh
-) -> GatewayEntry | None:
-    """Return the first gateway of the nearest region beyond the chosen gateways' own that adds an address. Each tenant
-    of the client's region may be served there, as the client's tenant is not known. The region last named is kept
-    unless another is clearly nearer: round trips vary, and clients that move lose their caches."""
-    named = {each.place.region for each in chosen}
-    first: dict[RegionName, GatewayEntry] = {}
+) -> Iterator[tuple[GatewayEntry, tuple[str, ...]]]:
+    """Yield a gateway of each region beyond the chosen gateways' own where each tenant of the client's region may be
+    served, as the client's tenant is not known, and the addresses that it adds: the nearest region first. A region last
+    named comes first unless another is clearly nearer: round trips vary, and clients that move lose their caches."""
+    nearest = {each.place.region for each in chosen}
+    by_region: dict[RegionName, list[GatewayEntry]] = {}
     for each in sorted(allowed, key=_by_name):
-        if each.place.region not in named and _added(chosen, each):
-            first.setdefault(each.place.region, each)
+        if each.place.region not in nearest:
+            by_region.setdefault(each.place.region, []).append(each)
+    last = mesh.last_further.get(client.place.region, ())
 
-    def distance_ns(to: GatewayEntry) -> int:
-        return mesh.geography.distance_ns(client, to)
+    def order(region: RegionName) -> tuple[float, bool, RegionName]:
+        distance_ns = mesh.geography.distance_ns(client, by_region[region][0])
+        is_new = region not in last
+        return distance_ns if is_new else _CLEARLY_NEARER * distance_ns, is_new, region
 
-    by_distance = sorted(first.values(), key=lambda each: (distance_ns(each), each.place.region))
-    nearest = next((each for each in by_distance if _serves_every_tenant(client.place, each.place, mesh)), None)
-    last = first.get(mesh.last_further.get(client.place.region, client.place.region))
-    if nearest is None or last is None or not _serves_every_tenant(client.place, last.place, mesh):
-        return nearest
-    return nearest if distance_ns(nearest) < _CLEARLY_NEARER * distance_ns(last) else last
-
-
-def _added(chosen: Iterable[GatewayEntry], further: GatewayEntry) -> tuple[str, ...]:
-    """Return the addresses of a further gateway that an answer names beside the chosen gateways' own: one of each IP
-    version, and none of a version that they lack, so that at most half of the clients of each version go there."""
     named = addresses_of(chosen)
-    open_versions = {_is_ipv6(each) for each in named}
-    added = []
+    versions = {_is_ipv6(each) for each in named}
+    for region in sorted(by_region, key=order):
+        for each in by_region[region]:
+            added = _added(each, named, versions)
+            if added and _serves_every_tenant(client.place, each.place, mesh):
+                named += added
+                yield each, added
+                break
+
+
+def _added(further: GatewayEntry, named: Collection[str], versions: Collection[bool]) -> tuple[str, ...]:
+    """Return the addresses of a further gateway that an answer names beside the others: one of each IP version, so that
+    clients go there no more often than to another gateway, and none of a version that the nearest gateways lack."""
+    added: dict[bool, str] = {}
     for address in further.addresses:
-        if address not in named and _is_ipv6(address) in open_versions:
-            open_versions.remove(_is_ipv6(address))
-            added.append(address)
-    return tuple(added)
+        if address not in named and _is_ipv6(address) in versions:
+            added.setdefault(_is_ipv6(address), address)
+    return tuple(added.values())
 
 
 def _is_ipv6(address: str) -> bool:
@@ -195,17 +201,17 @@ def _all_in_one_place(gateways: list[GatewayEntry]) -> list[GatewayEntry]:
 def _area(
     client: GatewayEntry,
     chosen: list[GatewayEntry],
-    further: GatewayEntry | None,
+    further: Mapping[GatewayEntry, tuple[str, ...]],
     policy: ResidencyPolicy | None,
     config: ControllerConfig,
 ) -> Area:
     place = client.place
-    names = tuple(each.gateway_id for each in (chosen if further is None else [*chosen, further]))
+    names = tuple(each.gateway_id for each in (*chosen, *further))
     why = "" if chosen else f"no gateway lives that clients in {place.jurisdiction} may be sent to"
     limits = [] if chosen else list(_limits(place, policy, config))
     words = "; ".join([why, *limits])
     is_closed = place.jurisdiction in config.closed_jurisdictions
-    added = () if further is None else _added(chosen, further)
+    added = tuple(address for each in further.values() for address in each)
     addresses = (*addresses_of(chosen), *added)
     return Area(place.region, place.jurisdiction, names, addresses, words, is_closed=is_closed, further=added)
 

@@ -93,7 +93,7 @@ def wanted(tree: RecordTree, claim: OwnerClaim) -> dict[Key, dns.rrset.RRset]:
 
 
 def _fitting(area: Area) -> tuple[str, ...]:
-    """Return the addresses of an area, without the further gateway's where all are too many for one name."""
+    """Return the addresses of an area, without the further gateways' where all are too many for one name."""
     by_version = Counter(":" in each for each in area.addresses)
     if max(by_version.values(), default=0) <= ADDRESSES_MAX:
         return area.addresses

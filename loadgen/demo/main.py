@@ -154,7 +154,7 @@ class Demo:
                     folder,
                     tasks,
                     may_gateways_die=may_gateways_die,
-                    further_gateway=name == DEATH_RUN or may_gateways_die,  # compared runs name the nearest alone
+                    further_gateways=int(name == DEATH_RUN or may_gateways_die),  # compared runs name the nearest alone
                 )
                 mesh = await stack.enter_async_context(running)
             self._console.print(Text(f"{name}: look at it while it runs, at {page_of(mesh)}"), soft_wrap=True)

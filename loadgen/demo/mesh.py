@@ -79,17 +79,17 @@ async def running_mesh(
     tasks: asyncio.TaskGroup,
     *,
     may_gateways_die: bool = False,
-    further_gateway: bool = True,
+    further_gateways: int = 1,
     hosts: Hosts | None = None,
 ) -> AsyncIterator[Mesh]:
     """Run all regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`,
-    except gateways when `may_gateways_die`. `further_gateway`: the name leads to a further region too. With `hosts`,
+    except gateways when `may_gateways_die`. `further_gateways`: regions beyond the nearest that the name leads to. With `hosts`,
     each region runs on its own, and the network between them delays."""
     new_session = aiohttp.ClientSession if hosts is None else hosts.new_session
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario, region_hosts=None if hosts is None else hosts.regions)
-        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die, further_gateway)
+        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die, further_gateways)
         engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks, new_session))
         engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
@@ -183,13 +183,13 @@ class _Start:
     wan: Wan
     layout: Layout
     may_gateways_die: bool = False
-    further_gateway: bool = True
+    further_gateways: int = 1
 
     def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         layout, file = self.layout, self.folder / "controller.yaml"
         assert layout.controller is not None, "there is one"
         text = controller_file(
-            further_gateway=self.further_gateway,
+            further_gateways=self.further_gateways,
             ports=layout.controller,
             store=self.folder / "controller.db",
             tls=tls,

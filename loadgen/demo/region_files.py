@@ -238,9 +238,9 @@ def controller_file(
     client_port: int,
     regions: Path,
     region: RegionName,
-    further_gateway: bool = True,
+    further_gateways: int = 1,
 ) -> str:
-    """The controller's configuration, with decisions at their defaults but for `further_gateway`. `name_servers` are
+    """The controller's configuration, with decisions at their defaults but for `further_gateways`. `name_servers` are
     the addresses of further servers that answer for the name; `region` is the controller's."""
     servers = list(dict.fromkeys([ports.host, *name_servers]))
     document = {
@@ -250,7 +250,7 @@ def controller_file(
         "store": {"path": str(store)},
         "listen": {"grpc": f"{ports.host}:{ports.grpc}", "admin": f"{ports.admin_host}:{ports.admin}"},
         "link": {"tls": dict(tls)},
-        "decisions": {"further_gateway": further_gateway},
+        "decisions": {"further_gateways": further_gateways},
         "naming": {
             "zone": ZONE,
             "name_servers": [

@@ -539,8 +539,8 @@ class ControlWatch:
         is_own_first = area.region not in regions or regions[0] == area.region
         self._expect("an answer names the client's own region first", is_own_first, detail)
         further = [each for each, region in zip(area.gateways, regions, strict=True) if region != regions[0]]
-        most = int(self._config.further_gateway)
-        self._expect("an answer names at most one further gateway, where any is wanted", len(further) <= most, detail)
+        most = self._config.further_gateways
+        self._expect("an answer names no more further gateways than are wanted", len(further) <= most, detail)
         for each in further:
             is_alike = self._is_treated_alike(area.region, each)
             self._expect("requests get no further by a further gateway, nor show more in its logs", is_alike, detail)

@@ -12,6 +12,7 @@ from pydantic import Field
 from controller.core.config import ControllerConfig
 from gateway.core.vocabulary import Jurisdiction
 from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, ScenarioSection, Share
+from mesh.naming.tree import FURTHER_MAX
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000 * _MILLISECOND_NS
@@ -59,7 +60,7 @@ class ControllerSection(ScenarioSection):
     anew for each process."""
     history_interval: Duration | None = None
     """Shortest interval at which gateways send the history of a disaggregated pool. None: histories do not travel."""
-    further_gateway: bool = _DEFAULTS.further_gateway
+    further_gateways: Annotated[int, Field(ge=0, le=FURTHER_MAX)] = _DEFAULTS.further_gateways
     ttl_s: Count = _DEFAULTS.ttl_s
     closed_jurisdictions: tuple[str, ...] = ()
 
@@ -76,7 +77,7 @@ class ControllerSection(ScenarioSection):
             step_share=self.step_share,
             step_ns=self.step,
             left_out_retry_ns=self.left_out_retry,
-            further_gateway=self.further_gateway,
+            further_gateways=self.further_gateways,
             ttl_s=self.ttl_s,
             closed_jurisdictions=frozenset(map(Jurisdiction, self.closed_jurisdictions)),
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 from gateway.core.vocabulary import Jurisdiction, RegionName
-from mesh.naming.tree import Area, NameServer, RecordTree
+from mesh.naming.tree import FURTHER_MAX, Area, NameServer, RecordTree
 from mesh.wire import WireError, read_address, read_gateway_id, read_id, read_text, require, require_few
 from protos.mesh.v1 import control_pb2 as pb
 
@@ -86,12 +86,13 @@ def _area(message: pb.Area, what: str) -> Area:
 
 
 def _further(texts: Sequence[str], addresses: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Read the further gateway's addresses: at most one of each IP version, each beside another of its version."""
+    """Read the further gateways' addresses: at most FURTHER_MAX of each IP version, each beside one of the nearest's."""
     further = _addresses(texts, what)
     versions = [ip_address(each).version for each in further]
     nearest = {ip_address(each).version for each in addresses if each not in further}
     require(set(further) <= set(addresses), f"{what} are not among the area's addresses")
-    require(len(set(versions)) == len(versions), f"{what} has several addresses of one IP version")
+    for version in set(versions):
+        require(versions.count(version) <= FURTHER_MAX, f"{what} has over {FURTHER_MAX} addresses of one IP version")
     require(nearest.issuperset(versions), f"{what} has an address of a version that the nearest gateways lack")
     return further
 

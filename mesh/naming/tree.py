@@ -9,6 +9,11 @@ from msgspec import Struct
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 
 
+FURTHER_MAX = 3
+"""Most further gateways that an answer names. It has eight addresses of an IP version at most, and the nearest gateways
+need most of them."""
+
+
 class Area(Struct, frozen=True):
     """Answers for clients of one region. Areas differ in where a client is, never in which client it is."""
 
@@ -24,8 +29,8 @@ class Area(Struct, frozen=True):
     is_closed: bool = False
     """The jurisdiction is closed: clients there are given no addresses of another one."""
     further: tuple[str, ...] = ()
-    """Addresses, among all of them, of a gateway in a further region, for clients that reach none of the nearest: at
-    most one of each IP version."""
+    """Addresses, among all of them, of gateways in further regions, for clients that reach none of the nearest: at most
+    FURTHER_MAX of each IP version."""
 
 
 class NameServer(Struct, frozen=True):

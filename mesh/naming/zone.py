@@ -227,7 +227,7 @@ def services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple
 
 
 def https_targets(zone: dns.name.Name, tree: RecordTree) -> dict[RegionName, tuple[HttpsTarget, ...]]:
-    """Targets of the HTTPS records of each region with a further gateway, in the order in which clients try them. A
+    """Targets of the HTTPS records of each region with further gateways, in the order in which clients try them. A
     region has none where another region or a name server has one of the names, and none without TLS.
 
     The further target is not the further region's own name: that one serves other clients, and leads elsewhere when the
@@ -298,7 +298,7 @@ def _nowhere(addresses: tuple[str, ...], why: str) -> Area:
 
 def _hands(addresses: tuple[str, ...], further: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield groups of addresses, each with up to ADDRESSES_MAX of each IP version; a group at the end is filled up from
-    the beginning. The further gateway's are in each group: without them a client of one group would have nowhere to go
+    the beginning. Those of further gateways are in each group: without them a client of one group would have nowhere to go
     on to, and a client of another would be sent there more often."""
     nearest = [[each for each in addresses if each not in further and _version(each) == version] for version in (4, 6)]
     room = [ADDRESSES_MAX - sum(_version(each) == version for each in further) for version in (4, 6)]

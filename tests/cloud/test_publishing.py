@@ -28,7 +28,7 @@ from tests.support.gateways import until
 PLACES = {"us-1": (US, "192.0.2.1"), "eu-1": (EU, "192.0.2.2"), "ap-1": (AP, "192.0.2.3")}
 Read = Callable[[], Awaitable[set[str]]]
 """Addresses that the zone's name server gives for the name of us-east-1."""
-NEAREST = QUICK | {"decisions": QUICK["decisions"] | {"further_gateway": False}}
+NEAREST = QUICK | {"decisions": QUICK["decisions"] | {"further_gateways": 0}}
 """Controller whose names answer with the nearest gateways alone."""
 Running = tuple[ControllerHandle, dict[str, Standing], Read]
 

@@ -44,7 +44,7 @@ def records(own: str, further: str) -> RecordTree:
     gateways = [
         GatewayEntry(GatewayId(name), place, (at,)) for name, place, at in (("us", US, own), ("eu", EU, further))
     ]
-    areas = areas_of(gateways, gateways, POLICIES.get, Geography(), ControllerConfig(further_gateway=True))
+    areas = areas_of(gateways, gateways, POLICIES.get, Geography(), ControllerConfig(further_gateways=1))
     areas = tuple(replace(each, networks=("127.0.0.0/8",)) if each.region == US.region else each for each in areas)
     return RecordTree(1, 5, areas, (), f"{NAME}.", tls=False)
 

@@ -32,7 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "unknown_for": "1s",
         "return_after": "200ms",
         "step": "50ms",
-        "further_gateway": True,
+        "further_gateways": 1,
     },
     "probes": {"interval": "50ms", "timeout": "500ms"},
     "link": {"alive_interval": "100ms", "silence_max": "60s"},

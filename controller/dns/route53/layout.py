@@ -7,11 +7,11 @@
     the empty name      geolocation for a place where no clients are: an answer without an address
     REGION.(the name)   geolocation: places of other closed jurisdictions -> the empty name, all others -> the pool
 
-With a further gateway, HTTPS records of a region's name lead to two names below it, the nearest gateways' first. Those
+With further gateways, HTTPS records of a region's name lead to two names below it, the nearest gateways' first. Those
 of the mesh's name lead to no such names: Route53 would have to choose them too by location and latency.
 
     REGION.nearest      one record for each address of the nearest gateways
-    REGION.further      the same for the further gateway
+    REGION.further      the same for the further gateways
     nearest.REGION.(the name), further.REGION.(the name)
                         geolocation, as for the region's name
 

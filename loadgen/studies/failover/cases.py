@@ -46,12 +46,15 @@ class FailoverCase:
     """The dying gateway has a sibling in its region."""
     is_silent: bool = False
     """The process is halted instead of killed: its host still accepts connections, and no event announces its death."""
+    further_gateways: int = 1
+    """Regions beyond the nearest that the name leads to."""
 
 
 CASES = (
     FailoverCase("1 of 4 killed", 4, 1),
     FailoverCase("2 of 4 killed", 4, 2),
     FailoverCase("3 of 4 killed (N − 1)", 4, 3),
+    FailoverCase("3 of 4 killed, the name leads to all four", 4, 3, further_gateways=3),
     FailoverCase("1 killed beside a sibling", 2, 1, has_sibling=True),
     FailoverCase("1 of 4 falls silent", 4, 1, is_silent=True),
 )
@@ -82,7 +85,10 @@ async def play(case: FailoverCase) -> CaseOutcome:
     with tempfile.TemporaryDirectory(prefix="nightside-failover-") as folder:
         scenario = _scenario(case, Path(folder))
         async with asyncio.TaskGroup() as tasks:
-            async with running_mesh(scenario, OverflowMode.ON, Path(folder), tasks) as mesh:
+            running = running_mesh(
+                scenario, OverflowMode.ON, Path(folder), tasks, further_gateways=case.further_gateways
+            )
+            async with running as mesh:
                 return await _Played(case, scenario, mesh).outcome()
 
 

@@ -76,7 +76,7 @@ async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
             hosts = Hosts({region: _host(network, region) for region in REGIONS}, network.session)
             async with asyncio.TaskGroup() as tasks:
                 async with running_mesh(
-                    scenario, OverflowMode.ON, folder, tasks, further_gateway=False, hosts=hosts
+                    scenario, OverflowMode.ON, folder, tasks, further_gateways=0, hosts=hosts
                 ) as mesh:
                     await recorded.play(mesh, network, scenario, sound, tasks)
         return recorded.outcome(scenario)

@@ -963,7 +963,7 @@ class Area(_message.Message):
 
     @_builtins.property
     def further(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those of the addresses that are of a gateway in a further region: at most one of each IP version."""
+        """Those of the addresses that are of gateways in further regions: at most three of each IP version."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh
 from tests.support.core import rule as rule_of
 
 EVERYTHING = 4
-FURTHER = ControllerConfig(further_gateway=True)
+FURTHER = ControllerConfig(further_gateways=1)
 
 
 def leave_out(told: Told, gateway_id: str, *replica_ids: str) -> None:

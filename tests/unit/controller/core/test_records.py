@@ -17,7 +17,7 @@ US1, US2, EU1, AP1 = gateway("us1", US), gateway("us2", US), gateway("eu1", EU),
 ALL = [US1, US2, EU1, AP1]
 OPEN = ControllerConfig()
 """Settings under which only the nearest gateways are named."""
-FURTHER = ControllerConfig(further_gateway=True)
+FURTHER = ControllerConfig(further_gateways=1)
 
 
 def open_policy(region: RegionName) -> ResidencyPolicy | None:
@@ -218,7 +218,7 @@ class TestFurther:
         geography.measured(EU1.gateway_id, AP1.gateway_id, ap_ms * MS)
 
         def chosen(last: Place | None, policy_of: PolicyOf = open_policy) -> GatewayId:
-            last_further = {} if last is None else {EU.region: last.region}
+            last_further = {} if last is None else {EU.region: {last.region}}
             there = [EU1, US1, AP1]
             areas = areas_of(there, there, policy_of, geography, FURTHER, last_further=last_further)
             return next(each for each in areas if each.region == EU.region).gateways[-1]
@@ -227,6 +227,26 @@ class TestFurther:
         assert chosen(AP) == chosen(None) == "ap1"
         closed = {US.region: closed_policy(US, "no file")}
         assert chosen(US, lambda region: closed.get(region, open_policy(region))) == "ap1", "nor where it may not be"
+
+    def test_as_many_regions_are_named_as_are_asked_for_and_a_known_one_is_kept(self) -> None:
+        geography = Geography()
+        for to, milliseconds in ((US1, 100), (AP1, 90)):
+            geography.measured(EU1.gateway_id, to.gateway_id, milliseconds * MS)
+        twins = [replace(EU1, addresses=("192.0.2.1",)), US1, replace(US1, gateway_id=GatewayId("us2")), AP1]
+
+        def named(count: int, *last: RegionName) -> tuple[GatewayId, ...]:
+            config = ControllerConfig(further_gateways=count)
+            areas = areas_of(twins, twins, open_policy, geography, config, last_further={EU.region: last})
+            return next(each for each in areas if each.region == EU.region).gateways
+
+        assert [named(count) for count in range(4)] == [
+            ("eu1",),
+            ("eu1", "ap1"),
+            ("eu1", "ap1", "us1"),
+            ("eu1", "ap1", "us1"),
+        ]
+        assert named(1, US.region) == ("eu1", "us1")
+        assert named(2, US.region) == ("eu1", "us1", "ap1")
 
     def test_none_is_named_where_none_is_asked_for(self) -> None:
         areas = areas_of(ALL, ALL, open_policy, Geography(), ControllerConfig())

@@ -22,7 +22,7 @@ def crash(*names: str, at: str = "4s", lasts: str = "20s") -> list[dict[str, Any
     return [{"kind": "gateway_crash", "target": name, "at": at, "lasts": lasts} for name in names]
 
 
-FURTHER = {"region": "us", "further_gateway": True}
+FURTHER = {"region": "us", "further_gateways": 1}
 """Controller whose records name a further gateway."""
 
 

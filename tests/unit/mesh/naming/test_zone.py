@@ -76,8 +76,8 @@ class TestWhoIsToldOfWhom:
         assert all(len(hand) == ADDRESSES_MAX + 3 for hand in hands)
         assert told(zone, client=IN_US) == told(zone, client=IN_US)
 
-    def test_where_there_are_many_each_client_is_told_of_the_further_gateway_and_one_address_less(self) -> None:
-        further = ("203.0.113.9", "2001:db8:f::9")
+    def test_where_there_are_many_each_client_is_told_of_all_further_gateways_and_of_fewer_others(self) -> None:
+        further = ("203.0.113.9", "203.0.113.10", "2001:db8:f::9")
         many = (*(f"192.0.2.{number}" for number in range(8)), "2001:db8::1")
         crowded = replace(area(US, *many, *further), further=further)
         zone = Zone(replace(tree(), areas=(crowded,)))
