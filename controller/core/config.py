@@ -42,10 +42,10 @@ class ControllerConfig(Struct, frozen=True):
     left_out_retry_ns: int = 300 * _SECOND_NS
     """Time after which replicas that a gateway left out are offered to it again."""
     further_gateways: int = 0
-    """Number of regions beyond the nearest, at most three, of which a DNS answer names one gateway each, so that clients
-    whose connection is refused have another address. Only regions count where each tenant's requests may enter, be
-    processed and go on as in their own. With one gateway a region and N further ones, up to N of N + 1 new connections
-    go to these."""
+    """Number of regions beyond the nearest, at most three, of which a DNS answer names one gateway each, so that
+    clients whose connection is refused have another address. Only regions count where each tenant's requests may enter,
+    be processed and go on as in their own. With one gateway a region and N further ones, up to N of N + 1 new
+    connections go to these."""
     ttl_s: int = 5
     """Time to live of DNS answers, in seconds."""
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()

@@ -83,8 +83,8 @@ async def running_mesh(
     hosts: Hosts | None = None,
 ) -> AsyncIterator[Mesh]:
     """Run all regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`,
-    except gateways when `may_gateways_die`. `further_gateways`: regions beyond the nearest that the name leads to. With `hosts`,
-    each region runs on its own, and the network between them delays."""
+    except gateways when `may_gateways_die`. `further_gateways`: regions beyond the nearest that the name leads to. With
+    `hosts`, each region runs on its own, and the network between them delays."""
     new_session = aiohttp.ClientSession if hosts is None else hosts.new_session
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))

@@ -51,8 +51,8 @@ def controller_document(seed: int) -> dict[str, Any]:
 
 
 def _name_further(rng: random.Random, document: dict[str, Any]) -> None:
-    """Let the name lead to one or two further regions in most worlds, where the regions' policies permit that, and make some of
-    these differ."""
+    """Let the name lead to one or two further regions in most worlds, where the regions' policies permit that, and make
+    some of these differ."""
     document["controller"]["further_gateways"] = rng.choice((1, 2)) if rng.random() < 0.8 else 0
     for name, region in document["regions"].items():
         others = [other for other in document["regions"] if other != name]

@@ -86,7 +86,7 @@ def _area(message: pb.Area, what: str) -> Area:
 
 
 def _further(texts: Sequence[str], addresses: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Read the further gateways' addresses: at most FURTHER_MAX of each IP version, each beside one of the nearest's."""
+    """Read the further gateways' addresses: at most FURTHER_MAX of each IP version that the nearest gateways have."""
     further = _addresses(texts, what)
     versions = [ip_address(each).version for each in further]
     nearest = {ip_address(each).version for each in addresses if each not in further}

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 
-
 FURTHER_MAX = 3
 """Most further gateways that an answer names. It has eight addresses of an IP version at most, and the nearest gateways
 need most of them."""

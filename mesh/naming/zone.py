@@ -298,8 +298,8 @@ def _nowhere(addresses: tuple[str, ...], why: str) -> Area:
 
 def _hands(addresses: tuple[str, ...], further: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield groups of addresses, each with up to ADDRESSES_MAX of each IP version; a group at the end is filled up from
-    the beginning. Those of further gateways are in each group: without them a client of one group would have nowhere to go
-    on to, and a client of another would be sent there more often."""
+    the beginning. Those of further gateways are in each group: without them a client of one group would have nowhere to
+    go on to, and a client of another would be sent there more often."""
     nearest = [[each for each in addresses if each not in further and _version(each) == version] for version in (4, 6)]
     room = [ADDRESSES_MAX - sum(_version(each) == version for each in further) for version in (4, 6)]
     count = max(-(-len(each) // most) for each, most in zip(nearest, room, strict=True))

@@ -55,7 +55,10 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
         ({"recovery": {"kind": "command"}}, "recovery.command: is missing"),
         ({"recovery": {"command": ["x"]}}, "recovery.command: is never run"),
         ({"decisions": {"return_after": "10m"}}, "decisions.return_after_max: is below"),
-        ({"decisions": {"further_gateways": 4}}, "decisions.further_gateways: is over 3, the most that an answer names"),
+        (
+            {"decisions": {"further_gateways": 4}},
+            "decisions.further_gateways: is over 3, the most that an answer names",
+        ),
         ({"naming": {"zone": "a.b", "name_servers": [{"name": "n.a.b"}]}}, "naming.name_servers: a zone has two"),
         ({"naming": {"name_servers": [{"name": "n.a.b"}]}}, "naming.zone: is missing"),
         (
