@@ -521,6 +521,8 @@ class Checker:
         story = self._stories.get(request.request_id)
         if story is None or leg.number in story.answering_legs:
             return 0
+        if not request.profile.stream and (request.request_id, leg.attempt, leg.number) not in leg.state.prefilling:
+            return 0  # an answer in one piece tells of no first token: its prompt counts as read after some time
         unread, prompt_bytes = leg.uncached_bytes, request.profile.prompt_bytes
         self._expect("no leg has more unread bytes than its prompt", 0 <= unread <= prompt_bytes, request.request_id)
         return unread

@@ -174,7 +174,8 @@ class Kernel(GatewayState):
         if leg.uncached_bytes < 0:
             leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
         key = (request.request_id, attempt.number, leg.number)
-        leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
+        is_whole = not request.profile.stream
+        leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes, is_whole=is_whole)
         order = self._order(request, attempt, leg)
         for feature in self.hooks.on_order:
             feature.on_order(request, leg, order)

@@ -170,7 +170,16 @@ class Targets(Generic[_State, _Spec]):
             state.detail = detail
             self.refresh(state, now_ns)
 
-    def started(self, state: _State, key: LegKey, now_ns: int, uncached_bytes: int = 0) -> None:
+    def started(
+        self,
+        state: _State,
+        key: LegKey,
+        now_ns: int,
+        uncached_bytes: int = 0,
+        *,
+        is_whole: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Record the start of a leg. `is_whole`: its answer comes in one piece, and no first token is heard of."""
         state.in_flight += 1
         state.prefilling[key] = uncached_bytes
         state.backlog_bytes += uncached_bytes

@@ -45,6 +45,22 @@ class TestRoom:
         assert started(ask(one, "b1", BATCH)) == []
         assert started(one.first_token("i1")) == ["r0"]
 
+    def test_beside_an_answer_in_one_piece_once_its_prompt_should_be_read_and_nothing_waits(
+        self, placement: PlacementPolicy
+    ) -> None:
+        """Answers to lines of batches come in one piece, and so tell of no first token."""
+        one = desk(replicas=1, placement=placement)
+        whole = replace(profile("b1", prompt="x" * 6_000), service_class=BATCH, stream=False)
+        one.tell(events.RequestArrived(whole, one.now_ns + 900 * SECOND))
+        assert started(ask(one, "b2", BATCH)) == []
+        one.now_ns += SECOND // 10
+        assert started(one.probe(running=1)) == [], "6,000 bytes take longer"
+        one.now_ns += SECOND // 10
+        assert started(one.probe(running=0, waiting=1)) == [], "it has not begun"
+        assert started(one.probe(running=1)) == ["r0"]
+        one.finish("b1")
+        assert one.core.replicas.at(0).in_flight == 1
+
     def test_what_an_engine_runs_at_once_is_learnt_from_when_it_had_some_waiting(
         self, placement: PlacementPolicy
     ) -> None:
