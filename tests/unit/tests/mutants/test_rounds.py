@@ -26,16 +26,18 @@ FILES = {
             "gateway/core/kernel/slots.py",
             [
                 [f"{AREA}/kernel/test_slots.py"],
+                [f"{AREA}/test_gateway_core.py"],
                 ["tests/unit/gateway/door/test_call.py", f"{AREA}/kernel/test_timers.py"],
-                [f"{AREA}/test_gateway_core.py", DIGEST, "tests/simulation/test_chaos.py"],
+                [DIGEST, "tests/simulation/test_chaos.py"],
             ],
         ),
         (
             "gateway/core/kernel/legs.py",
             [
                 [],
+                [f"{AREA}/test_gateway_core.py"],
                 [f"{AREA}/kernel/test_timers.py", f"{AREA}/kernel/test_slots.py"],
-                [f"{AREA}/test_gateway_core.py", DIGEST],
+                [DIGEST],
             ],
         ),
     ],
