@@ -1,5 +1,7 @@
-"""What the checker of a core's invariants says of a core that breaks one. Each core here is right, and is then changed
-behind the checker's back, or the checker is told of what the core never did."""
+"""Cores that break an invariant, and the words in which their checker says so.
+
+Each core is right, and is then changed behind the checker's back, or the checker is told of what the core never did.
+"""
 
 from __future__ import annotations
 
