@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from gateway.core.events import Event
 from gateway.core.invariants import Violation
-from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.kernel.effects import Effect, EndRequest, StartLeg
 from gateway.core.kernel.events import AssignmentApplied, RequestArrived, TargetLost, TimePassed
 from gateway.core.vocabulary import GatewayId, RequestId, peer_target
-from tests.support.core import EU, MS, SECOND, US, Desk, desk, occupy, of_kind, peer_spec, profile, replica_spec, rule
-from tests.support.placement import desk_with
+from tests.support.core import EU, SECOND, US, Desk, desk, occupy, of_kind, peer_spec, profile, replica_spec, rule
+from tests.support.placement import desk_with_one_held
 
 LATE_NS = 601 * SECOND
 
@@ -85,14 +84,7 @@ def left_at_a_silent_peer() -> list[Violation]:
 
 
 def held_for_another_model() -> list[Violation]:
-    one = desk_with(PlacementPolicy.COST, replicas=1)
-    for name in ("before", "and before"):
-        one.ask(name)
-        one.wait(40 * MS)
-        one.first_token(name)
-        one.finish(name)
-    one.ask("first", prompt="a" * 9000)
-    one.ask("q", prompt="b" * 9000)
+    one = desk_with_one_held()
     (state,) = one.core.replicas
     state.spec = replace(state.spec, models=())
     return told(one)
@@ -120,7 +112,7 @@ def held_for_another_model() -> list[Violation]:
         (
             held_for_another_model,
             "each held request is held for a replica that may serve it",
-            "q is held for replica:r0",
+            "held is held for replica:r0",
         ),
     ],
 )

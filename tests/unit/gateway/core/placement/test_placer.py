@@ -27,7 +27,7 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import EU, MS, SECOND, US, Desk, desk, of_kind, peer_spec, profile, replica_spec, started
 from tests.support.core import policy as policy_of
-from tests.support.placement import decisions, desk_with
+from tests.support.placement import decisions, desk_with, desk_with_one_held
 
 
 def test_the_policy_can_change_while_running() -> None:
@@ -266,14 +266,7 @@ class TestCostsOnRecord:
         assert [each.costs for each in start.decision.considered] == [None, None]
 
     def test_whoever_is_held_is_not_behind_itself(self) -> None:
-        one = desk_with(PlacementPolicy.COST, replicas=1)
-        for name in ("before", "and before"):
-            one.ask(name)
-            one.wait(40 * MS)
-            one.first_token(name)
-            one.finish(name)
-        one.ask("first", prompt="a" * 9000)
-        one.ask("held", prompt="b" * 9000)
+        one = desk_with_one_held()
         one.wait(MS)
         (start,) = of_kind(StartLeg, one.first_token("first"))
         assert (start.request_id, start.decision.waited_ns) == ("held", MS)
