@@ -96,6 +96,22 @@ def test_a_session_that_ends_with_the_prompt_of_others_takes_nothing_from_them()
     assert [index.match(asked.prefix, 1).blocks for asked in (shared, new)] == [80, 80]
 
 
+def test_the_known_share_of_a_prompt_is_that_of_available_replicas() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2)
+    (home,) = started(one.ask("q", prompt="p" * 160))
+    request = one.core.requests[RequestId("q")]
+    one.finish("q")
+    one.probe()
+    assert one.core.placer.known_share(request) == 1
+    one.probe(home, healthy=False)
+    assert one.core.placer.known_share(request) == 0
+
+
+def test_the_known_share_of_a_held_prompt_is_that_of_its_replica() -> None:
+    one = desk_with_one_held()
+    assert one.core.placer.known_share(one.core.requests[RequestId("held")]) == 0
+
+
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:
     config = CoreConfig(placement=PlacementConfig(prefix_ttl_ns=2_000 * MS))
     one = desk(replicas=2, config=config)
