@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants soak nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -30,7 +30,7 @@ relays: ## Install the relays that bench-relay and NAME=live compare with, into 
 	@PYTHON="$(PYTHON)" .ci/setup-relays
 
 clean: ## Remove the environments, caches and builds.
-	rm -rf .venv .venv-cloud .venv-deploy .venv-docs .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-outside .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-cloud .venv-deploy .venv-docs .venv-engines .venv-engines-oracle .venv-kubernetes .venv-llamacpp .venv-mutants .venv-outside .venv-relay .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ##@ Run
@@ -89,10 +89,14 @@ digests: setup ## Compare decisions in 400 simulated worlds with tests/digests; 
 mutants: setup ## Seed defects into the core, and verify that a test or chaos finds each.
 	$(BIN)/python -m tests.mutants.run
 
+random-mutants: setup ## Run tests on 200 mutants drawn at random, an hour; ARGS="--seed n --count n --json f".
+	@.ci/setup-mutants
+	nice .venv-mutants/bin/python -m tests.mutants.drawn $(ARGS)
+
 soak: setup ## Send an hour's requests with faults in minutes, and verify that nothing grows.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
+nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants random-mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos controller --runs 1000 --seed 1000

@@ -64,6 +64,19 @@ def test_a_name_that_ends_like_a_host_or_a_port_is_none(key: str) -> None:
     assert not stray(TWO_RANKS, **{key: 22})
 
 
+FOREIGN = ["10.1.1.9", "10.1.1.9:5600", "fd00:1::9", "[fd00:1::9]:5600", "10.1.0.9:22"]
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_an_address_is_one_whatever_its_member_is_called(text: str) -> None:
+    assert stray(TWO_RANKS, note=text)
+
+
+@pytest.mark.parametrize("text", ["10.1.0.9", "[fd00::9]:5601", "10.1.1", "12:30", "1.2.3.4.5"])
+def test_its_own_address_is_none_to_refuse_nor_is_what_only_looks_like_one(text: str) -> None:
+    assert not stray(TWO_RANKS, note=text)
+
+
 @pytest.mark.parametrize("key", ["num_hosts", "numHosts", "remote_num_servers", "num_ports", "hosts", "addresses"])
 @pytest.mark.parametrize("count", [2, 2.5, True])
 def test_how_many_there_are_leads_nowhere(key: str, count: float) -> None:

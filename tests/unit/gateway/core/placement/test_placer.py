@@ -27,7 +27,7 @@ from gateway.core.vocabulary import (
 )
 from tests.support.core import EU, MS, SECOND, US, Desk, desk, of_kind, peer_spec, profile, replica_spec, started
 from tests.support.core import policy as policy_of
-from tests.support.placement import decisions, desk_with
+from tests.support.placement import decisions, desk_with, desk_with_one_held
 
 
 def test_the_policy_can_change_while_running() -> None:
@@ -94,6 +94,22 @@ def test_a_session_that_ends_with_the_prompt_of_others_takes_nothing_from_them()
         one.probe()
     index = one.core.placer.replica_index
     assert [index.match(asked.prefix, 1).blocks for asked in (shared, new)] == [80, 80]
+
+
+def test_the_known_share_of_a_prompt_is_that_of_available_replicas() -> None:
+    one = desk_with(PlacementPolicy.PREFIX, replicas=2)
+    (home,) = started(one.ask("q", prompt="p" * 160))
+    request = one.core.requests[RequestId("q")]
+    one.finish("q")
+    one.probe()
+    assert one.core.placer.known_share(request) == 1
+    one.probe(home, healthy=False)
+    assert one.core.placer.known_share(request) == 0
+
+
+def test_the_known_share_of_a_held_prompt_is_that_of_its_replica() -> None:
+    one = desk_with_one_held()
+    assert one.core.placer.known_share(one.core.requests[RequestId("held")]) == 0
 
 
 def test_prefixes_that_nobody_uses_are_forgotten() -> None:
@@ -266,14 +282,7 @@ class TestCostsOnRecord:
         assert [each.costs for each in start.decision.considered] == [None, None]
 
     def test_whoever_is_held_is_not_behind_itself(self) -> None:
-        one = desk_with(PlacementPolicy.COST, replicas=1)
-        for name in ("before", "and before"):
-            one.ask(name)
-            one.wait(40 * MS)
-            one.first_token(name)
-            one.finish(name)
-        one.ask("first", prompt="a" * 9000)
-        one.ask("held", prompt="b" * 9000)
+        one = desk_with_one_held()
         one.wait(MS)
         (start,) = of_kind(StartLeg, one.first_token("first"))
         assert (start.request_id, start.decision.waited_ns) == ("held", MS)

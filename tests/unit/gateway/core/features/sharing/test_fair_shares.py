@@ -256,3 +256,12 @@ class TestWhoLeavesRoom:
         assert shares.leaves_room(acme.account)
         shares.configure(SharingConfig(yields_above=1.0, tenants_max=1), {})
         assert not shares.leaves_room(acme.account)
+
+
+def test_shares_are_contested_once_requests_of_two_tenants_wait() -> None:
+    shares = FairShares()
+    contested = []
+    for tenant in (ACME, ACME, ZETA):
+        shares.joined(shares.opened(tenant).account)
+        contested.append(shares.are_contested)
+    assert contested == [False, False, True]
