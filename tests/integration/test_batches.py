@@ -100,6 +100,14 @@ async def test_faults_of_lines_are_told_by_number(config: GatewayConfig) -> None
         ]
 
 
+async def test_one_replica_runs_several_lines_at_once(config: GatewayConfig, engine: FakeEngine) -> None:
+    """No line is answered before all have come, and the default share of free slots is kept."""
+    engine.plays(hang)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        await submit(client, lines_of(4))
+        await engine.arrived.reaches(4)
+
+
 async def test_a_cancelled_batch_says_so_for_each_line_that_did_not_run(
     config: GatewayConfig, engine: FakeEngine
 ) -> None:
