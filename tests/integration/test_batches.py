@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
+from gateway.core.features.classes.config import BatchConfig, ClassesConfig
 from gateway.features.batches import results as results_module
 from gateway.features.batches import state as state_module
 from gateway.features.batches.book import BatchBook
@@ -101,9 +102,10 @@ async def test_faults_of_lines_are_told_by_number(config: GatewayConfig) -> None
 
 
 async def test_one_replica_runs_several_lines_at_once(config: GatewayConfig, engine: FakeEngine) -> None:
-    """No line is answered before all have come, and the default share of free slots is kept."""
+    """No line is answered before all have come, and none is promoted to another class because it waits."""
     engine.plays(hang)
-    async with serving(config) as gateway, client_of(gateway) as client:
+    unpromoted = replace(config.core, classes=ClassesConfig(batch=BatchConfig(promotion_ns=None)))
+    async with serving(replace(config, core=unpromoted)) as gateway, client_of(gateway) as client:
         await submit(client, lines_of(4))
         await engine.arrived.reaches(4)
 
