@@ -14,6 +14,7 @@ from gateway.door.errors import ClientFault
 from gateway.door.routes import Answer
 from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.content import StoredContent
+from gateway.features.batches.forms import FormReader, PartBegins, PartEvent
 from gateway.features.batches.intake import (
     UPLOAD_S,
     BatchIntake,
@@ -24,7 +25,6 @@ from gateway.features.batches.intake import (
     limit_in,
     stored,
 )
-from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
 from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
 from gateway.features.batches.store import FileInUse
 
@@ -136,12 +136,12 @@ class BatchApi:
         exchange = call.exchange
         exchange.go_on()
         try:
-            parser = MultipartParser(exchange.headers.get("content-type", ""))
+            reader = FormReader(exchange.headers.get("content-type", ""))
         except ValueError as error:
             raise ClientFault(errors.INVALID_HEADER, str(error), "content-type") from error
 
         async def take(piece: bytes) -> None:
-            for event in parser.feed(piece):
+            for event in reader.feed(piece):
                 await form.take(event)
 
         bytes_max = self._intake.config.file_max_bytes + _FORM_BYTES_MAX
@@ -149,7 +149,7 @@ class BatchApi:
             await receive_body(exchange, self._intake.settings, take, bytes_max, whole_s=UPLOAD_S)
         except ValueError as error:
             raise ClientFault(errors.INVALID_FIELD, str(error)) from error
-        if not parser.is_over:
+        if not reader.is_over:
             raise ClientFault(errors.INVALID_FIELD, "the form ends before its last delimiter")
 
     # Batches
@@ -213,11 +213,11 @@ class _Form:
         self._filename: str | None = None
         self._overhead = 0
 
-    async def take(self, event: PartBegins | PartEnds | bytes) -> None:
+    async def take(self, event: PartEvent) -> None:
         """Raises ClientFault, and OSError where the disk cannot take it."""
         if isinstance(event, PartBegins):
             self._begin(event)
-        elif isinstance(event, bytes) and self._part is not None:
+        elif self._part is not None:
             if self._part.name == "file":
                 await self._upload.write(event)
             else:
