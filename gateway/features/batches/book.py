@@ -15,12 +15,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gateway.features.batches.database import LeaseLost, RowOutdated
+from gateway.features.batches.database import LeaseLost, Refused, RowOutdated
 from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
-from gateway.features.batches.state import ClientBatch, StoredFile, is_batch_id, is_file_id
+from gateway.features.batches.state import ClientBatch, StoredFile, UploadInParts, is_batch_id, is_file_id, is_upload_id
 from gateway.features.batches.store import BatchMissing, BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
 from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
@@ -52,6 +52,10 @@ class BatchBook:
         """Place of the files' content."""
         self.is_open = False
         self.files: dict[str, StoredFile] = {}
+        """Files, and parts of uploads."""
+        self.uploads: dict[str, UploadInParts] = {}
+        self.parts: dict[str, dict[str, StoredFile]] = {}
+        """Parts by upload, and by their id in the API."""
         self.batches: dict[str, ClientBatch] = {}
         self.owners: dict[str, str] = {}
         """Gateways that hold batches, by batch; empty: none does."""
@@ -83,6 +87,7 @@ class BatchBook:
         if self.store.is_shared or self.folder.is_apart:
             await self.in_files(self._claim_files)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
+        self.uploads, self.parts = {}, {}
         self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
         await self.look()
         for batch_id, kind, size in await self.do(self.store.result_sizes):
@@ -189,7 +194,23 @@ class BatchBook:
         """File by its id, which another gateway may just have taken. Raises OSError."""
         if file_id not in self.files and self.store.is_shared and is_file_id(file_id):
             await self._look_anew()
-        return self.files.get(file_id)
+        file = self.files.get(file_id)
+        return None if file is None or file.upload else file
+
+    async def find_upload(self, upload_id: str) -> UploadInParts | None:
+        """Upload in parts by its id, which another gateway may just have begun. Raises OSError."""
+        if upload_id not in self.uploads and self.store.is_shared and is_upload_id(upload_id):
+            await self._look_anew()
+        return self.uploads.get(upload_id)
+
+    async def find_parts(self, upload_id: str, part_ids: Iterable[str]) -> list[StoredFile | None]:
+        """Parts of an upload, which other gateways may just have taken, in order; None for one that it does not have.
+        Raises OSError."""
+        wanted = tuple(part_ids)
+        if self.store.is_shared and not self.parts.get(upload_id, {}).keys() >= {*wanted}:
+            await self._look_anew()
+        known = self.parts.get(upload_id, {})
+        return [known.get(each) for each in wanted]
 
     async def find_batch(self, batch_id: str) -> ClientBatch | None:
         """Batch by its id, which another gateway may just have taken. Raises OSError."""
@@ -204,8 +225,11 @@ class BatchBook:
             if row_id in self.files:
                 self._forget_file(row_id)
             self._forget_batch(row_id)
+            self.uploads.pop(row_id, None)
         for file in changes.files:
             self._remember_file(file)
+        for upload in changes.uploads:
+            self.uploads[upload.id] = upload
         for row in changes.batches:
             self._take_in_row(row)
         self._revision = changes.revision
@@ -225,15 +249,22 @@ class BatchBook:
 
     # Files
 
-    async def keep_file(self, upload: OpenUpload, file: StoredFile) -> None:
-        """Keep an upload: its content, then its row. It is kept as well if the caller is cancelled while its row is
-        stored."""
+    async def keep_file(self, upload: OpenUpload, file: StoredFile, completed: UploadInParts | None = None) -> None:
+        """Keep an upload: its content, then its row, with the upload in parts that it completes, if any. It is kept as
+        well if the caller is cancelled while its row is stored. Raises RowOutdated where an upload in parts is not
+        pending any more."""
+
+        def learn() -> None:
+            self._remember_file(file)
+            if completed is not None:
+                self.uploads[completed.id] = completed
+
         await self.in_files(self.folder.finish, upload, file.id)
         try:
-            await self._do_and_know(partial(self._remember_file, file), self.store.put_file, file)
-        except BaseException:
-            if file.id not in self.files:
-                await self._drop_unknown(file)
+            await self._do_and_know(learn, self.store.put_file, file, completed)
+        except BaseException as error:
+            if file.id not in self.files and (completed is None or isinstance(error.__cause__ or error, Refused)):
+                await self._drop_unknown(file)  # else it may have completed the upload; if not, it is swept later
             raise
 
     async def _drop_unknown(self, file: StoredFile) -> None:
@@ -245,6 +276,8 @@ class BatchBook:
 
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
+        if file.upload:
+            self.parts.setdefault(file.upload, {})[file.part_id] = file
         self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
@@ -270,12 +303,36 @@ class BatchBook:
         await self.in_files(delete)
 
     def _forget_file(self, file_id: str) -> None:
-        self.files.pop(file_id, None)
+        file = self.files.pop(file_id, None)
+        if file is not None and (parts := self.parts.get(file.upload)) is not None:
+            parts.pop(file.part_id, None)
+            if not parts:
+                del self.parts[file.upload]
         self.sizes.drop(file_id)
 
     def is_used(self, file_id: str) -> bool:
         """True while a batch that has not ended reads the file."""
         return any(each.input_file_id == file_id and not each.has_ended for each in self.batches.values())
+
+    # Uploads in parts
+
+    async def put_upload(self, upload: UploadInParts) -> None:
+        """Keep a new upload, or one that was cancelled. It is kept as well if the caller is cancelled meanwhile. Raises
+        RowOutdated for one that is not pending any more."""
+
+        def learn() -> None:
+            self.uploads[upload.id] = upload
+
+        work = self.store.end_upload if upload.id in self.uploads else self.store.put_upload
+        await self._do_and_know(learn, work, upload)
+
+    async def delete_upload(self, upload_id: str) -> None:
+        """Delete an upload, without its parts. It is forgotten as well if the caller is cancelled meanwhile."""
+
+        def forget() -> None:
+            self.uploads.pop(upload_id, None)
+
+        await self._do_and_know(forget, self.store.delete_upload, upload_id)
 
     # Batches
 

@@ -48,6 +48,7 @@ from gateway.features.batches.state import (
     LineFault,
     StoredFile,
     StoredPart,
+    UploadStatus,
     ended,
     given_up,
     is_hopeless,
@@ -81,6 +82,8 @@ _LEFT_NS = 30 * _SECOND_NS
 """Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
 _MODEL_S = 600
 """Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
+_UPLOAD_KEPT_S = 24 * 3600
+"""Time for which an upload in parts is remembered beyond its window: its completion may be asked for again."""
 _CLEAN_S = 1.0
 """Time between two looks at every file, and at every batch that has ended."""
 _SWEEP_NS = 6 * 3600 * _SECOND_NS
@@ -282,6 +285,12 @@ class BatchRunner:
             if not self._book.is_used(file.id):
                 with suppress(FileInUse):  # a batch of another gateway reads it
                     await self._book.delete_file(file.id)
+        for upload in list(self._book.uploads.values()):
+            if upload.status is not UploadStatus.PENDING:
+                for part in list(self._book.parts.get(upload.id, {}).values()):
+                    await self._book.delete_file(part.id)
+            if upload.expires_s + _UPLOAD_KEPT_S <= now_s:
+                await self._book.delete_upload(upload.id)
         for batch in [each for each in self._book.batches.values() if each.has_ended]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
