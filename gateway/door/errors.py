@@ -138,7 +138,9 @@ BATCH_NOT_CANCELLABLE = ErrorKind(
 BATCHES_EXCEEDED = ErrorKind(
     429, _RATE, "batches_exceeded", "Too many batches of this tenant have not ended.", may_retry=False
 )
-UPLOADS_EXCEEDED = ErrorKind(429, _RATE, "uploads_exceeded", "Too many files are being uploaded.", 2.0)
+UPLOADS_EXCEEDED = ErrorKind(
+    429, _RATE, "uploads_exceeded", "Too many files are being uploaded.", 2.0, shows_detail=True
+)
 BATCHES_UNAVAILABLE = ErrorKind(
     503, _OURS, "batches_unavailable", "The gateway cannot reach its store of files and batches.", 5.0
 )

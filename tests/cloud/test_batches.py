@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,27 @@ class TestConformance(BatchStoreConformance):
         frozen._call(lock_and_freeze)
         assert two.take(batch.id, None) is not None
         frozen.close()
+
+    def test_a_row_is_not_missed_that_a_transaction_without_an_answer_still_stores(
+        self, two: BatchStore, database: Postgresql
+    ) -> None:
+        async def store(connection: Any) -> None:
+            await connection.execute("BEGIN; UPDATE nightside_batch_store SET revision = revision + 1")
+            await connection.execute("INSERT INTO nightside_batch_files VALUES ('file-1', 1, '')")
+
+        async def commit(connection: Any) -> None:
+            await connection.execute("COMMIT")
+
+        slow = self.database()
+        slow.open(())
+        slow._call(store)
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(two.has_file, "file-1")
+            while not asked.done() and database.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0":
+                pass
+            slow._call(commit)
+            assert asked.result()
+        slow.close()
 
 
 @dataclass

@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,16 +15,13 @@ from msgspec.structs import replace
 
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
-from gateway.features.batches import cli, upload_api
+from gateway.features.batches import cli
 from gateway.features.batches import client as client_module
 from gateway.features.batches.cli import KEY_VARIABLE, batch
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.batches import batches_config, batches_of, line_of, lines_of, serving
-from tests.support.gateways import until
-
-SHORT = b"\n" + lines_of(3)
 
 
 @pytest.fixture
@@ -36,7 +32,7 @@ def config(tmp_path: Path, engine: FakeEngine) -> GatewayConfig:
 @pytest.fixture
 def requests_file(tmp_path: Path) -> Path:
     path = tmp_path / "requests.jsonl"
-    path.write_bytes(SHORT)
+    path.write_bytes(b"\n" + lines_of(3))
     return path
 
 
@@ -77,47 +73,6 @@ async def test_a_file_goes_in_and_its_results_come_out(
         listed = await run(gateway, "list")
         assert all(word in listed.stdout for word in (batch_id, "completed"))
         assert [each["id"] for each in json.loads((await run(gateway, "list", "--json")).stdout)] == [batch_id]
-
-
-async def test_a_large_file_goes_in_parts_past_failures(
-    config: GatewayConfig, engine: FakeEngine, requests_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "_PART_BYTES", 100)
-    monkeypatch.setattr(client_module, "_PART_WAITS_S", (0.0,))
-    engine.plays(answer(200, GOOD_ANSWER))
-    async with serving(config) as gateway:
-        book = batches_of(gateway)._book
-        assert book is not None
-        put_file, calls = book.store.put_file, []
-
-        def each_other_fails(*arguments: Any) -> None:
-            calls.append(arguments)
-            if len(calls) % 2:
-                raise OSError("no answer")
-            put_file(*arguments)
-
-        monkeypatch.setattr(book.store, "put_file", each_other_fails)
-        made = await run(gateway, "submit", requests_file, "--json")
-        assert made.exit_code == 0, made.stderr
-        monkeypatch.setattr(book.store, "put_file", put_file)
-        file = book.files[json.loads(made.stdout)["input_file_id"]]
-        assert (file.filename, file.size) == ("requests.jsonl", len(SHORT))
-        assert len(calls) >= 2 * file.size // 100
-        with book.folder.read(file.id) as content:
-            assert content.read() == SHORT
-
-
-async def test_parts_of_a_file_that_is_refused_are_not_left(
-    config: GatewayConfig, requests_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "_PART_BYTES", 100)
-    monkeypatch.setattr(upload_api, "PARTS_MAX", 1)
-    async with serving(config) as gateway:
-        refused = await run(gateway, "submit", requests_file)
-        assert (refused.exit_code, "(files_full)" in refused.stderr) == (1, True)
-        book = batches_of(gateway)._book
-        assert book is not None
-        await until(lambda: not book.files)
 
 
 def hidden_in(folder: Path) -> list[str]:

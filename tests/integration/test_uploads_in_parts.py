@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
 from gateway.features.batches import upload_api
 from gateway.features.batches.book import BatchBook
+from gateway.features.batches.state import StoredFile, UploadStatus
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from mesh.task_group import TaskGroup
@@ -116,7 +118,7 @@ async def test_a_file_is_uploaded_in_parts_and_run(
     assert (await ended(client, batch.id)).request_counts.completed == 40
 
 
-async def test_parts_are_joined_in_the_order_told(client: openai.AsyncOpenAI) -> None:
+async def test_parts_are_joined_in_the_order_told(gateway: GatewayHandle, client: openai.AsyncOpenAI) -> None:
     upload_id = await begin(client, 3, expires_after={"anchor": "created_at", "seconds": 7200})
     c, _, a, b = await add(client, upload_id, b"c", b"z", b"a", b"b")
     done = await client.uploads.complete(upload_id, part_ids=[a, b, c])
@@ -130,6 +132,7 @@ async def test_parts_are_joined_in_the_order_told(client: openai.AsyncOpenAI) ->
     assert await refusal(client.uploads.cancel(upload_id)) == (409, "upload_not_pending", None)
     await client.files.delete(done.file.id)
     assert await client.uploads.complete(upload_id, part_ids=[a, b, c]) == done
+    assert a not in str(book_of(gateway).uploads[upload_id]), "256 ids would take 20 KB for a day"
 
 
 async def test_a_completion_that_does_not_fit_is_refused_and_changes_nothing(client: openai.AsyncOpenAI) -> None:
@@ -166,18 +169,24 @@ async def test_a_part_is_no_file(client: openai.AsyncOpenAI) -> None:
         assert (await refusal(call))[:2] == (404, "file_not_found")
 
 
-async def test_a_cancelled_upload_leaves_nothing(client: openai.AsyncOpenAI, config: GatewayConfig) -> None:
+async def test_a_cancelled_upload_leaves_nothing(
+    gateway: GatewayHandle, client: openai.AsyncOpenAI, config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book_of(gateway).store, "delete_file", fail)  # rows of parts are deleted together
     upload_id = await begin(client)
-    (part_id,) = await add(client, upload_id, DATA)
+    part_id, _ = await add(client, upload_id, DATA[:100], DATA[100:])
     assert (await client.uploads.cancel(upload_id)).status == "cancelled"
     assert (await client.uploads.cancel(upload_id)).status == "cancelled"
     assert (await refusal(client.uploads.complete(upload_id, part_ids=[part_id])))[1] == "upload_not_pending"
     await until(lambda: not stored_in(config))
 
 
-async def test_an_abandoned_upload_expires_and_leaves_nothing(config: GatewayConfig) -> None:
+async def test_an_abandoned_upload_expires_and_leaves_nothing(
+    config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = SettableClock()
     async with serving(config, clock) as gateway, hasty_client_of(gateway) as client:
+        monkeypatch.setattr(book_of(gateway).store, "delete_file", fail)
         upload_id = await begin(client)
         (part_id,) = await add(client, upload_id, DATA)
         clock.ahead_s = 3600
@@ -229,17 +238,25 @@ async def test_uploads_in_parts_have_limits(config: GatewayConfig, monkeypatch: 
             "its parts and the file need twice its size"
         )
         first = await begin(client, 10)
-        assert (await refusal(add(client, first, bytes(21))))[:2] == (413, "body_too_large")
+        for size in (21, 100_000):
+            assert await refusal(add(client, first, bytes(size))) == (400, "invalid_field", "data")
         await add(client, first, b"x" * 10, b"x" * 9)
-        assert (await refusal(add(client, first, b"xx")))[:2] == (413, "body_too_large"), "a part is sent again once"
+        with pytest.raises(openai.BadRequestError, match="at most 1 bytes: 67108864 a part, 20 in all"):
+            await add(client, first, b"xx")
         await add(client, first, b"x")
-        assert (await refusal(add(client, first, b"")))[:2] == (507, "files_full"), "there are three parts"
+        with pytest.raises(openai.BadRequestError, match="an upload has at most 3 parts"):
+            await add(client, first, b"")
         await begin(client, 10)
-        assert (await refusal(begin(client, 10)))[:2] == (429, "uploads_exceeded")
-        for _ in range(4):
-            await client.uploads.cancel(first)
-            first = await begin(client, 10)
-        assert len(book_of(gateway).uploads) <= 2 + 2
+        with pytest.raises(openai.RateLimitError, match="2 uploads in parts are open") as refused:
+            await begin(client, 10)
+        assert 60 < int(refused.value.response.headers["retry-after"]) <= 3600, "the oldest ends then"
+        book = book_of(gateway)
+        with monkeypatch.context() as patched:
+            patched.setattr(book.store, "delete_upload", fail)
+            for _ in range(4):
+                await client.uploads.cancel(first)
+                first = await begin(client, 10)
+        await until(lambda: len(book.uploads) == 2 + 1)
 
 
 async def test_what_was_answered_outlives_the_gateway(tmp_path: Path, engine: FakeEngine) -> None:
@@ -263,19 +280,96 @@ async def test_what_was_answered_outlives_the_gateway(tmp_path: Path, engine: Fa
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-async def test_a_completion_whose_answer_is_lost_can_be_asked_for_again(
-    gateway: GatewayHandle, client: openai.AsyncOpenAI, config: GatewayConfig, is_written: bool
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_completion_whose_storing_is_not_answered_leaves_one_file(
+    gateway: GatewayHandle, client: openai.AsyncOpenAI, config: GatewayConfig, is_written: bool, is_away: bool
 ) -> None:
-    upload_id = await begin(client)
+    upload_id, book = await begin(client), book_of(gateway)
     part_ids = await add(client, upload_id, DATA)
-    store = book_of(gateway).store
+    before, store = stored_in(config), book.store
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store, "put_file", fail_after(store.put_file) if is_written else fail)
-        assert (await refusal(client.uploads.complete(upload_id, part_ids=part_ids)))[0] == 503
+        if is_away:
+            patched.setattr(store, "has_file", fail)
+        if is_written and not is_away:
+            await client.uploads.complete(upload_id, part_ids=part_ids)
+        else:
+            assert (await refusal(client.uploads.complete(upload_id, part_ids=part_ids)))[0] == 503
+            assert book.sizes.total == (2 if is_away else 1) * len(DATA), "what may be kept counts"
+    if is_written:
+        await until(lambda: book.uploads[upload_id].status is UploadStatus.COMPLETED)
+    else:
+        await until(lambda: stored_in(config) == before)
     done = await client.uploads.complete(upload_id, part_ids=part_ids)
     assert done.file is not None
+    names = {done.file.id}
     assert (await client.files.content(done.file.id)).content == DATA
-    await until(lambda: not book_of(gateway).parts)
+    await until(lambda: not book.parts)
+    await until(lambda: stored_in(config) == names)
+    assert book.sizes.total == len(DATA)
+
+
+async def complete_elsewhere(book: BatchBook, upload_id: str) -> StoredFile:
+    """Complete an upload, and delete its parts, as another gateway does: the one of the book does not hear of it."""
+    whole, parts = book.uploads[upload_id], book.parts[upload_id]
+    first = next(iter(parts.values()))
+    file = replace(first, id=f"file-{'f' * 24}", upload="", size=whole.size, expires_s=first.created_s + 3600)
+    digest = upload_api._digest_of(list(parts))
+    done = replace(whole, status=UploadStatus.COMPLETED, file=file, parts_digest=digest)
+    await book.do(book.store.put_file, file, done)
+    await book.do(book.store.delete_parts, [each.id for each in parts.values()])
+    for each in parts.values():
+        await book.in_files(book.folder.delete, each.id)
+    return file
+
+
+async def test_a_completion_that_another_gateway_has_answered_is_answered_alike(
+    gateway: GatewayHandle, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload_id, book = await begin(client), book_of(gateway)
+    part_ids = await add(client, upload_id, DATA[:100], DATA[100:])
+    find_parts = book.find_parts
+
+    async def look_first(*arguments: Any) -> Any:  # gateways that share the store do so for a part that is not known
+        await book.look()
+        return await find_parts(*arguments)
+
+    monkeypatch.setattr(book, "find_parts", look_first)
+    file = await complete_elsewhere(book, upload_id)
+    done = await client.uploads.complete(upload_id, part_ids=part_ids)
+    assert (done.status, done.file and done.file.id) == ("completed", file.id)
+
+
+class _Unreadable(io.BytesIO):
+    """File of which no byte can be read."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def read(self, *_: object) -> bytes:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no such key"), OSError("slow down")])
+async def test_a_completion_whose_parts_go_while_they_are_read_gets_the_other_ones_answer(
+    gateway: GatewayHandle,
+    client: openai.AsyncOpenAI,
+    config: GatewayConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+) -> None:
+    upload_id, book, loop = await begin(client), book_of(gateway), asyncio.get_running_loop()
+    part_ids = await add(client, upload_id, DATA)
+
+    def read(_: str) -> _Unreadable:
+        asyncio.run_coroutine_threadsafe(complete_elsewhere(book, upload_id), loop).result()
+        return _Unreadable(error)
+
+    monkeypatch.setattr(book.folder, "read", read)
+    done = await client.uploads.complete(upload_id, part_ids=part_ids)
+    assert (done.status, done.file and done.file.id) == ("completed", f"file-{'f' * 24}")
+    await until(lambda: not stored_in(config))
 
 
 async def test_a_completion_whose_parts_are_gone_says_why(
@@ -306,30 +400,51 @@ def fail(*_: object) -> None:
     raise OSError("no answer")
 
 
-@pytest.mark.parametrize("other", ["complete", "cancel", "part"])
-async def test_of_calls_at_once_one_decides(
-    gateway: GatewayHandle, client: openai.AsyncOpenAI, config: GatewayConfig, other: str
+_ORDERS = ["complete, complete", "complete, cancel", "complete, part", "cancel, complete", "cancel, part"]
+
+
+@pytest.mark.parametrize("order", _ORDERS)
+async def test_of_calls_at_once_the_first_that_is_stored_decides(
+    gateway: GatewayHandle,
+    client: openai.AsyncOpenAI,
+    config: GatewayConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
 ) -> None:
-    upload_id = await begin(client)
+    first, second = order.split(", ")
+    upload_id, book = await begin(client), book_of(gateway)
     part_ids = await add(client, upload_id, DATA)
     calls: dict[str, Callable[[], Any]] = {
         "complete": lambda: client.uploads.complete(upload_id, part_ids=part_ids),
         "cancel": lambda: client.uploads.cancel(upload_id),
         "part": lambda: add(client, upload_id, DATA),
     }
+    step = "put_upload" if second == "cancel" else "keep_file"
+    store, came, may_go_on = getattr(book, step), asyncio.Event(), asyncio.Event()
 
-    async def outcome(name: str) -> Any:
+    async def wait_once(*arguments: Any) -> None:
+        monkeypatch.setattr(book, step, store)
+        came.set()
+        await may_go_on.wait()
+        await store(*arguments)
+
+    async def outcome() -> Any:
         try:
-            return await calls[name]()
-        except openai.ConflictError:
-            return None
+            return await calls[second]()
+        except openai.ConflictError as error:
+            return str(error)
 
+    monkeypatch.setattr(book, step, wait_once)
     async with TaskGroup() as tasks:
-        both = [tasks.create_task(outcome(name)) for name in ("complete", other)]
-    first, second = (each.result() for each in both)
-    assert first is not None or second is not None
-    assert other != "complete" or first == second
-    await until(lambda: not book_of(gateway).parts)
+        late = tasks.create_task(outcome())
+        await until(came.is_set)
+        decided = await calls[first]()
+        may_go_on.set()
+    if first == second:
+        assert late.result() == decided
+    else:
+        assert f"it is {decided.status}" in late.result()
+    await until(lambda: not book.parts)
     files = [each.id async for each in client.files.list()]
-    assert len(files) == (first is not None)
+    assert len(files) == (first == "complete")
     await until(lambda: stored_in(config) == set(files))

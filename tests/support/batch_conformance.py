@@ -173,6 +173,23 @@ class BatchStoreConformance(ABC):
         assert two.changes(0) == before
         assert (before.uploads, before.files) == ([done], [file])
 
+    def test_parts_are_deleted_together(self, one: BatchStore, two: BatchStore) -> None:
+        one.put_upload(UPLOAD)
+        names = ["file-a", "file-b"]
+        for name in names:
+            one.put_file(stored_file(name, upload=UPLOAD.id))
+        one.put_file(kept := stored_file("file-c"))
+        before = two.changes(0)
+        for _ in range(2):
+            one.delete_parts([*names, "file-unknown"])
+            assert sorted(two.changes(before.revision).gone) == names
+            assert two.changes(0).files == [kept]
+
+    def test_a_row_that_is_stored_is_found(self, one: BatchStore, two: BatchStore) -> None:
+        assert not two.has_file("file-1")
+        one.put_file(stored_file("file-1"))
+        assert two.has_file("file-1")
+
     def test_a_part_of_an_upload_that_is_not_there_is_refused(self, one: BatchStore) -> None:
         with pytest.raises(RowOutdated):
             one.put_file(stored_file("file-part", upload=UPLOAD.id))

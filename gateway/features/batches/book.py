@@ -7,7 +7,7 @@ change is stored before it is known here. Work on the store runs in one thread, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gateway.features.batches.database import LeaseLost, Refused, RowOutdated
+from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, BatchLeases
@@ -67,6 +67,8 @@ class BatchBook:
         """Woken when a batch has changed."""
         self.lease_ns = lease_ns
         self.leases = BatchLeases(lease_ns)
+        self._undecided: dict[str, tuple[StoredFile, UploadInParts | None]] = {}
+        """Files whose content is kept, and whose row may be stored or not, each with the upload that it completes."""
         self._versions: dict[str, int] = {}
         self._revision = 0
         """Revision of the store up to which its rows are known here."""
@@ -252,27 +254,44 @@ class BatchBook:
     async def keep_file(self, upload: OpenUpload, file: StoredFile, completed: UploadInParts | None = None) -> None:
         """Keep an upload: its content, then its row, with the upload in parts that it completes, if any. It is kept as
         well if the caller is cancelled while its row is stored. Raises RowOutdated where an upload in parts is not
-        pending any more."""
-
-        def learn() -> None:
-            self._remember_file(file)
-            if completed is not None:
-                self.uploads[completed.id] = completed
-
+        pending any more, and OSError."""
         await self.in_files(self.folder.finish, upload, file.id)
+        learn = partial(self._remember_completed, file, completed)
         try:
             await self._do_and_know(learn, self.store.put_file, file, completed)
         except BaseException as error:
-            if file.id not in self.files and (completed is None or isinstance(error.__cause__ or error, Refused)):
-                await self._drop_unknown(file)  # else it may have completed the upload; if not, it is swept later
-            raise
+            if file.id not in self.files:
+                self._undecided[file.id] = file, completed
+                with suppress(OSError):
+                    await self._decide(file, completed)
+            if completed is None or file.id not in self.files or not isinstance(error, OSError):
+                raise
 
-    async def _drop_unknown(self, file: StoredFile) -> None:
-        """Delete a file whose row may be stored or not. Its content stays where that cannot be found out: a row without
-        content would count and be listed."""
-        with suppress(OSError, FileInUse):
-            await self.do(self.store.delete_file, file.id)
-            await self._delete_content(file)
+    def has_content(self, file_id: str) -> bool:
+        """True if a file is kept, or may be."""
+        return file_id in self.files or file_id in self._undecided
+
+    async def decide(self) -> None:
+        """Find out which files are kept whose storing was not answered. Raises OSError."""
+        for file, completed in list(self._undecided.values()):
+            await self._decide(file, completed)
+
+    async def _decide(self, file: StoredFile, completed: UploadInParts | None) -> None:
+        """Learn that a file has completed its upload, or delete it: its row first, as a row without content would count
+        and be listed. Raises OSError."""
+        if completed is not None and await self.do(self.store.has_file, file.id):
+            self._remember_completed(file, completed)
+        elif file.id not in self.files:
+            with suppress(FileInUse):  # a client has found it at another gateway
+                await self.do(self.store.delete_file, file.id)
+                await self._delete_content([file])
+                self.sizes.drop(file.id)
+        self._undecided.pop(file.id, None)
+
+    def _remember_completed(self, file: StoredFile, completed: UploadInParts | None) -> None:
+        self._remember_file(file)
+        if completed is not None:
+            self.uploads[completed.id] = completed
 
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
@@ -283,22 +302,34 @@ class BatchBook:
     async def delete_file(self, file_id: str) -> None:
         """Delete a file's row, and then its content; also if the caller is cancelled while its row is deleted. Raises
         FileInUse, and OSError; content that is left then is swept later."""
-        if (file := self.files.get(file_id)) is None:
-            return
+        if (file := self.files.get(file_id)) is not None:
+            await self._delete_files([file], self.store.delete_file, file_id)
+
+    async def delete_parts(self, upload_id: str) -> None:
+        """Delete the parts of an upload that has ended, as `delete_file` does. Raises OSError."""
+        if parts := list(self.parts.get(upload_id, {}).values()):
+            await self._delete_files(parts, self.store.delete_parts, [each.id for each in parts])
+
+    async def _delete_files(self, files: Sequence[StoredFile], work: Callable[..., None], told: object) -> None:
+        def forget() -> None:
+            for each in files:
+                self._forget_file(each.id)
+
         try:
-            await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+            await self._do_and_know(forget, work, told)
         except OSError:
-            if not self.store.is_shared and not self.is_used(file_id):
-                await self._delete_content(file)  # room is freed even where the database cannot grow
+            if not self.store.is_shared and not any(self.is_used(each.id) for each in files):
+                await self._delete_content(files)  # room is freed even where the database cannot grow
             raise
         finally:
-            if file_id not in self.files:
-                await self._delete_content(file)
+            if not any(each.id in self.files for each in files):
+                await self._delete_content(files)
 
-    async def _delete_content(self, file: StoredFile) -> None:
+    async def _delete_content(self, files: Iterable[StoredFile]) -> None:
         def delete() -> None:
-            for name in file.stored_names:
-                self.folder.delete(name)
+            for file in files:
+                for name in file.stored_names:
+                    self.folder.delete(name)
 
         await self.in_files(delete)
 

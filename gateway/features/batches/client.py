@@ -1,14 +1,11 @@
-"""Client of a gateway's Files, Uploads and Batch APIs, for `nightside batch`. It holds no more than a part of a file in
-memory, and decides nothing.
-"""
+"""Client of a gateway's Files and Batch APIs, for `nightside batch`. It holds no file in memory and decides nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
@@ -21,12 +18,6 @@ _CALL_S = 30.0
 """Seconds for one call without a file, and for a pause of a file's bytes."""
 _UPLOAD_PAUSE_S = 120.0
 """Seconds in which the gateway takes no byte of an upload, or gives no answer behind the last one."""
-_PART_BYTES = 32 << 20
-"""Size of a file above which it is uploaded in parts of this size: each that is answered outlives a failure."""
-_JOIN_S = 660.0
-"""Seconds for the call that makes one file of parts."""
-_PART_WAITS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 10.0, 10.0)
-"""Pauses before further tries of a call for parts: a gateway may be restarted meanwhile."""
 _ANSWER_BYTES_MAX = 16 << 20
 _PIECE_BYTES = 256 * 1024
 
@@ -51,48 +42,21 @@ class BatchClient:
         self._session = session
         self._tls = tls
 
-    async def ask(
-        self, method: str, path: str, body: object | None = None, *, total_s: float = _CALL_S
-    ) -> dict[str, Any]:
+    async def ask(self, method: str, path: str, body: object | None = None) -> dict[str, Any]:
         """Make a call with a body of JSON. Raises BatchFault."""
         data = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"content-type": "application/json"}
-        timeout = aiohttp.ClientTimeout(total=total_s)
+        timeout = aiohttp.ClientTimeout(total=_CALL_S)
         async with self._answer(method, path, data=data, headers=headers, timeout=timeout) as answer:
             return _decoded(await answer.content.read(_ANSWER_BYTES_MAX))
 
     async def upload(self, file: BinaryIO, name: str) -> dict[str, Any]:
-        """Upload an input file, piece by piece, and a large one in parts. Returns its File object. Raises
-        BatchFault."""
-        size = os.fstat(file.fileno()).st_size
-        if size > _PART_BYTES:
-            return await self._upload_in_parts(file, name, size)
-        return await self._send_form("/v1/files", "file", file, name, purpose="batch")
-
-    async def _upload_in_parts(self, file: BinaryIO, name: str, size: int) -> dict[str, Any]:
-        order = {"bytes": size, "filename": name, "mime_type": "application/jsonl", "purpose": "batch"}
-        path = f"/v1/uploads/{(await self.ask('POST', '/v1/uploads', order))['id']}"
-        part_ids = []
-        try:
-            while piece := file.read(_PART_BYTES):
-                part = await _insist(lambda piece=piece: self._send_form(f"{path}/parts", "data", piece, name))  # type: ignore[misc]
-                part_ids.append(part["id"])
-            joined = {"part_ids": part_ids}
-            done = await _insist(lambda: self.ask("POST", f"{path}/complete", joined, total_s=_JOIN_S))
-        except BatchFault:
-            with suppress(BatchFault):
-                await self.ask("POST", f"{path}/cancel")
-            raise
-        made: dict[str, Any] = done["file"]
-        return made
-
-    async def _send_form(
-        self, path: str, field: str, content: bytes | BinaryIO, name: str, **others: str
-    ) -> dict[str, Any]:
-        form = aiohttp.FormData(others)
-        form.add_field(field, content, filename=name, content_type="application/jsonl")
+        """Upload an input file, piece by piece. Raises BatchFault."""
+        form = aiohttp.FormData()
+        form.add_field("purpose", "batch")
+        form.add_field("file", file, filename=name, content_type="application/jsonl")
         timeout = aiohttp.ClientTimeout(sock_connect=_CALL_S)
-        async with self._answer("POST", path, _UPLOAD_PAUSE_S, data=form, timeout=timeout) as answer:
+        async with self._answer("POST", "/v1/files", _UPLOAD_PAUSE_S, data=form, timeout=timeout) as answer:
             return _decoded(await answer.content.read(_ANSWER_BYTES_MAX))
 
     async def download(self, file_id: str, out: IO[bytes]) -> None:
@@ -129,16 +93,6 @@ _FAULTS: dict[int, type[BatchFault]] = {
     503: GatewayUnreachable,
     504: GatewayUnreachable,
 }
-
-
-async def _insist(call: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    """Answer to a call that may be made again. Raises BatchFault."""
-    for wait_s in _PART_WAITS_S:
-        try:
-            return await call()
-        except (GatewayUnreachable, GatewayBusy):
-            await asyncio.sleep(wait_s)
-    return await call()
 
 
 async def _move_limit(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:

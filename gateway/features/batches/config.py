@@ -68,7 +68,7 @@ class BatchesConfig(FeatureSection, frozen=True):
     tenant_uploads_max: int = _TENANT_UPLOADS_MAX
     """Uploads of one tenant at once."""
     tenant_pending_uploads_max: int = 16
-    """Uploads in parts of one tenant that are neither complete nor over; a further one is refused."""
+    """Uploads in parts of one tenant that are pending; a further one is refused."""
     batches_max: int = 8
     """Batches that run at once."""
     tenant_batches_max: int = 2

@@ -5,10 +5,12 @@ stand here. It holds no more than a delimiter and a part's head, and does no I/O
 from __future__ import annotations
 
 import logging
+import re
+from itertools import islice
 
 from msgspec import Struct
 from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser
 
 HEAD_BYTES_MAX = 8 * 1024
 """Bytes of a part's head: the names and values of its fields."""
@@ -17,7 +19,10 @@ PARTS_MAX = 32
 """Parts of a form. Lines that begin as a delimiter does count as well: each takes the parser microseconds."""
 BESIDE_BYTES_MAX = 8 * 1024
 """Bytes of a form that are in no head and no content: delimiters, padding, and what stands before or behind them."""
+OPTIONS_MAX = 8
+"""Parameters of a content type or disposition that are read; further ones are ignored."""
 _BOUNDARY_BYTES_MAX = 70
+_OPTION = re.compile(r';[ \t]*([^\s;="]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 _STEP_BYTES = 4 * 1024
 """Bytes between two checks of the limits: padding takes the parser half a microsecond a byte."""
 
@@ -38,9 +43,9 @@ class FormReader:
 
     def __init__(self, content_type: str) -> None:
         """Raises ValueError where the type has no boundary."""
-        told, options = parse_options_header(content_type.encode("latin-1", "replace"))
-        boundary = options.get(b"boundary", b"")
-        if told != b"multipart/form-data" or not 1 <= len(boundary) <= _BOUNDARY_BYTES_MAX:
+        told = content_type.partition(";")[0].strip().lower()
+        boundary = _options(content_type).get("boundary", "").encode("latin-1", "replace")
+        if told != "multipart/form-data" or not 1 <= len(boundary) <= _BOUNDARY_BYTES_MAX:
             raise ValueError("the content type should be multipart/form-data with a boundary")
         self.is_over = False
         """True once the last delimiter has been read; what follows it is dropped."""
@@ -122,11 +127,10 @@ class FormReader:
             self._disposition = self._value
 
     def _on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        if (name := options.get(b"name")) is None:
+        options = _options(self._disposition.decode("utf-8", "replace"))
+        if (name := options.get("name")) is None:
             raise ValueError(f"part {self._parts} has no name")
-        filename = options.get(b"filename")
-        self._events.append(PartBegins(_text(name), None if filename is None else _text(filename)))
+        self._events.append(PartBegins(name, options.get("filename")))
 
     def _on_part_data(self, data: bytes, begin: int, end: int) -> None:
         self._told += end - begin
@@ -140,5 +144,7 @@ class FormReader:
         self.is_over = True
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+def _options(field: str) -> dict[str, str]:
+    """Parameters of a field's value, by name in lower case."""
+    found = islice(_OPTION.finditer(field), OPTIONS_MAX)
+    return {each[1].lower(): each[3] or each[2] or "" for each in found}

@@ -178,7 +178,7 @@ class BatchIntake:
         except OSError as error:
             raise _full(error) from error
         finally:
-            if upload.id not in book.files:
+            if not book.has_content(upload.id):
                 book.sizes.drop(upload.id)
                 if not is_scratch:
                     await book.in_files(folder.drop, upload.opened, upload.id)
@@ -205,19 +205,21 @@ class BatchIntake:
         await self.book.keep_file(upload.opened, file, completed)
 
     async def begin_upload(self, upload: UploadInParts) -> None:
-        """Store a new upload in parts. Raises ClientFault beyond a limit. Those that ended first are forgotten beyond
-        `tenant_ended_max`."""
+        """Store a new upload in parts. Raises ClientFault beyond a limit."""
         tenant, now_s = upload.tenant, self.now_s
-        own = [each for each in self.book.uploads.values() if each.tenant == tenant]
-        over = [each for each in own if each.status_at(now_s) is not UploadStatus.PENDING]
-        pending = len(own) - len(over) + self._beginning.get(tenant, 0)
+        ends_s = [
+            each.expires_s
+            for each in self.book.uploads.values()
+            if each.tenant == tenant and each.status_at(now_s) is UploadStatus.PENDING
+        ]
+        pending = len(ends_s) + self._beginning.get(tenant, 0)
         if pending >= self.config.tenant_pending_uploads_max:
-            raise ClientFault(errors.UPLOADS_EXCEEDED)
+            kind = errors.UPLOADS_EXCEEDED
+            if ends_s:
+                kind = errors.retried_after(kind, (min(ends_s) - now_s) * _SECOND_NS)
+            raise ClientFault(kind, f"{pending} uploads in parts are open")
         with _counted(self._beginning, tenant):
             await stored(self.book.put_upload(upload))
-            over.sort(key=lambda each: each.created_s)
-            for each in over[: max(0, len(over) - self.config.tenant_ended_max)]:
-                await stored(self.book.delete_upload(each.id))
 
     # Batches
 

@@ -143,8 +143,8 @@ class UploadInParts(Struct, frozen=True, kw_only=True):
     """Status as it is stored, where nothing expires; `status_at` tells the one in force."""
     file: StoredFile | None = None
     """File as it was when the upload was completed."""
-    part_ids: tuple[str, ...] = ()
-    """Parts of the file, in order, once the upload is completed."""
+    parts_digest: str = ""
+    """Digest of the ids of the file's parts, in order, once the upload is completed."""
 
     def status_at(self, now_s: int) -> UploadStatus:
         is_late = self.status is UploadStatus.PENDING and self.expires_s <= now_s

@@ -233,6 +233,13 @@ class BatchStore:
             statements.append(_end_upload(completed))
         self._database.run(*statements, _put_file(file))
 
+    def has_file(self, file_id: str) -> bool:
+        """True if the row of a file is stored. An earlier transaction whose answer was lost is over by then, since both
+        change the same row first."""
+        text = "SELECT id FROM nightside_batch_files WHERE id = $1"
+        _, rows = self._database.run(_ADVANCE, Statement(text, (file_id,)))
+        return bool(rows)
+
     def delete_file(self, file_id: str) -> None:
         """Delete the row of a file; a missing one changes nothing. Raises FileInUse."""
         unused = (
@@ -251,6 +258,18 @@ class BatchStore:
     def end_upload(self, upload: UploadInParts) -> None:
         """Store an upload that is pending no longer. Raises RowOutdated where it was so before."""
         self._database.run(_ADVANCE, _end_upload(upload))
+
+    def delete_parts(self, file_ids: Sequence[str]) -> None:
+        """Delete the rows of parts of an upload, together; a missing one changes nothing."""
+        these = ", ".join(f"${number}" for number in range(1, len(file_ids) + 1))
+        gone = (
+            "INSERT INTO nightside_batch_gone SELECT id, {revision}, {now} FROM nightside_batch_files"
+            " WHERE id IN ({these}) ON CONFLICT DO NOTHING"
+        )
+        deletion = "DELETE FROM nightside_batch_files WHERE id IN ({these})"
+        self._database.run(
+            _ADVANCE, *(_statement(text.replace("{these}", these), *file_ids) for text in (gone, deletion))
+        )
 
     def delete_upload(self, upload_id: str) -> None:
         self._delete("DELETE FROM nightside_batch_uploads WHERE id = $1", upload_id)

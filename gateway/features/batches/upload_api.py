@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import urandom
 from typing import Any, BinaryIO
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -113,26 +114,33 @@ class UploadApi:
     async def _add_part(self, call: ClientCall) -> None:
         intake = self._intake
         whole = await self._pending_of(call)
-        if len(self._book.parts.get(whole.id, ())) >= PARTS_MAX:
-            raise ClientFault(errors.FILES_FULL, f"an upload has at most {PARTS_MAX} parts")
-        bytes_max = min(PART_BYTES_MAX, self._bytes_left(whole))
-        async with intake.receiving(call, bytes_max, FORM_BYTES_MAX) as upload:
-            form = FileForm(upload, "data")
-            await form.receive(call, intake.settings, bytes_max)
-            await self._pending_of(call)
-            if upload.size > self._bytes_left(whole):
-                raise ClientFault(errors.BODY_TOO_LARGE)
-            made = intake.new_file(upload, form.filename, intake.keep_s)
-            part = replace(made, upload=whole.id, expires_s=whole.expires_s)
-            try:
+        bytes_max = self._part_bytes_max(whole)
+        try:
+            async with intake.receiving(call, bytes_max, FORM_BYTES_MAX) as upload:
+                form = FileForm(upload, "data")
+                await form.receive(call, intake.settings, bytes_max)
+                await self._pending_of(call)
+                if upload.size > (bytes_max := self._part_bytes_max(whole)):
+                    raise ClientFault(errors.BODY_TOO_LARGE)
+                made = intake.new_file(upload, form.filename, intake.keep_s)
+                part = replace(made, upload=whole.id, expires_s=whole.expires_s)
                 await intake.keep(upload, part)
-            except RowOutdated as error:
-                raise ClientFault(errors.UPLOAD_NOT_PENDING) from error
+        except RowOutdated:
+            raise self._not_pending(await self._seen_anew(call)) from None
+        except ClientFault as fault:
+            if fault.kind is not errors.BODY_TOO_LARGE:
+                raise
+            told = f"it is at most {bytes_max} bytes: {PART_BYTES_MAX} a part, {_STORED_SHARE * whole.size} in all"
+            raise ClientFault(errors.INVALID_FIELD, told, "data") from fault
         give(call, part.part_document())
 
-    def _bytes_left(self, whole: UploadInParts) -> int:
-        kept = sum(each.size for each in self._book.parts.get(whole.id, {}).values())
-        return max(0, _STORED_SHARE * whole.size - kept)
+    def _part_bytes_max(self, whole: UploadInParts) -> int:
+        """Bytes of a further part. Raises ClientFault where there may be none."""
+        parts = self._book.parts.get(whole.id, {})
+        if len(parts) >= PARTS_MAX:
+            raise ClientFault(errors.INVALID_FIELD, f"an upload has at most {PARTS_MAX} parts", "data")
+        left = _STORED_SHARE * whole.size - sum(each.size for each in parts.values())
+        return max(0, min(PART_BYTES_MAX, left))
 
     async def _complete(self, call: ClientCall) -> None:
         order = await order_in(call, self._intake.settings, _Completion)
@@ -141,11 +149,8 @@ class UploadApi:
             if self._is_pending(whole):
                 whole = await self._joined(call, whole, order)
         except RowOutdated:  # another call has completed it, or cancelled it, or its hour is over
-            await stored(self._book.look())
-            whole = await self._upload_of(call)
-            if self._is_pending(whole):
-                raise ClientFault(errors.BATCHES_UNAVAILABLE) from None  # a part is lost, or cannot be seen from here
-        if whole.status is not UploadStatus.COMPLETED or whole.part_ids != tuple(order.part_ids):
+            whole = await self._seen_anew(call)
+        if whole.status is not UploadStatus.COMPLETED or whole.parts_digest != _digest_of(order.part_ids):
             raise self._not_pending(whole)
         self._give(call, whole)
 
@@ -155,22 +160,25 @@ class UploadApi:
         parts = await self._parts_of(whole, order.part_ids)
         async with intake.receiving(call, whole.size, ORDER_BYTES_MAX) as copy:
             async with asyncio.timeout(_JOIN_S):
-                md5 = await self._join(parts, copy)
+                md5 = await self._join(whole, parts, copy)
             if order.md5 is not None and order.md5.lower() != md5:
                 raise ClientFault(errors.INVALID_FIELD, f"the file's is {md5}", "md5")
             file = intake.new_file(copy, whole.filename, whole.keep_s)
-            done = replace(whole, status=UploadStatus.COMPLETED, file=file, part_ids=tuple(order.part_ids))
+            digest = _digest_of(order.part_ids)
+            done = replace(whole, status=UploadStatus.COMPLETED, file=file, parts_digest=digest)
             await intake.keep(copy, file, done)
         return done
 
     async def _parts_of(self, whole: UploadInParts, part_ids: Sequence[str]) -> list[StoredFile]:
-        """Parts of an upload, which have its size together. Raises ClientFault."""
+        """Parts of an upload, which have its size together. Raises ClientFault, and RowOutdated where one is missing
+        and the upload is not pending any more."""
         if len(part_ids) > PARTS_MAX or len(set(part_ids)) < len(part_ids):
             raise ClientFault(errors.INVALID_FIELD, f"they are at most {PARTS_MAX}, each once", "part_ids")
         found: list[StoredFile | None] = await stored(self._book.find_parts(whole.id, part_ids))
         parts = []
         for place, part in enumerate(found):
             if part is None:
+                self._check_pending(whole)
                 at = f"part_ids[{place}]"
                 raise ClientFault(errors.INVALID_FIELD, f"{at} is no part of this upload", at)
             parts.append(part)
@@ -180,9 +188,15 @@ class UploadApi:
             raise ClientFault(errors.INVALID_FIELD, told, "part_ids")
         return parts
 
-    async def _join(self, parts: Sequence[StoredFile], copy: FileUpload) -> str:
+    def _check_pending(self, whole: UploadInParts) -> None:
+        """Raise RowOutdated for an upload that is known to be pending no more."""
+        known = self._book.uploads.get(whole.id)
+        if known is None or not self._is_pending(known):
+            raise RowOutdated(whole.id)
+
+    async def _join(self, whole: UploadInParts, parts: Sequence[StoredFile], copy: FileUpload) -> str:
         """Write parts one after another. Returns the MD5 of all, in hexadecimal. Raises OSError, and RowOutdated where
-        a part is gone, as after the end of its upload."""
+        the upload is not pending any more."""
         digest = hashlib.md5(usedforsecurity=False)
 
         def read(file: BinaryIO) -> bytes:
@@ -191,16 +205,17 @@ class UploadApi:
             return piece
 
         book = self._book
-        for part in parts:
-            try:
-                opened = await book.in_files(book.folder.read, part.id)
-            except FileNotFoundError as error:
-                raise RowOutdated(part.upload) from error
-            with opened:
-                while piece := await book.in_files(read, opened):
-                    await copy.write(piece)
-        if copy.size != sum(each.size for each in parts):
-            raise OSError("a part is shorter than its row says")
+        try:
+            for part in parts:
+                with await book.in_files(book.folder.read, part.id) as opened:
+                    while piece := await book.in_files(read, opened):
+                        await copy.write(piece)
+            if copy.size != whole.size:
+                raise OSError("a part is shorter than its row says")
+        except OSError:
+            await book.look()
+            self._check_pending(whole)  # another call may have ended it, after which its parts are deleted
+            raise
         return digest.hexdigest()
 
     async def _cancel(self, call: ClientCall) -> None:
@@ -211,8 +226,7 @@ class UploadApi:
                 await stored(self._book.put_upload(cancelled))
                 whole = cancelled
             except RowOutdated:
-                await stored(self._book.look())
-                whole = await self._upload_of(call)
+                whole = await self._seen_anew(call)
         if whole.status is not UploadStatus.CANCELLED:
             raise self._not_pending(whole)
         self._give(call, whole)
@@ -232,9 +246,17 @@ class UploadApi:
             raise self._not_pending(whole)
         return whole
 
+    async def _seen_anew(self, call: ClientCall) -> UploadInParts:
+        await stored(self._book.look())
+        return await self._upload_of(call)
+
     async def _upload_of(self, call: ClientCall) -> UploadInParts:
         tenant = self._intake.tenant_of(call)
         whole: Any = await stored(self._book.find_upload(call.path.split("/")[3]))
         if whole is None or whole.tenant != tenant:
             raise ClientFault(errors.UPLOAD_NOT_FOUND)
         return whole  # type: ignore[no-any-return]
+
+
+def _digest_of(part_ids: Sequence[str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(part_ids)).hexdigest()

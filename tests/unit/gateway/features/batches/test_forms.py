@@ -11,6 +11,7 @@ from gateway.features.batches.forms import (
     BESIDE_BYTES_MAX,
     HEAD_BYTES_MAX,
     HEAD_FIELDS_MAX,
+    OPTIONS_MAX,
     PARTS_MAX,
     FormReader,
     PartBegins,
@@ -76,6 +77,7 @@ def test_a_form_that_is_cut_is_not_over(data: st.DataObject) -> None:
         (HEAD + b"\r\n\r\n" + b"x" * 10_000 + b"\r\n--edge\r\n: x", "malformed at byte 10065"),
         (b"--edge\r\ncontent-type: text/plain\r\n\r\nx", "part 1 has no name"),
         (HEAD + b"\r\n\r\n\r\n--edge\r\n\r\n", "part 2 has no name"),
+        (HEAD.replace(b"; ", b"; a=b" * OPTIONS_MAX + b"; ") + b"\r\n\r\n", "part 1 has no name"),
         (b"--edge\r\n" + b"a: b\r\n" * (HEAD_FIELDS_MAX + 1), "Maximum header count"),
         (b"--edge\r\n" + b"x" * (HEAD_BYTES_MAX + 1), "Maximum header size|longer than 8192 bytes"),
         (HEAD + (b"\r\na: " + b"x" * 5_000) * 2, "the head of part 1 is longer than 8192 bytes"),
@@ -102,6 +104,19 @@ def test_a_form_within_its_limits_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "filename"),
+    [
+        ("form-data; name=file; filename=a.jsonl", "a.jsonl"),
+        ('form-data;filename="a; name=\\"b\\";.jsonl";Name="file"', 'a; name=\\"b\\";.jsonl'),
+        ("form-data; a=b; name=file" + ";" * 1_000, None),
+    ],
+)
+def test_a_name_is_read_however_it_is_written(told: str, filename: str | None) -> None:
+    body = f"--edge\r\nContent-Disposition: {told}\r\n\r\nx\r\n--edge--\r\n".encode()
+    assert read(body, []) == ([("file", filename, b"x")], True)
+
+
 def test_a_file_is_handed_on_as_it_arrives() -> None:
     reader = FormReader(TYPE)
     reader.feed(HEAD + b"\r\n\r\n")
@@ -118,6 +133,7 @@ def test_a_file_is_handed_on_as_it_arrives() -> None:
         "multipart/form-data",
         "multipart/mixed; boundary=x",
         "multipart/form-data; boundary=" + "x" * 71,
+        "multipart/form-data" + "; a=b" * OPTIONS_MAX + "; boundary=edge",
     ],
 )
 def test_another_type_is_refused(told: str) -> None:
