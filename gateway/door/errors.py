@@ -125,6 +125,10 @@ INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway failed with an i
 MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
 
 FILE_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "file_not_found", "No such File object.")
+UPLOAD_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "upload_not_found", "No such Upload object.")
+UPLOAD_NOT_PENDING = ErrorKind(
+    409, _BAD_REQUEST, "upload_not_pending", "The upload is not pending.", may_retry=False, shows_detail=True
+)
 BATCH_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "batch_not_found", "No such Batch object.")
 BATCH_NOT_ENDED = ErrorKind(409, _BAD_REQUEST, "batch_not_ended", "The batch has not ended.", may_retry=False)
 FILE_IN_USE = ErrorKind(409, _BAD_REQUEST, "file_in_use", "A batch that has not ended reads the file.", may_retry=False)
@@ -134,7 +138,9 @@ BATCH_NOT_CANCELLABLE = ErrorKind(
 BATCHES_EXCEEDED = ErrorKind(
     429, _RATE, "batches_exceeded", "Too many batches of this tenant have not ended.", may_retry=False
 )
-UPLOADS_EXCEEDED = ErrorKind(429, _RATE, "uploads_exceeded", "Too many files are being uploaded.", 2.0)
+UPLOADS_EXCEEDED = ErrorKind(
+    429, _RATE, "uploads_exceeded", "Too many files are being uploaded.", 2.0, shows_detail=True
+)
 BATCHES_UNAVAILABLE = ErrorKind(
     503, _OURS, "batches_unavailable", "The gateway cannot reach its store of files and batches.", 5.0
 )

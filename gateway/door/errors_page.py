@@ -96,7 +96,10 @@ ACTIONS = {
     "too_many_connections": "Reuse connections, and retry after a pause; operators may raise `limits.connections_max`.",
     "unsupported_encoding": "Compress the body by an encoding that the detail names, or not at all.",
     "unsupported_parameter": "Leave out the field that `param` or the detail names.",
-    "uploads_exceeded": "Retry after a pause; operators may raise `batches.uploads_max`, `batches.tenant_uploads_max`.",
+    "upload_not_found": "Begin a new upload: it is too old, or another tenant's.",
+    "upload_not_pending": "Begin a new upload: it is complete, cancelled, or older than an hour.",
+    "uploads_exceeded": "Retry after a pause, and end uploads in parts; operators may raise `batches.uploads_max`, "
+    "`batches.tenant_uploads_max`, `batches.tenant_pending_uploads_max`.",
     "usage_unknown": "Retry; operators repair the file of usage in `state.folder`.",
 }
 """Remedy of each code."""

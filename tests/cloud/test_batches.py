@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from gateway.features.batches.postgresql import _BEGIN, PostgresqlDatabase
 from gateway.features.batches.state import ClientBatch
 from gateway.features.batches.store import BatchStore
 from mesh.postgresql import PostgresqlSettings
+from mesh.task_group import TaskGroup
 from tests.cloud.buckets import new_bucket
 from tests.cloud.conftest import needs
 from tests.cloud.dynamodb import NOBODY
@@ -34,13 +36,14 @@ from tests.support.processes import Process, gateway_process, region_file
 
 pytestmark = pytest.mark.needs("pg_createcluster")
 LINES = 240
-_TABLES = "store, nightside_batch_format, nightside_batch_files, nightside_batch_gone, nightside_batch_results"
+_TABLES = ("store", "format", "files", "gone", "results", "parts", "uploads")
 
 
 @pytest.fixture
 def database(running_postgresql: Postgresql) -> Postgresql:
     """Empty database."""
-    running_postgresql.sql(f"DROP TABLE IF EXISTS nightside_batches, nightside_batch_parts, nightside_batch_{_TABLES}")
+    tables = ", ".join(f"nightside_batch_{each}" for each in _TABLES)
+    running_postgresql.sql(f"DROP TABLE IF EXISTS nightside_batches, {tables}")
     return running_postgresql
 
 
@@ -69,6 +72,27 @@ class TestConformance(BatchStoreConformance):
         frozen._call(lock_and_freeze)
         assert two.take(batch.id, None) is not None
         frozen.close()
+
+    def test_a_row_is_not_missed_that_a_transaction_without_an_answer_still_stores(
+        self, two: BatchStore, database: Postgresql
+    ) -> None:
+        async def store(connection: Any) -> None:
+            await connection.execute("BEGIN; UPDATE nightside_batch_store SET revision = revision + 1")
+            await connection.execute("INSERT INTO nightside_batch_files VALUES ('file-1', 1, '')")
+
+        async def commit(connection: Any) -> None:
+            await connection.execute("COMMIT")
+
+        slow = self.database()
+        slow.open(())
+        slow._call(store)
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(two.has_file, "file-1")
+            while not asked.done() and database.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0":
+                pass
+            slow._call(commit)
+            assert asked.result()
+        slow.close()
 
 
 @dataclass
@@ -159,6 +183,39 @@ async def test_each_gateway_serves_what_the_other_one_took(
         await check_results(two, batch.id)
         assert (await one.files.delete(file.id)).deleted
         await until_deleted(two, file.id)
+
+
+async def test_an_upload_goes_on_at_the_other_gateway(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    data = lines_of(10)
+    async with mesh(tmp_path, database, engine, where) as shared, AsyncExitStack() as stack:
+        first, second = shared.gateways.values()
+        one, two = [await stack.enter_async_context(client_of(each)) for each in (first, second)]
+        upload = await one.uploads.create(
+            bytes=len(data), filename="in.jsonl", mime_type="application/jsonl", purpose="batch"
+        )
+        part_ids = []
+        for client, piece in ((two, data[:99]), (one, data[99:199]), (two, data[199:])):
+            part_ids.append((await client.uploads.parts.create(upload.id, data=piece)).id)
+        first.process.kill()
+        done = await two.uploads.complete(upload.id, part_ids=part_ids)
+        assert done.file is not None
+        assert (await two.files.content(done.file.id)).content == data
+
+
+async def test_of_two_gateways_one_completes_an_upload(
+    tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> None:
+    async with mesh(tmp_path, database, engine, where) as shared, AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(client_of(each)) for each in shared.gateways.values()]
+        upload = await one.uploads.create(bytes=2, filename="in", mime_type="application/jsonl", purpose="batch")
+        part_ids = [(await each.uploads.parts.create(upload.id, data=b"x")).id for each in (one, two)]
+        async with TaskGroup() as tasks:
+            calls = [tasks.create_task(each.uploads.complete(upload.id, part_ids=part_ids)) for each in (one, two)]
+        first, second = (each.result() for each in calls)
+        assert first == second
+        assert [each.id async for each in one.files.list()] == [first.file and first.file.id]
 
 
 @asynccontextmanager

@@ -130,6 +130,7 @@ class TestTheDocument:
             *POSTED_PATHS,
             "/v1/files",
             "/v1/batches",
+            "/v1/uploads",
             "/v1/messages/batches",
         }
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
-from gateway.features.batches.database import Database, LeaseLost, RowOutdated
+from gateway.features.batches.database import Database, LeaseLost, RowOutdated, Statement
 from gateway.features.batches.lease import BatchHolding
 from gateway.features.batches.lines import digest_of
 from gateway.features.batches.state import (
@@ -19,6 +19,8 @@ from gateway.features.batches.state import (
     ClientBatch,
     StoredFile,
     StoredPart,
+    UploadInParts,
+    UploadStatus,
     cancelling,
     ended,
     validated,
@@ -42,6 +44,11 @@ def stored_file(file_id: str, **changes: object) -> StoredFile:
         id=file_id, tenant=TenantName("acme"), filename="a", purpose="batch", size=1, created_s=1, expires_s=2
     )
     return replace(made, **changes)
+
+
+UPLOAD = UploadInParts(
+    id="upload_1", tenant=TenantName("acme"), filename="a", size=2, created_s=0, expires_s=3600, keep_s=7200
+)
 
 
 def group_of(number: int, *custom_ids: str, unrun: int = 0) -> ResultGroup:
@@ -141,6 +148,59 @@ class BatchStoreConformance(ABC):
         with pytest.raises(FileMissing):
             one.put_new(client_batch())
         assert two.changes(0).batches == []
+
+    def test_uploads_in_parts_are_seen_by_each_gateway(self, one: BatchStore, two: BatchStore) -> None:
+        one.put_upload(UPLOAD)
+        two.put_file(part := stored_file("file-part", upload=UPLOAD.id))
+        changes = one.changes(0)
+        assert (changes.uploads, changes.files) == ([UPLOAD], [part])
+        two.end_upload(cancelled := replace(UPLOAD, status=UploadStatus.CANCELLED))
+        assert one.changes(changes.revision).uploads == [cancelled]
+        one.delete_upload(UPLOAD.id)
+        assert (two.changes(changes.revision).gone, two.changes(0).uploads) == ([UPLOAD.id], [])
+
+    def test_an_upload_ends_once(self, one: BatchStore, two: BatchStore) -> None:
+        one.put_upload(UPLOAD)
+        file, late = stored_file("file-1"), stored_file("file-2")
+        one.put_file(file, done := replace(UPLOAD, status=UploadStatus.COMPLETED, file=file))
+        before = two.changes(0)
+        with pytest.raises(RowOutdated):
+            two.put_file(late, replace(done, file=late))
+        with pytest.raises(RowOutdated):
+            two.put_file(stored_file("file-part", upload=UPLOAD.id))
+        with pytest.raises(RowOutdated):
+            two.end_upload(replace(UPLOAD, status=UploadStatus.CANCELLED))
+        assert two.changes(0) == before
+        assert (before.uploads, before.files) == ([done], [file])
+
+    def test_parts_are_deleted_together(self, one: BatchStore, two: BatchStore) -> None:
+        one.put_upload(UPLOAD)
+        names = ["file-a", "file-b"]
+        for name in names:
+            one.put_file(stored_file(name, upload=UPLOAD.id))
+        one.put_file(kept := stored_file("file-c"))
+        before = two.changes(0)
+        for _ in range(2):
+            one.delete_parts([*names, "file-unknown"])
+            assert sorted(two.changes(before.revision).gone) == names
+            assert two.changes(0).files == [kept]
+
+    def test_a_row_that_is_stored_is_found(self, one: BatchStore, two: BatchStore) -> None:
+        assert not two.has_file("file-1")
+        one.put_file(stored_file("file-1"))
+        assert two.has_file("file-1")
+
+    def test_a_part_of_an_upload_that_is_not_there_is_refused(self, one: BatchStore) -> None:
+        with pytest.raises(RowOutdated):
+            one.put_file(stored_file("file-part", upload=UPLOAD.id))
+
+    def test_a_database_of_a_version_without_uploads_is_taken_over(self, one: BatchStore, batch: ClientBatch) -> None:
+        one._database.run(Statement("DROP TABLE nightside_batch_uploads"))
+        one._database.close()
+        one.open()
+        one.put_upload(UPLOAD)
+        changes = one.changes(0)
+        assert (changes.uploads, [each.batch.id for each in changes.batches]) == ([UPLOAD], [batch.id])
 
     def test_of_two_changes_of_one_version_one_is_refused(
         self, one: BatchStore, two: BatchStore, batch: ClientBatch

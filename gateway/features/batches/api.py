@@ -12,31 +12,24 @@ from gateway.door import errors
 from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
 from gateway.door.routes import Answer
-from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.content import StoredContent
+from gateway.features.batches.file_forms import FORM_BYTES_MAX, FileForm
 from gateway.features.batches.intake import (
-    UPLOAD_S,
     BatchIntake,
-    FileUpload,
     PacedBody,
     asked_of,
     give,
     limit_in,
+    order_in,
     stored,
 )
-from gateway.features.batches.multipart import MultipartParser, PartBegins, PartEnds
 from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
 from gateway.features.batches.store import FileInUse
 
-_FORM_BYTES_MAX = 64 * 1024
-"""Bytes of a form beside its file."""
-_FIELD_BYTES_MAX = 4 * 1024
-_ORDER_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 64 * 1024
 _PAGE_MAX = 100
 _FILES_PAGE_MAX = 10_000
 _METADATA_MAX = 16
-_NAME_MAX = 255
 
 
 class _Order(msgspec.Struct):
@@ -79,7 +72,9 @@ class BatchApi:
         tenant, asked = self._intake.tenant_of(call), asked_of(call)
         purpose = asked.get("purpose")
         found = [
-            each for each in self._book.files.values() if each.tenant == tenant and purpose in (None, each.purpose)
+            each
+            for each in self._book.files.values()
+            if each.tenant == tenant and not each.upload and purpose in (None, each.purpose)
         ]
         limit = limit_in(asked, _FILES_PAGE_MAX, _FILES_PAGE_MAX)
         give(call, _page(found, asked, limit, is_rising=asked.get("order") == "asc"))
@@ -125,32 +120,13 @@ class BatchApi:
 
     async def _upload(self, call: ClientCall) -> None:
         intake = self._intake
-        async with intake.receiving(call, intake.config.file_max_bytes, _FORM_BYTES_MAX) as upload:
-            form = _Form(upload)
-            await self._receive(call, form)
-            file = await intake.keep(upload, form.filename(), form.keep_s(intake.keep_s))
+        async with intake.receiving(call, intake.config.file_max_bytes, FORM_BYTES_MAX) as upload:
+            form = FileForm(upload, "file")
+            await form.receive(call, intake.settings, intake.config.file_max_bytes)
+            form.check_purpose()
+            file = intake.new_file(upload, form.filename, form.keep_s(intake.keep_s))
+            await intake.keep(upload, file)
         give(call, file.document())
-
-    async def _receive(self, call: ClientCall, form: _Form) -> None:
-        """Take in a form as it arrives. Raises ClientFault."""
-        exchange = call.exchange
-        exchange.go_on()
-        try:
-            parser = MultipartParser(exchange.headers.get("content-type", ""))
-        except ValueError as error:
-            raise ClientFault(errors.INVALID_HEADER, str(error), "content-type") from error
-
-        async def take(piece: bytes) -> None:
-            for event in parser.feed(piece):
-                await form.take(event)
-
-        bytes_max = self._intake.config.file_max_bytes + _FORM_BYTES_MAX
-        try:
-            await receive_body(exchange, self._intake.settings, take, bytes_max, whole_s=UPLOAD_S)
-        except ValueError as error:
-            raise ClientFault(errors.INVALID_FIELD, str(error)) from error
-        if not parser.is_over:
-            raise ClientFault(errors.INVALID_FIELD, "the form ends before its last delimiter")
 
     # Batches
 
@@ -179,18 +155,7 @@ class BatchApi:
         give(call, batch.document())
 
     async def _order(self, call: ClientCall) -> _Order:
-        body = bytearray()
-
-        async def take(piece: bytes) -> None:
-            body.extend(piece)
-
-        check_announced(call.exchange, _ORDER_BYTES_MAX)
-        call.exchange.go_on()
-        await receive_body(call.exchange, self._intake.settings, take, _ORDER_BYTES_MAX)
-        try:
-            order = msgspec.json.decode(body, type=_Order)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ClientFault(errors.INVALID_FIELD, str(error)) from error
+        order = await order_in(call, self._intake.settings, _Order)
         told = order.metadata or {}
         if len(told) > _METADATA_MAX or any(len(name) > 64 or len(text) > 512 for name, text in told.items()):
             raise ClientFault(errors.INVALID_FIELD, "at most 16 pairs of 64 and 512 characters", "metadata")
@@ -201,58 +166,6 @@ class BatchApi:
 
     async def _batch_of(self, call: ClientCall) -> ClientBatch:
         return await self._intake.batch_of(call, call.path.split("/")[3], is_of_messages=False)
-
-
-class _Form:
-    """Form of an upload: its fields, and its file."""
-
-    def __init__(self, upload: FileUpload) -> None:
-        self._upload = upload
-        self._fields: dict[str, bytes] = {}
-        self._part: PartBegins | None = None
-        self._filename: str | None = None
-        self._overhead = 0
-
-    async def take(self, event: PartBegins | PartEnds | bytes) -> None:
-        """Raises ClientFault, and OSError where the disk cannot take it."""
-        if isinstance(event, PartBegins):
-            self._begin(event)
-        elif isinstance(event, bytes) and self._part is not None:
-            if self._part.name == "file":
-                await self._upload.write(event)
-            else:
-                self._add(self._part.name, event)
-
-    def _begin(self, part: PartBegins) -> None:
-        if part.name in self._fields or (part.name == "file" and self._filename is not None):
-            raise ClientFault(errors.INVALID_FIELD, "the form has this field twice", part.name[:_NAME_MAX])
-        self._part = part
-        if part.name == "file":
-            self._filename = (part.filename or "file")[:_NAME_MAX]
-        else:
-            self._add(part.name, b"")
-
-    def _add(self, name: str, data: bytes) -> None:
-        self._overhead += len(name) + len(data)
-        self._fields[name] = self._fields.get(name, b"") + data
-        if self._overhead > _FORM_BYTES_MAX or len(self._fields[name]) > _FIELD_BYTES_MAX:
-            raise ClientFault(errors.INVALID_FIELD, "the form has too many or too long fields")
-
-    def filename(self) -> str:
-        """Name of the file. Raises ClientFault where the form lacks something."""
-        if self._filename is None:
-            raise ClientFault(errors.INVALID_FIELD, "it is missing", "file")
-        if self._fields.get("purpose") != b"batch":
-            raise ClientFault(errors.INVALID_FIELD, "it is `batch`", "purpose")
-        return self._filename
-
-    def keep_s(self, most_s: int) -> int:
-        told = self._fields.get("expires_after[seconds]")
-        if told is None:
-            return most_s
-        if not told.isdigit() or len(told) > 10 or not 3600 <= int(told) <= most_s:
-            raise ClientFault(errors.INVALID_FIELD, f"it is 3600 to {most_s}", "expires_after[seconds]")
-        return int(told)
 
 
 def _some_bytes(file: BinaryIO) -> bytes:

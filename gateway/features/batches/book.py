@@ -7,7 +7,7 @@ change is stored before it is known here. Work on the store runs in one thread, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -20,7 +20,7 @@ from gateway.features.batches.files import BatchFiles, OpenUpload
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, BatchLeases
 from gateway.features.batches.sizes import FolderSizes
-from gateway.features.batches.state import ClientBatch, StoredFile, is_batch_id, is_file_id
+from gateway.features.batches.state import ClientBatch, StoredFile, UploadInParts, is_batch_id, is_file_id, is_upload_id
 from gateway.features.batches.store import BatchMissing, BatchRow, BatchStore, FileInUse, StoreChanges, TakenBatch
 from mesh.clock import Clock
 from mesh.threads import finish_in, finish_in_thread
@@ -52,6 +52,10 @@ class BatchBook:
         """Place of the files' content."""
         self.is_open = False
         self.files: dict[str, StoredFile] = {}
+        """Files, and parts of uploads."""
+        self.uploads: dict[str, UploadInParts] = {}
+        self.parts: dict[str, dict[str, StoredFile]] = {}
+        """Parts by upload, and by their id in the API."""
         self.batches: dict[str, ClientBatch] = {}
         self.owners: dict[str, str] = {}
         """Gateways that hold batches, by batch; empty: none does."""
@@ -63,6 +67,8 @@ class BatchBook:
         """Woken when a batch has changed."""
         self.lease_ns = lease_ns
         self.leases = BatchLeases(lease_ns)
+        self._undecided: dict[str, tuple[StoredFile, UploadInParts | None]] = {}
+        """Files whose content is kept, and whose row may be stored or not, each with the upload that it completes."""
         self._versions: dict[str, int] = {}
         self._revision = 0
         """Revision of the store up to which its rows are known here."""
@@ -83,6 +89,7 @@ class BatchBook:
         if self.store.is_shared or self.folder.is_apart:
             await self.in_files(self._claim_files)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
+        self.uploads, self.parts = {}, {}
         self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
         await self.look()
         for batch_id, kind, size in await self.do(self.store.result_sizes):
@@ -189,7 +196,23 @@ class BatchBook:
         """File by its id, which another gateway may just have taken. Raises OSError."""
         if file_id not in self.files and self.store.is_shared and is_file_id(file_id):
             await self._look_anew()
-        return self.files.get(file_id)
+        file = self.files.get(file_id)
+        return None if file is None or file.upload else file
+
+    async def find_upload(self, upload_id: str) -> UploadInParts | None:
+        """Upload in parts by its id, which another gateway may just have begun. Raises OSError."""
+        if upload_id not in self.uploads and self.store.is_shared and is_upload_id(upload_id):
+            await self._look_anew()
+        return self.uploads.get(upload_id)
+
+    async def find_parts(self, upload_id: str, part_ids: Iterable[str]) -> list[StoredFile | None]:
+        """Parts of an upload, which other gateways may just have taken, in order; None for one that it does not have.
+        Raises OSError."""
+        wanted = tuple(part_ids)
+        if self.store.is_shared and not self.parts.get(upload_id, {}).keys() >= {*wanted}:
+            await self._look_anew()
+        known = self.parts.get(upload_id, {})
+        return [known.get(each) for each in wanted]
 
     async def find_batch(self, batch_id: str) -> ClientBatch | None:
         """Batch by its id, which another gateway may just have taken. Raises OSError."""
@@ -204,8 +227,11 @@ class BatchBook:
             if row_id in self.files:
                 self._forget_file(row_id)
             self._forget_batch(row_id)
+            self.uploads.pop(row_id, None)
         for file in changes.files:
             self._remember_file(file)
+        for upload in changes.uploads:
+            self.uploads[upload.id] = upload
         for row in changes.batches:
             self._take_in_row(row)
         self._revision = changes.revision
@@ -225,57 +251,119 @@ class BatchBook:
 
     # Files
 
-    async def keep_file(self, upload: OpenUpload, file: StoredFile) -> None:
-        """Keep an upload: its content, then its row. It is kept as well if the caller is cancelled while its row is
-        stored."""
+    async def keep_file(self, upload: OpenUpload, file: StoredFile, completed: UploadInParts | None = None) -> None:
+        """Keep an upload: its content, then its row, with the upload in parts that it completes, if any. It is kept as
+        well if the caller is cancelled while its row is stored. Raises RowOutdated where an upload in parts is not
+        pending any more, and OSError."""
         await self.in_files(self.folder.finish, upload, file.id)
+        learn = partial(self._remember_completed, file, completed)
         try:
-            await self._do_and_know(partial(self._remember_file, file), self.store.put_file, file)
-        except BaseException:
+            await self._do_and_know(learn, self.store.put_file, file, completed)
+        except BaseException as error:
             if file.id not in self.files:
-                await self._drop_unknown(file)
-            raise
+                self._undecided[file.id] = file, completed
+                with suppress(OSError):
+                    await self._decide(file, completed)
+            if completed is None or file.id not in self.files or not isinstance(error, OSError):
+                raise
 
-    async def _drop_unknown(self, file: StoredFile) -> None:
-        """Delete a file whose row may be stored or not. Its content stays where that cannot be found out: a row without
-        content would count and be listed."""
-        with suppress(OSError, FileInUse):
-            await self.do(self.store.delete_file, file.id)
-            await self._delete_content(file)
+    def has_content(self, file_id: str) -> bool:
+        """True if a file is kept, or may be."""
+        return file_id in self.files or file_id in self._undecided
+
+    async def decide(self) -> None:
+        """Find out which files are kept whose storing was not answered. Raises OSError."""
+        for file, completed in list(self._undecided.values()):
+            await self._decide(file, completed)
+
+    async def _decide(self, file: StoredFile, completed: UploadInParts | None) -> None:
+        """Learn that a file has completed its upload, or delete it: its row first, as a row without content would count
+        and be listed. Raises OSError."""
+        if completed is not None and await self.do(self.store.has_file, file.id):
+            self._remember_completed(file, completed)
+        elif file.id not in self.files:
+            with suppress(FileInUse):  # a client has found it at another gateway
+                await self.do(self.store.delete_file, file.id)
+                await self._delete_content([file])
+                self.sizes.drop(file.id)
+        self._undecided.pop(file.id, None)
+
+    def _remember_completed(self, file: StoredFile, completed: UploadInParts | None) -> None:
+        self._remember_file(file)
+        if completed is not None:
+            self.uploads[completed.id] = completed
 
     def _remember_file(self, file: StoredFile) -> None:
         self.files[file.id] = file
+        if file.upload:
+            self.parts.setdefault(file.upload, {})[file.part_id] = file
         self.sizes.put(file.id, file.tenant, file.size)
 
     async def delete_file(self, file_id: str) -> None:
         """Delete a file's row, and then its content; also if the caller is cancelled while its row is deleted. Raises
         FileInUse, and OSError; content that is left then is swept later."""
-        if (file := self.files.get(file_id)) is None:
-            return
+        if (file := self.files.get(file_id)) is not None:
+            await self._delete_files([file], self.store.delete_file, file_id)
+
+    async def delete_parts(self, upload_id: str) -> None:
+        """Delete the parts of an upload that has ended, as `delete_file` does. Raises OSError."""
+        if parts := list(self.parts.get(upload_id, {}).values()):
+            await self._delete_files(parts, self.store.delete_parts, [each.id for each in parts])
+
+    async def _delete_files(self, files: Sequence[StoredFile], work: Callable[..., None], told: object) -> None:
+        def forget() -> None:
+            for each in files:
+                self._forget_file(each.id)
+
         try:
-            await self._do_and_know(partial(self._forget_file, file_id), self.store.delete_file, file_id)
+            await self._do_and_know(forget, work, told)
         except OSError:
-            if not self.store.is_shared and not self.is_used(file_id):
-                await self._delete_content(file)  # room is freed even where the database cannot grow
+            if not self.store.is_shared and not any(self.is_used(each.id) for each in files):
+                await self._delete_content(files)  # room is freed even where the database cannot grow
             raise
         finally:
-            if file_id not in self.files:
-                await self._delete_content(file)
+            if not any(each.id in self.files for each in files):
+                await self._delete_content(files)
 
-    async def _delete_content(self, file: StoredFile) -> None:
+    async def _delete_content(self, files: Iterable[StoredFile]) -> None:
         def delete() -> None:
-            for name in file.stored_names:
-                self.folder.delete(name)
+            for file in files:
+                for name in file.stored_names:
+                    self.folder.delete(name)
 
         await self.in_files(delete)
 
     def _forget_file(self, file_id: str) -> None:
-        self.files.pop(file_id, None)
+        file = self.files.pop(file_id, None)
+        if file is not None and (parts := self.parts.get(file.upload)) is not None:
+            parts.pop(file.part_id, None)
+            if not parts:
+                del self.parts[file.upload]
         self.sizes.drop(file_id)
 
     def is_used(self, file_id: str) -> bool:
         """True while a batch that has not ended reads the file."""
         return any(each.input_file_id == file_id and not each.has_ended for each in self.batches.values())
+
+    # Uploads in parts
+
+    async def put_upload(self, upload: UploadInParts) -> None:
+        """Keep a new upload, or one that was cancelled. It is kept as well if the caller is cancelled meanwhile. Raises
+        RowOutdated for one that is not pending any more."""
+
+        def learn() -> None:
+            self.uploads[upload.id] = upload
+
+        work = self.store.end_upload if upload.id in self.uploads else self.store.put_upload
+        await self._do_and_know(learn, work, upload)
+
+    async def delete_upload(self, upload_id: str) -> None:
+        """Delete an upload, without its parts. It is forgotten as well if the caller is cancelled meanwhile."""
+
+        def forget() -> None:
+            self.uploads.pop(upload_id, None)
+
+        await self._do_and_know(forget, self.store.delete_upload, upload_id)
 
     # Batches
 

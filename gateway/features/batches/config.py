@@ -67,6 +67,8 @@ class BatchesConfig(FeatureSection, frozen=True):
     """Uploads at once."""
     tenant_uploads_max: int = _TENANT_UPLOADS_MAX
     """Uploads of one tenant at once."""
+    tenant_pending_uploads_max: int = 16
+    """Uploads in parts of one tenant that are pending; a further one is refused."""
     batches_max: int = 8
     """Batches that run at once."""
     tenant_batches_max: int = 2

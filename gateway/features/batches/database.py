@@ -40,8 +40,9 @@ class Database(Protocol):
     is_shared: bool
     """True if other gateways may have the database open, too."""
 
-    def open(self, schema: Sequence[str]) -> None:
-        """Open the database, and make the tables if there are none."""
+    def open(self, schema: Sequence[str], added: Sequence[str] = ()) -> None:
+        """Open the database, and make the tables if there are none. `added` makes those that a database of an earlier
+        version lacks, and changes nothing where they are."""
         ...
 
     def close(self) -> None: ...

@@ -20,6 +20,7 @@ from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import BatchStatus, ClientBatch
 from gateway.features.batches.status import BatchesView
+from gateway.features.batches.upload_api import UploadApi
 from gateway.features.extension import Extension, Host, KeyInForce
 from mesh.page.rows import TableShown
 from mesh.series import Label
@@ -78,6 +79,7 @@ class BatchesExtension(Extension):
         )
         api.add_routes(BatchApi(intake).find)
         api.add_routes(MessageBatchApi(intake).find)
+        api.add_routes(UploadApi(intake).find)
         self._runner.meet_clients(api, key_in_force)
 
     def _view(self) -> BatchesView | None:

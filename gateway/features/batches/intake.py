@@ -6,7 +6,7 @@ import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from os import urandom
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -19,11 +19,19 @@ from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
 from gateway.door.parse import Caller
 from gateway.door.settings import HttpSettings
-from gateway.door.uploads import check_announced
+from gateway.door.uploads import check_announced, receive_body
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import RowOutdated
-from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch, StoredFile, cancelling
+from gateway.features.batches.state import (
+    WINDOW_S,
+    BatchStatus,
+    ClientBatch,
+    StoredFile,
+    UploadInParts,
+    UploadStatus,
+    cancelling,
+)
 from gateway.features.batches.store import FileMissing
 from gateway.features.extension import KeyInForce
 from gateway.request.callers import ClientKey
@@ -33,9 +41,13 @@ from mesh.waiter import Waiter
 
 UPLOAD_S = 4 * 3600.0
 """Longest time of an upload that is fast enough throughout."""
+ORDER_BYTES_MAX = 64 * 1024
+"""Bytes of a body of JSON."""
 _SECOND_NS = 1_000_000_000
+_KEEP_MIN_S = 3600
 _JSON = {"content-type": "application/json; charset=utf-8"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_Order = TypeVar("_Order")
 
 
 class BatchOwner(Struct, frozen=True):
@@ -97,6 +109,8 @@ class BatchIntake:
         """Uploads that are being received, by tenant."""
         self._creating: dict[TenantName, int] = {}
         """Batches that are being stored for the first time, by tenant."""
+        self._beginning: dict[TenantName, int] = {}
+        """Uploads in parts that are being stored for the first time, by tenant."""
 
     @property
     def now_s(self) -> int:
@@ -164,18 +178,17 @@ class BatchIntake:
         except OSError as error:
             raise _full(error) from error
         finally:
-            if upload.id not in book.files:
+            if not book.has_content(upload.id):
                 book.sizes.drop(upload.id)
                 if not is_scratch:
                     await book.in_files(folder.drop, upload.opened, upload.id)
                 elif upload.opened is not None:
                     await book.in_files(upload.opened.close)
 
-    async def keep(self, upload: FileUpload, filename: str, keep_s: int) -> StoredFile:
-        """Keep an upload. Raises OSError."""
-        assert upload.opened is not None, "it was opened"
+    def new_file(self, upload: FileUpload, filename: str, keep_s: int) -> StoredFile:
+        """File that an upload becomes, with all that was written to it."""
         now_s = self.now_s
-        file = StoredFile(
+        return StoredFile(
             id=upload.id,
             tenant=upload.tenant,
             filename=filename,
@@ -184,8 +197,29 @@ class BatchIntake:
             created_s=now_s,
             expires_s=now_s + keep_s,
         )
-        await self.book.keep_file(upload.opened, file)
-        return file
+
+    async def keep(self, upload: FileUpload, file: StoredFile, completed: UploadInParts | None = None) -> None:
+        """Keep an upload as a file, which completes an upload in parts, if any. Raises OSError, and RowOutdated where
+        that one is not pending any more."""
+        assert upload.opened is not None, "it was opened"
+        await self.book.keep_file(upload.opened, file, completed)
+
+    async def begin_upload(self, upload: UploadInParts) -> None:
+        """Store a new upload in parts. Raises ClientFault beyond a limit."""
+        tenant, now_s = upload.tenant, self.now_s
+        ends_s = [
+            each.expires_s
+            for each in self.book.uploads.values()
+            if each.tenant == tenant and each.status_at(now_s) is UploadStatus.PENDING
+        ]
+        pending = len(ends_s) + self._beginning.get(tenant, 0)
+        if pending >= self.config.tenant_pending_uploads_max:
+            kind = errors.UPLOADS_EXCEEDED
+            if ends_s:
+                kind = errors.retried_after(kind, (min(ends_s) - now_s) * _SECOND_NS)
+            raise ClientFault(kind, f"{pending} uploads in parts are open")
+        with _counted(self._beginning, tenant):
+            await stored(self.book.put_upload(upload))
 
     # Batches
 
@@ -206,15 +240,19 @@ class BatchIntake:
 
     def check_room(self, tenant: TenantName) -> None:
         """Raise ClientFault where a further batch, or its result files, would be beyond a limit."""
-        config, book = self.config, self.book
-        unfinished = sum(each.tenant == tenant and not each.has_ended for each in book.batches.values())
-        if unfinished + self._creating.get(tenant, 0) >= config.tenant_unfinished_max:
+        unfinished = sum(each.tenant == tenant and not each.has_ended for each in self.book.batches.values())
+        if unfinished + self._creating.get(tenant, 0) >= self.config.tenant_unfinished_max:
             raise ClientFault(errors.BATCHES_EXCEEDED)
-        if book.sizes.files_of(tenant) >= config.tenant_files_max:
+        self.check_files(tenant)
+
+    def check_files(self, tenant: TenantName, further_bytes: int = 0) -> None:
+        """Raise ClientFault where a further file, or so many bytes of it, would be beyond a limit."""
+        config, sizes = self.config, self.book.sizes
+        if sizes.files_of(tenant) >= config.tenant_files_max:
             raise ClientFault(errors.FILES_FULL, f"{config.tenant_files_max} files of this tenant are kept")
-        if book.sizes.bytes_of(tenant) > config.tenant_max_bytes:
+        if sizes.bytes_of(tenant) + further_bytes > config.tenant_max_bytes:
             raise ClientFault(errors.FILES_FULL, "of this tenant")
-        if book.sizes.total > config.folder_max_bytes:
+        if sizes.total + further_bytes > config.folder_max_bytes:
             raise ClientFault(errors.FILES_FULL)
 
     def new_batch(
@@ -296,6 +334,29 @@ async def stored(work: Any) -> Any:
         return await work
     except OSError as error:
         raise _full(error) from error
+
+
+async def order_in(call: ClientCall, settings: HttpSettings, kind: type[_Order]) -> _Order:
+    """Order in a body of JSON. Raises ClientFault."""
+    body = bytearray()
+
+    async def take(piece: bytes) -> None:
+        body.extend(piece)
+
+    check_announced(call.exchange, ORDER_BYTES_MAX)
+    call.exchange.go_on()
+    await receive_body(call.exchange, settings, take, ORDER_BYTES_MAX)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ClientFault(errors.INVALID_FIELD, str(error)) from error
+
+
+def checked_keep_s(told_s: int, most_s: int, param: str) -> int:
+    """Seconds for which a file is to be kept. Raises ClientFault."""
+    if not _KEEP_MIN_S <= told_s <= most_s:
+        raise ClientFault(errors.INVALID_FIELD, f"it is {_KEEP_MIN_S} to {most_s}", param)
+    return told_s
 
 
 def _full(error: OSError) -> ClientFault:

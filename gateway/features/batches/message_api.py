@@ -77,7 +77,8 @@ class MessageBatchApi:
                 total = await self._convert(body, lines)
                 intake.check_room(owner.tenant)
                 batch = intake.new_batch(owner, MESSAGES_PATH, lines.id)
-                file = await intake.keep(lines, f"{batch.id}.jsonl", intake.keep_s)
+                file = intake.new_file(lines, f"{batch.id}.jsonl", intake.keep_s)
+                await intake.keep(lines, file)
         checked = validated(batch, "", total, (), intake.now_s)
         try:
             await intake.hand_in(checked)

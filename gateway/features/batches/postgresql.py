@@ -32,7 +32,7 @@ class PostgresqlDatabase:
         self._runner: asyncio.Runner | None = None
         self._link: PostgresqlConnection | None = None
 
-    def open(self, schema: Sequence[str]) -> None:
+    def open(self, schema: Sequence[str], added: Sequence[str] = ()) -> None:
         self._runner, self._link = asyncio.Runner(), PostgresqlConnection(self._settings, (Refused,))
 
         async def prepare(connection: Any) -> int | None:
@@ -43,6 +43,8 @@ class PostgresqlDatabase:
                     await connection.execute(_in_postgresql(statement))
                 await connection.execute("INSERT INTO nightside_batch_format VALUES ($1)", FORMAT)
             found: int | None = await connection.fetchval("SELECT format FROM nightside_batch_format")
+            for statement in added if found == FORMAT else ():
+                await connection.execute(_in_postgresql(statement))
             await connection.execute("COMMIT")
             return found
 

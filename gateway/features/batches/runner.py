@@ -48,6 +48,8 @@ from gateway.features.batches.state import (
     LineFault,
     StoredFile,
     StoredPart,
+    UploadInParts,
+    UploadStatus,
     ended,
     given_up,
     is_hopeless,
@@ -81,6 +83,8 @@ _LEFT_NS = 30 * _SECOND_NS
 """Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
 _MODEL_S = 600
 """Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
+_UPLOAD_KEPT_S = 24 * 3600
+"""Time for which an upload in parts is remembered beyond its window: its completion may be asked for again."""
 _CLEAN_S = 1.0
 """Time between two looks at every file, and at every batch that has ended."""
 _SWEEP_NS = 6 * 3600 * _SECOND_NS
@@ -278,13 +282,28 @@ class BatchRunner:
         now_s = self.now_s
         self._stops = {batch_id: stop for batch_id, stop in self._stops.items() if self._is_open(batch_id)}
         keep_s = self._config.keep_ns // _SECOND_NS
+        await self._book.decide()
         for file in [each for each in self._book.files.values() if each.expires_s <= now_s]:
-            if not self._book.is_used(file.id):
+            if file.upload not in self._book.uploads and not self._book.is_used(file.id):
                 with suppress(FileInUse):  # a batch of another gateway reads it
                     await self._book.delete_file(file.id)
+        await self._delete_old_uploads(now_s)
         for batch in [each for each in self._book.batches.values() if each.has_ended]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
+
+    async def _delete_old_uploads(self, now_s: int) -> None:
+        """Delete the parts of uploads that have ended, and the uploads after a day, or beyond a tenant's limit."""
+        ended: dict[TenantName, list[UploadInParts]] = {}
+        for upload in list(self._book.uploads.values()):
+            if upload.status_at(now_s) is not UploadStatus.PENDING:
+                await self._book.delete_parts(upload.id)
+                ended.setdefault(upload.tenant, []).append(upload)
+        for own in ended.values():
+            own.sort(key=lambda each: -each.created_s)
+            for place, upload in enumerate(own):
+                if place >= self._config.tenant_ended_max or upload.expires_s + _UPLOAD_KEPT_S <= now_s:
+                    await self._book.delete_upload(upload.id)
 
     def _is_over(self, batch: ClientBatch) -> bool:
         """True if no further line may run."""

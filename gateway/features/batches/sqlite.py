@@ -27,11 +27,11 @@ class SqliteDatabase:
         self._now_ms = now_ms
         self._db: sqlite3.Connection | None = None
 
-    def open(self, schema: Sequence[str]) -> None:
+    def open(self, schema: Sequence[str], added: Sequence[str] = ()) -> None:
         make_private_folder(self._path.parent)
         os.close(private_opener(self.name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC))
         try:
-            self._db = _connected(self._path, self._now_ms, [_in_sqlite(each) for each in schema])
+            self._db = _connected(self._path, self._now_ms, schema, added)
         except (sqlite3.Error, ValueError) as error:
             raise OSError(f"{self.name}: {error}") from error
 
@@ -63,7 +63,9 @@ def _rows(db: sqlite3.Connection, each: Statement) -> list[Row]:
     return rows
 
 
-def _connected(path: Path, now_ms: Callable[[], int], schema: Sequence[str]) -> sqlite3.Connection:
+def _connected(
+    path: Path, now_ms: Callable[[], int], schema: Sequence[str], added: Sequence[str]
+) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.create_function("now_ms", 0, now_ms)
@@ -76,11 +78,13 @@ def _connected(path: Path, now_ms: Callable[[], int], schema: Sequence[str]) -> 
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if (application, version) == (0, 0):
                 for statement in schema:
-                    connection.execute(statement)
+                    connection.execute(_in_sqlite(statement))
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
             elif (application, version) != (APPLICATION_ID, FORMAT):
                 raise ValueError(f"is not batches of format {FORMAT}")
+            for statement in added:
+                connection.execute(_in_sqlite(statement))
     except BaseException:
         connection.close()
         raise

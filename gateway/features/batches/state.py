@@ -16,7 +16,9 @@ from gateway.request.engine_api import MESSAGES_PATH
 WINDOW = "24h"
 WINDOW_S = 24 * 3600
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+UPLOAD_WINDOW_S = 3600
 _FILE_ID = re.compile(r"file-[0-9a-f]{24}")
+_UPLOAD_ID = re.compile(r"upload_[0-9a-f]{24}")
 _BATCH_ID = re.compile(r"(?:msg)?batch_[0-9a-f]{24}")
 _RISK_SHARE = 0.1
 _WAIT_MIN_S = 30.0
@@ -32,6 +34,11 @@ def is_file_id(text: str) -> bool:
 def is_batch_id(text: str) -> bool:
     """True for an id that a gateway may have given to a batch."""
     return _BATCH_ID.fullmatch(text) is not None
+
+
+def is_upload_id(text: str) -> bool:
+    """True for an id that a gateway may have given to an upload in parts."""
+    return _UPLOAD_ID.fullmatch(text) is not None
 
 
 class BatchStatus(StrEnum):
@@ -76,6 +83,8 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     expires_s: int
     parts: tuple[StoredPart, ...] = ()
     """Parts of a file of results, of whole lines each; empty: the file is stored as a whole, under its id."""
+    upload: str = ""
+    """Upload that this is a part of, which the API does not show as a file; empty: none."""
 
     @property
     def stored_names(self) -> list[str]:
@@ -94,6 +103,65 @@ class StoredFile(Struct, frozen=True, kw_only=True):
             "purpose": self.purpose,
             "status": "processed",
             "status_details": None,
+        }
+
+    @property
+    def part_id(self) -> str:
+        """Id of a part of an upload, as OpenAI's API shows it."""
+        return self.id.replace("file-", "part_", 1)
+
+    def part_document(self) -> dict[str, object]:
+        """Part of an upload as OpenAI's API shows it."""
+        return {
+            "id": self.part_id,
+            "object": "upload.part",
+            "created_at": self.created_s,
+            "upload_id": self.upload,
+        }
+
+
+class UploadStatus(StrEnum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class UploadInParts(Struct, frozen=True, kw_only=True):
+    """Upload of one file in parts, each of which is kept once it is answered. Times are seconds since 1970."""
+
+    id: str
+    tenant: TenantName
+    filename: str
+    size: int
+    """Bytes of the whole file."""
+    created_s: int
+    expires_s: int
+    keep_s: int
+    """Seconds for which the file is kept, from its completion on."""
+    status: UploadStatus = UploadStatus.PENDING
+    """Status as it is stored, where nothing expires; `status_at` tells the one in force."""
+    file: StoredFile | None = None
+    """File as it was when the upload was completed."""
+    parts_digest: str = ""
+    """Digest of the ids of the file's parts, in order, once the upload is completed."""
+
+    def status_at(self, now_s: int) -> UploadStatus:
+        is_late = self.status is UploadStatus.PENDING and self.expires_s <= now_s
+        return UploadStatus.EXPIRED if is_late else self.status
+
+    def document(self, now_s: int) -> dict[str, object]:
+        """Upload as OpenAI's API shows it."""
+        return {
+            "id": self.id,
+            "object": "upload",
+            "bytes": self.size,
+            "created_at": self.created_s,
+            "expires_at": self.expires_s,
+            "filename": self.filename,
+            "purpose": "batch",
+            "status": self.status_at(now_s),
+            "file": None if self.file is None else self.file.document(),
         }
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.features.batches.database import Database, LeaseLost, Refused, Row, RowOutdated, Statement
 from gateway.features.batches.lease import BatchHolding, HoldingMark
-from gateway.features.batches.state import ClientBatch, StoredFile, StoredPart
+from gateway.features.batches.state import ClientBatch, StoredFile, StoredPart, UploadInParts
 
 DIGEST_BYTES = 16
 _PAGE = 1_000
@@ -44,9 +44,14 @@ _SCHEMA = (
     "CREATE INDEX nightside_batches_that_are_held ON nightside_batches (id) WHERE owner <> ''",
     "CREATE INDEX nightside_batch_gone_by_revision ON nightside_batch_gone (revision)",
 )
+_ADDED = (
+    "CREATE TABLE IF NOT EXISTS nightside_batch_uploads (id text PRIMARY KEY, revision bigint NOT NULL,"
+    " is_pending integer NOT NULL, document {blob} NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS nightside_batch_uploads_by_revision ON nightside_batch_uploads (revision)",
+)
 _ADVANCE = Statement("UPDATE nightside_batch_store SET revision = revision + 1")
-"""First statement of each transaction that changes rows of files or batches, so that their revisions rise in the order
-in which they can be seen."""
+"""First statement of each transaction that changes rows of files, uploads or batches, so that their revisions rise in
+the order in which they can be seen."""
 _REVISION = "(SELECT revision FROM nightside_batch_store)"
 _BATCH_FIELDS = "id, version, owner, term, renewals, completed, failed, document"
 _GROUPS = """
@@ -62,6 +67,7 @@ _HELD = "id = $1 AND owner = $2 AND term = $3"
 _NO_MARK = HoldingMark(-1, -1)
 _file_in = msgspec.json.Decoder(StoredFile).decode
 _batch_in = msgspec.json.Decoder(ClientBatch).decode
+_upload_in = msgspec.json.Decoder(UploadInParts).decode
 
 
 class BatchMissing(Refused):
@@ -97,6 +103,7 @@ class StoreChanges(Struct, frozen=True):
 
     revision: int
     files: list[StoredFile]
+    uploads: list[UploadInParts]
     batches: list[BatchRow]
     gone: list[str]
     """Ids of rows that were deleted."""
@@ -143,7 +150,7 @@ class BatchStore:
     def open(self) -> None:
         """Open the store, and give up what an earlier process of this gateway has held. Raises OSError for the batches
         of another jurisdiction."""
-        self._database.open(_SCHEMA)
+        self._database.open(_SCHEMA, _ADDED)
         _, ((found, self.mark),), *_ = self._database.run(
             Statement(
                 "UPDATE nightside_batch_store SET jurisdiction = $1, mark = $2 WHERE mark = ''",
@@ -172,17 +179,19 @@ class BatchStore:
 
     def changes(self, since: int) -> StoreChanges:
         """Rows that changed after a revision; 0: all. Batches are read before files: one that has ended comes with its
-        files, though other gateways write between the two."""
-        ((revision,),), batches, files, gone, holdings = self._database.run(
+        files, though other gateways write between the two. So are parts before their uploads."""
+        ((revision,),), batches, files, uploads, gone, holdings = self._database.run(
             Statement("SELECT revision FROM nightside_batch_store"),
             _statement("SELECT {batch} FROM nightside_batches WHERE revision > $1", since),
             Statement("SELECT document FROM nightside_batch_files WHERE revision > $1", (since,)),
+            Statement("SELECT document FROM nightside_batch_uploads WHERE revision > $1", (since,)),
             Statement("SELECT id FROM nightside_batch_gone WHERE revision > $1", (since,)),
             Statement("SELECT id, term, renewals FROM nightside_batches WHERE owner <> ''"),
         )
         return StoreChanges(
             revision,
             [_file_in(document) for (document,) in files],
+            [_upload_in(document) for (document,) in uploads],
             [_row_of(each) for each in batches],
             [gone_id for (gone_id,) in gone],
             {batch_id: HoldingMark(term, renewals) for batch_id, term, renewals in holdings},
@@ -213,8 +222,23 @@ class BatchStore:
 
     # Files
 
-    def put_file(self, file: StoredFile) -> None:
-        self._database.run(_ADVANCE, _put_file(file))
+    def put_file(self, file: StoredFile, completed: UploadInParts | None = None) -> None:
+        """Store the row of a file, with the upload that it completes, if any. Raises RowOutdated, for a part as well,
+        where that upload is not pending any more."""
+        statements = [_ADVANCE]
+        if file.upload:
+            text = "SELECT id FROM nightside_batch_uploads WHERE id = $1 AND is_pending = 1"
+            statements.append(Statement(text, (file.upload,), RowOutdated))
+        if completed is not None:
+            statements.append(_end_upload(completed))
+        self._database.run(*statements, _put_file(file))
+
+    def has_file(self, file_id: str) -> bool:
+        """True if the row of a file is stored. An earlier transaction whose answer was lost is over by then, since both
+        change the same row first."""
+        text = "SELECT id FROM nightside_batch_files WHERE id = $1"
+        _, rows = self._database.run(_ADVANCE, Statement(text, (file_id,)))
+        return bool(rows)
 
     def delete_file(self, file_id: str) -> None:
         """Delete the row of a file; a missing one changes nothing. Raises FileInUse."""
@@ -224,6 +248,31 @@ class BatchStore:
         )
         check = Statement(unused, (file_id,), FileInUse)
         self._delete("DELETE FROM nightside_batch_files WHERE id = $1", file_id, check)
+
+    # Uploads in parts
+
+    def put_upload(self, upload: UploadInParts) -> None:
+        text = "INSERT INTO nightside_batch_uploads VALUES ($1, {revision}, 1, $2)"
+        self._database.run(_ADVANCE, _statement(text, upload.id, msgspec.json.encode(upload)))
+
+    def end_upload(self, upload: UploadInParts) -> None:
+        """Store an upload that is pending no longer. Raises RowOutdated where it was so before."""
+        self._database.run(_ADVANCE, _end_upload(upload))
+
+    def delete_parts(self, file_ids: Sequence[str]) -> None:
+        """Delete the rows of parts of an upload, together; a missing one changes nothing."""
+        these = ", ".join(f"${number}" for number in range(1, len(file_ids) + 1))
+        gone = (
+            "INSERT INTO nightside_batch_gone SELECT id, {revision}, {now} FROM nightside_batch_files"
+            " WHERE id IN ({these}) ON CONFLICT DO NOTHING"
+        )
+        deletion = "DELETE FROM nightside_batch_files WHERE id IN ({these})"
+        self._database.run(
+            _ADVANCE, *(_statement(text.replace("{these}", these), *file_ids) for text in (gone, deletion))
+        )
+
+    def delete_upload(self, upload_id: str) -> None:
+        self._delete("DELETE FROM nightside_batch_uploads WHERE id = $1", upload_id)
 
     # Batches
 
@@ -355,6 +404,14 @@ def _put_file(file: StoredFile) -> Statement:
         " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, document = excluded.document"
     )
     return _statement(text, file.id, msgspec.json.encode(file))
+
+
+def _end_upload(upload: UploadInParts) -> Statement:
+    text = (
+        "UPDATE nightside_batch_uploads SET is_pending = 0, document = $2, revision = {revision}"
+        " WHERE id = $1 AND is_pending = 1 RETURNING id"
+    )
+    return _statement(text, upload.id, msgspec.json.encode(upload), refusal=RowOutdated)
 
 
 def _row_of(fields: Row) -> BatchRow:

@@ -8,6 +8,8 @@ from gateway.features.batches.state import (
     BatchStatus,
     ClientBatch,
     LineFault,
+    UploadInParts,
+    UploadStatus,
     cancelling,
     ended,
     given_up,
@@ -23,6 +25,15 @@ from tests.support.batches import client_batch
 
 DAY_S = 86_400
 FAULT = LineFault("invalid_json_line", "no", line=2)
+
+
+def test_an_upload_expires_unless_it_has_ended() -> None:
+    upload = UploadInParts(
+        id="upload_1", tenant=TenantName("acme"), filename="a", size=1, created_s=0, expires_s=3600, keep_s=7200
+    )
+    assert [upload.document(now_s)["status"] for now_s in (0, 3599, 3600)] == ["pending", "pending", "expired"]
+    for status in (UploadStatus.COMPLETED, UploadStatus.CANCELLED):
+        assert replace(upload, status=status).status_at(9999) is status
 
 
 def running(total: int = 10) -> ClientBatch:
