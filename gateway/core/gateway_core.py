@@ -56,6 +56,7 @@ from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
+    ModelCapacity,
     ModelName,
     Outcome,
     Place,
@@ -143,6 +144,10 @@ class GatewayCore(Kernel):
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
         return self.admission.models_for(tenant, process)
+
+    def capacities_for(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> list[ModelCapacity]:
+        """Capacities that requests of the model by a client of this tenant may run on at present, here and at peers."""
+        return self.admission.capacities_for(model, tenant, process)
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str

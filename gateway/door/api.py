@@ -390,8 +390,7 @@ class ClientApi:
         request = self._request_of(call, outbound)
         tokens = self._entrance.reservation(request.profile, generates=request.summary.generates)
         call.taken = self._entrance.take(caller, call.meter, tokens)
-        call.tokens = tokens
-        call.request = request
+        call.tokens, call.request = tokens, request
         call.exchange.on_writable = request.on_writable
         silence_s = self._settings.keep_alive_comments_s
         if silence_s is not None and request.profile.stream:
@@ -421,9 +420,11 @@ class ClientApi:
     def models_of(self, caller: Caller) -> list[ModelName]:
         """Names of models that the caller may use."""
         listed = self._names.listed(self._models(caller.tenant, caller.process))
-        return [
-            name for name in listed if any(caller.may_use(meant, asked=name) for meant in self._names.stands_for(name))
-        ]
+        return [each for each in listed if self.meant_by(caller, each)]
+
+    def meant_by(self, caller: Caller, name: ModelName) -> list[ModelName]:
+        """Models that the caller may use under a name."""
+        return [each for each in self._names.stands_for(name) if caller.may_use(each, asked=name)]
 
     def _show_root(self, call: ClientCall) -> None:
         """Identify the service: some clients and, by default, balancers ask for this path first."""

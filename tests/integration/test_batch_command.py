@@ -17,11 +17,13 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
 from gateway.features.batches import cli
 from gateway.features.batches import client as client_module
-from gateway.features.batches.cli import KEY_VARIABLE, batch
+from gateway.features.batches.cli import batch
+from gateway.features.batches.cli_options import KEY_VARIABLE
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
 from tests.support.batches import batches_config, batches_of, line_of, lines_of, serving
+from tests.support.core import MODEL, US
 
 
 @pytest.fixture
@@ -223,3 +225,85 @@ async def test_a_gateway_that_does_not_answer_is_named(requests_file: Path) -> N
     for words in (["list"], ["submit", requests_file], ["cancel", "batch_1"]):
         done = await run("http://127.0.0.1:1", str(words[0]), *words[1:])
         assert (done.exit_code, "http://127.0.0.1:1 cannot be reached" in done.stderr) == (1, True)
+
+
+PRICES = """
+version: 1
+currency: EUR
+regions:
+  us-east-1: {replica_hour: 3600}
+"""
+
+
+async def test_a_plan_tells_the_end_and_the_costs_and_hands_nothing_in(
+    config: GatewayConfig, engine: FakeEngine, requests_file: Path, tmp_path: Path
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(PRICES)
+    async with serving(config) as gateway:
+        early = await run(gateway, "plan", requests_file)
+        assert early.exit_code == 4, "no request has told the model's pace"
+        assert "not known: the pace of the model" in early.stdout
+        assert (await run(gateway, "submit", requests_file, "--watch")).exit_code == 0
+        arrived = engine.arrived.count
+        told = await run(gateway, "plan", requests_file, "--json", "--prices", prices)
+        assert (told.exit_code, told.stderr) == (0, "")
+        document = json.loads(told.stdout)
+        (counts,) = document["counts"]
+        assert (counts["lines"], counts["unstated"], counts["output_tokens_max"]) == (3, 3, 3 * 1_024)
+        plan = document["plan"]
+        assert (plan["answer"], plan["not_known"], document["currency"]) == ("kept", [], "EUR")
+        assert 0 < plan["finish_s"] <= plan["latest_finish_s"]
+        (region,) = plan["regions"]
+        assert (region["region"], region["share"]) == ("us-east-1", 1)
+        assert (plan["spending"]["adds"], document["unshared"]) == (0, ["us-east-1"]), "replicas are paid for anyway"
+        assert plan["spending"]["money"] == pytest.approx(region["money"])
+        assert [each["lines"] for each in plan["cheapest"]] == [3]
+        shown = await run(gateway, "plan", requests_file, "--prices", prices)
+        assert all(
+            word in shown.stdout
+            for word in ("within the window of 24.0 h", "us-east-1: no requests_per_replica", "3 lines")
+        )
+        wrong = await run(gateway, "plan", requests_file, "--window", "1ms")
+        assert (wrong.exit_code, "--window" in wrong.stderr) == (2, True)
+        batches_of(gateway)._paces.add(MODEL, US.region, 1, 1, 10**15)
+        missed = await run(gateway, "plan", requests_file, "--window", "90m")
+        assert (missed.exit_code, "misses the window of 90.0 min" in missed.stdout) == (3, True), missed.stdout
+        assert engine.arrived.count == arrived
+        assert len(json.loads((await run(gateway, "list", "--json")).stdout)) == 1
+
+
+@pytest.fixture
+def strange_file(tmp_path: Path) -> Path:
+    path = tmp_path / "strange.jsonl"
+    path.write_bytes(line_of(0, body={"model": "nothing", "messages": []}))
+    return path
+
+
+async def test_a_plan_tells_faults_as_the_gateway_would(
+    config: GatewayConfig, faulty_file: Path, strange_file: Path
+) -> None:
+    async with serving(config) as gateway:
+        told = await run(gateway, "plan", faulty_file)
+        assert told.exit_code == 2
+        assert "line 2: This line is not parseable as valid JSON. (invalid_json_line)" in told.stdout
+        unknown = json.loads((await run(gateway, "plan", strange_file, "--json")).stdout)
+        assert [each["code"] for each in unknown["faults"]] == ["model_not_found"]
+        assert unknown["plan"] is None
+
+
+async def test_a_plan_counts_the_batches_before_it(
+    config: GatewayConfig, engine: FakeEngine, requests_file: Path
+) -> None:
+    config = replace(config, batches=replace(config.batches, batches_max=1))
+    engine.plays(answer(200, GOOD_ANSWER))
+    async with serving(config) as gateway:
+        assert (await run(gateway, "submit", requests_file, "--watch")).exit_code == 0
+        engine.plays(hang)
+        before = engine.arrived.count
+        assert (await run(gateway, "submit", requests_file)).exit_code == 0
+        await engine.arrived.reaches(before + 3)
+        told = json.loads((await run(gateway, "plan", requests_file, "--json")).stdout)["plan"]
+        assert told["answer"] == "kept"
+        assert 0 < told["begins_s"] < told["finish_s"]

@@ -23,6 +23,7 @@ from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook, RowsOutdated
+from gateway.features.batches.checking import MODEL_NOT_FOUND, check_file
 from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
@@ -512,11 +513,11 @@ class BatchRunner:
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         with _of_input():
             file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
-            faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
+            faults = await asyncio.to_thread(check_file, file, checker, config.line_max_bytes)
         if not faults and not self._knows_model(batch, checker.model):
             if self.now_s < batch.created_s + _MODEL_S:
                 self._leave_running(batch, "its model is not known here")
-            faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
+            faults = (MODEL_NOT_FOUND,)
         changed = await self._book.change(
             batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
         )
@@ -801,17 +802,6 @@ def _read_some(file: BinaryIO) -> list[bytes]:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _check_file(file: BinaryIO, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
-    """Check a whole file, and close it; blocks. A line of which more than the largest length is read is a fault."""
-    with file:
-        while line := file.readline(line_bytes_max + 1):
-            if not checker.take(line):
-                break
-            while len(line) > line_bytes_max and not line.endswith(b"\n"):
-                line = file.readline(line_bytes_max + 1)
-    return checker.end()
 
 
 def _told_s(lines: str) -> float:

@@ -13,6 +13,7 @@ from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, QueueCo
 from gateway.core.kernel.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
+    DrainRequested,
     ForwardArrived,
     PolicyApplied,
     RequestArrived,
@@ -408,3 +409,25 @@ class TestFallbacks:
         one.ask("a", model=OTHER)
         one.tell(ResponseStored(RequestId("a"), 1, 1, "key"))
         assert self.first(one, follows="key") == OTHER
+
+
+def test_capacities_are_those_that_a_clients_request_may_run_on() -> None:
+    one = desk(replicas=[replica_spec("r0"), replica_spec("r1", models=[ModelName("other")])], peers=[EU_PEER])
+    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US]
+    one.hear("gw-eu", EU, room=7)
+    assert [(each.place, each.room) for each in one.core.capacities_for(MODEL, TENANT, None)] == [(US, 8), (EU, 7)]
+    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, rule(US, AP))] == [US]
+    one.hear("gw-eu", EU, accepting=False)
+    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US]
+
+
+def test_no_capacity_is_within_reach_of_who_may_not_enter_or_while_the_gateway_drains() -> None:
+    one = desk(peers=[EU_PEER], own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}))
+    one.hear("gw-eu", EU)
+    assert one.core.capacities_for(MODEL, TENANT, None) == []
+    one.tell(PolicyApplied(policy(US)))
+    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US, EU]
+    one.tell(LockdownChanged(active=True))
+    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US], "nothing is forwarded"
+    one.tell(DrainRequested())
+    assert one.core.capacities_for(MODEL, TENANT, None) == []
