@@ -18,7 +18,7 @@ from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lookout import Lookout, spare_lines
 from gateway.features.batches.outlook import BatchOutlook, PlaceShare, RegionOutlook
 from gateway.features.batches.paces import ModelPaces
-from gateway.features.batches.state import BatchStatus, ClientBatch
+from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 from mesh.clock import Clock
 from tests.support.batches import book_in, client_batch
@@ -153,11 +153,23 @@ def test_batches_that_are_over_or_cancelled_are_not_ahead(book: BatchBook, look:
     assert (told.shares, told.unknown_ahead) == ([PlaceShare(0.0, 1.0)], 0)
 
 
-def test_of_very_many_batches_the_first_are_played_forward(book: BatchBook, look: Look) -> None:
-    for number in range(300):
+def test_behind_very_many_batches_a_batch_waits_until_their_windows_end(book: BatchBook, look: Look) -> None:
+    for number in range(129):
         running(book, f"batch_{number}", f"t{number}")
         book.rates[f"batch_{number}"].add(100, 100 * SECOND)
-    assert look(desk()).unknown_ahead == 44
+    told = look(desk())
+    assert (told.shares, told.unknown_ahead) == ([PlaceShare(0.0, 0.0), PlaceShare(WINDOW_S - 50, 1.0)], 1)
+    del book.batches["batch_0"]
+    told = look(desk())
+    assert (told.shares[-1].share, told.shares[-1].from_s < WINDOW_S / 2, told.unknown_ahead) == (1, True, 0)
+
+
+def test_of_very_many_clients_the_first_ones_room_is_counted(book: BatchBook, look: Look, paces: ModelPaces) -> None:
+    paces.add(MODEL, US.region, 0, 10, SECOND)
+    for number in range(40):
+        running(book, f"batch_{number}", f"t{number}")
+        book.rates[f"batch_{number}"] = LineRate(99 * SECOND)
+    assert look(desk()).unknown_ahead == 40 - 16
 
 
 @pytest.mark.parametrize(
