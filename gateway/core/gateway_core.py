@@ -56,11 +56,11 @@ from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
-    ModelCapacity,
     ModelName,
     Outcome,
     Place,
     PlaceRule,
+    RegionName,
     RequestId,
     RequestProfile,
     ResidencyStamp,
@@ -145,9 +145,9 @@ class GatewayCore(Kernel):
         """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
         return self.admission.models_for(tenant, process)
 
-    def capacities_for(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> list[ModelCapacity]:
-        """Capacities that requests of the model by a client of this tenant may run on at present, here and at peers."""
-        return self.admission.capacities_for(model, tenant, process)
+    def batch_rooms(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> dict[RegionName, int]:
+        """Requests of class `batch` by a client of this tenant that could run at once beside what runs, by region."""
+        return self.admission.batch_rooms(model, tenant, process)
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str

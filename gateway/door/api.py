@@ -390,7 +390,8 @@ class ClientApi:
         request = self._request_of(call, outbound)
         tokens = self._entrance.reservation(request.profile, generates=request.summary.generates)
         call.taken = self._entrance.take(caller, call.meter, tokens)
-        call.tokens, call.request = tokens, request
+        call.tokens = tokens
+        call.request = request
         call.exchange.on_writable = request.on_writable
         silence_s = self._settings.keep_alive_comments_s
         if silence_s is not None and request.profile.stream:

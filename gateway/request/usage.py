@@ -43,13 +43,8 @@ class TokensUsed:
 _NOTHING = TokensUsed(0, Counted.USAGE, 0, Counted.USAGE)
 
 
-def tokens_in(prompt_bytes: int) -> int:
-    """Tokens that count for a prompt of so many bytes until an engine has counted them."""
-    return -(-prompt_bytes // _BYTES_PER_TOKEN)
-
-
 def prompt_guess(profile: RequestProfile) -> int:
-    return tokens_in(profile.prompt_bytes)
+    return -(-profile.prompt_bytes // _BYTES_PER_TOKEN)
 
 
 def tokens_used(profile: RequestProfile, summary: RequestSummary) -> TokensUsed:

@@ -21,13 +21,13 @@ from gateway.core.vocabulary import (
     Connector,
     GatewayId,
     Hops,
-    ModelCapacity,
     ModelName,
     NeededIdentity,
     Outcome,
     Place,
     PlaceRule,
     RefusalReason,
+    RegionName,
     ReplicaId,
     RequestProfile,
     ResidencyStamp,
@@ -297,21 +297,13 @@ class Admission:
         names = dict.fromkeys([*self._core.replicas.groups.models, *self._core.peers.models()])
         return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS))]
 
-    def capacities_for(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> list[ModelCapacity]:
-        """Capacities that requests of the model by a client of this tenant may run on at present: own ones, and those
-        of peers by their last heartbeats. `process` is the rule of its key."""
-        core = self._core
-        if core.draining or not self.ingress_of(tenant, process).allowed:
-            return []
-        wanted = self._class_for(model, self._rule_for(tenant, process), _NO_HOPS)
-        own = core.replicas.loads(core.placer.taking)
-        found = [each for each in own if each.accepts is None or each.accepts.allows(core.place)]
-        for state in core.peers:
-            is_here = state.spec.place.region == core.place.region
-            is_within_reach = wanted.may_stay_in_region if is_here else wanted.may_cross_regions
-            if is_within_reach and state.report is not None and state.healthy and state.accepting:
-                found += state.report.capacities
-        return [each for each in found if each.model == model and wanted.rule.allows(each.place)]
+    def batch_rooms(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> dict[RegionName, int]:
+        """Requests of class `batch` by a client of this tenant that could run at once beside what runs, by each region
+        that may serve them. `process` is the rule of its key."""
+        if self._core.draining or not self.ingress_of(tenant, process).allowed:
+            return {}
+        rule = self._rule_for(tenant, process)
+        return self._core.placer.batch_rooms(self._class_for(model, rule, _NO_HOPS, service_class=ServiceClass.BATCH))
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str

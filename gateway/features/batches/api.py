@@ -27,7 +27,7 @@ from gateway.features.batches.intake import (
     stored,
 )
 from gateway.features.batches.lookout import Lookout
-from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
+from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, LineFault, StoredFile
 from gateway.features.batches.store import FileInUse
 
 _PIECE_BYTES = 64 * 1024
@@ -166,7 +166,12 @@ class BatchApi:
         intake = self._intake
         owner, model = intake.owner_of(call), asked_of(call).get("model", "")
         fresh = intake.new_batch(owner, ENDPOINTS[0], new_file_id())
-        give(call, self._lookout.outlook(caller_of(call), ModelName(model), fresh))
+        outlook = self._lookout.outlook(caller_of(call), ModelName(model), fresh)
+        try:
+            intake.check_room(owner.tenant)
+        except ClientFault as fault:
+            outlook.faults.append(LineFault(fault.kind.code, fault.kind.message))
+        give(call, outlook)
 
     async def _order(self, call: ClientCall) -> _Order:
         order = await order_in(call, self._intake.settings, _Order)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.features.batches.cli_options import Asks, as_json_option, asking, endpoint_in
+from gateway.features.batches.cli_options import Asks, as_json_option, asking, endpoint_in, first_line
 from gateway.features.batches.client import BatchClient, BatchFault, GatewayBusy, GatewayUnreachable
 from gateway.features.batches.state import ENDED, ENDPOINTS, WINDOW, BatchStatus
 from mesh.lazy_group import LazyGroup
@@ -57,7 +57,7 @@ def submit(asks: Asks, file: Path, endpoint: str | None, is_watched: bool, as_js
 
     async def work(client: BatchClient) -> dict[str, Any]:
         with file.open("rb") as opened:
-            order = {"endpoint": endpoint or endpoint_in(opened), "completion_window": WINDOW}
+            order = {"endpoint": endpoint or endpoint_in(first_line(opened)), "completion_window": WINDOW}
             opened.seek(0)
             file_id = (await client.upload(opened, file.name))["id"]
         try:

@@ -58,9 +58,9 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def endpoint_in(file: BinaryIO) -> str:
-    """API of the first line that is not blank."""
-    url = _first_line(file).get("url")
+def endpoint_in(line: dict[str, Any]) -> str:
+    """API of the first line of a file."""
+    url = line.get("url")
     if url is None:
         raise click.UsageError("the first line of FILE has no `url`: name the API by --endpoint")
     if url not in ENDPOINTS:
@@ -68,16 +68,15 @@ def endpoint_in(file: BinaryIO) -> str:
     return str(url)
 
 
-def model_in(file: BinaryIO) -> str:
-    """Model of the first line that is not blank; empty if it names none."""
-    body = _first_line(file).get("body")
+def model_in(line: dict[str, Any]) -> str:
+    """Model of the first line of a file; empty if it names none."""
+    body = line.get("body")
     model = body.get("model") if isinstance(body, dict) else None
     return model if isinstance(model, str) else ""
 
 
-def _first_line(file: BinaryIO) -> dict[str, Any]:
+def first_line(file: BinaryIO) -> dict[str, Any]:
     """First line that is not blank; empty if it is no object."""
-    file.seek(0)
     while (line := file.readline(_LINE_BYTES_MAX)) and not line.strip():
         pass
     try:

@@ -1,25 +1,24 @@
-"""Counts of an input file by API and model: lines, and tokens as the gateway reserves them. It does no I/O and keeps no
+"""Counts of an input file's lines and tokens, as the gateway would count its requests. It does no I/O and keeps no
 text."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from gateway.config.content import ContentConfig
-from gateway.core.vocabulary import ModelName
-from gateway.request.bodies import Body, BodyFault, read_body
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, RequestId, TenantName
+from gateway.door.errors import BODY_TOO_LARGE, ClientFault
+from gateway.door.parse import Caller, read_request
+from gateway.door.settings import HttpSettings
+from gateway.features.batches.outlook import BatchOutlook
 from gateway.request.engine_api import EMBEDDINGS_PATH
-from gateway.request.media import MediaTokens, media_in
-from gateway.request.usage import tokens_in
+from gateway.request.usage import prompt_guess
 
 _REFUSED_MAX = 100
 """Lines that the gateway would refuse when they run, which are told."""
-_COUNTS_MAX = 100
-"""Pairs of API and model that are told apart; a file with several is no batch."""
 
 
 class FileCounts(Struct):
-    """Sums over the lines of one API and model."""
+    """Sums over the lines of a file that have no fault and would not be refused."""
 
     endpoint: str
     model: str
@@ -42,49 +41,37 @@ class RefusedLine(Struct, frozen=True):
 
 
 class FileCounter:
-    """Counts the lines of one file."""
+    """Counts the lines of one file by reading each as the gateway would read its request."""
 
-    def __init__(self, output_tokens_reserved: int, output_tokens: float | None) -> None:
-        """`output_tokens`: mean length of the model's answers; None: not known, and the maximum is expected."""
+    def __init__(self, endpoint: str, model: str, outlook: BatchOutlook) -> None:
+        self.counts = FileCounts(endpoint, model)
         self.refused: list[RefusedLine] = []
         """First lines that would be refused."""
         self.refusals = 0
-        self._reserved = output_tokens_reserved
-        self._mean = output_tokens
-        self._counts: dict[tuple[str, str], FileCounts] = {}
-        self._media_tokens = MediaTokens(ContentConfig)
+        self._outlook = outlook
+        here = Place(RegionName(outlook.region), Jurisdiction(""))
+        self._settings = HttpSettings(GatewayId(""), here, pass_priority=outlook.pass_priority, prefix_blocks_max=0)
+        self._caller = Caller(RequestId(""), TenantName(""), ("", ""))
 
-    @property
-    def counts(self) -> list[FileCounts]:
-        """Counts, the most lines first."""
-        return sorted(self._counts.values(), key=lambda each: -each.lines)
-
-    def take(self, number: int, endpoint: str, raw: bytes) -> None:
-        """Count the request of a line. One that cannot be read counts as a refused one."""
+    def take(self, number: int, raw: bytes) -> None:
+        """Count the request of a line."""
         try:
-            body = read_body(endpoint, raw, passes_priority=True)
-        except (BodyFault, KeyError) as fault:
+            if len(raw) > self._outlook.body_bytes_max:
+                raise ClientFault(BODY_TOO_LARGE)
+            profile = read_request(self.counts.endpoint, raw, self._caller, self._settings).profile
+        except ClientFault as fault:
             self.refusals += 1
             if len(self.refused) < _REFUSED_MAX:
-                told = fault.detail if isinstance(fault, BodyFault) else "the gateway does not know this API"
-                self.refused.append(RefusedLine(number, told))
+                self.refused.append(RefusedLine(number, fault.detail or fault.kind.message))
             return
-        key = (endpoint, body.model)
-        if key not in self._counts and len(self._counts) >= _COUNTS_MAX:
-            return
-        counts = self._counts.setdefault(key, FileCounts(endpoint, body.model))
+        counts = self.counts
         counts.lines += 1
-        prompt_bytes = self._prompt_bytes(body, raw)
-        counts.prompt_bytes += prompt_bytes
-        counts.prompt_tokens += tokens_in(prompt_bytes)
-        if endpoint == EMBEDDINGS_PATH:
+        counts.prompt_bytes += profile.prompt_bytes
+        counts.prompt_tokens += prompt_guess(profile)
+        if counts.endpoint == EMBEDDINGS_PATH:
             return
-        stated = body.output_tokens_max()
-        most = self._reserved if stated is None else max(stated, 0)
+        stated, mean = profile.output_tokens_max, self._outlook.output_tokens
+        most = self._outlook.output_tokens_reserved if stated is None else stated
         counts.unstated += stated is None
         counts.output_tokens_max += most
-        counts.output_tokens += most if self._mean is None else min(self._mean, most)
-
-    def _prompt_bytes(self, body: Body, raw: bytes) -> int:
-        media = media_in(body, raw, ModelName(body.model), self._media_tokens)
-        return sum(map(len, body.prompt_parts())) if media is None else media.prompt_bytes
+        counts.output_tokens += most if mean is None else min(mean, most)

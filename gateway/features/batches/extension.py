@@ -84,12 +84,13 @@ class BatchesExtension(Extension):
         )
         lookout = Lookout(
             self._config.batches,
+            settings,
             self._host.core,
             self._book,
-            self._paces,
-            api,
+            in_line=self._runner.in_line,
+            paces=self._paces,
+            api=api,
             clock=self._host.clock,
-            output_tokens_reserved=settings.output_tokens_reserved,
         )
         api.add_routes(BatchApi(intake, lookout).find)
         api.add_routes(MessageBatchApi(intake).find)

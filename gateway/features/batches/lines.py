@@ -109,9 +109,9 @@ class LineChecker:
         line_bytes_max: int,
         *,
         may_mix_models: bool = False,
-        take_request: Callable[[int, str, bytes], None] | None = None,
+        take_request: Callable[[int, bytes], None] = lambda _number, _body: None,
     ) -> None:
-        """`take_request` is given the number, the API and the body of each line that is decoded whole."""
+        """`take_request` is given the number and the body of each line without a fault."""
         self.model = ""
         self.total = 0
         self.faults: list[LineFault] = []
@@ -189,8 +189,8 @@ class LineChecker:
             message = "The model of this request is not that of the requests before; a batch has one model."
             self._found("mismatched_model", message, "body.model")
         self.model = self.model or body.model
-        if self._take_request is not None:
-            self._take_request(self._number, line.url, bytes(line.body))
+        if not self.faults or self.faults[-1].line != self._number:
+            self._take_request(self._number, bytes(line.body))
 
 
 def result_of(result_id: str, custom_id: str, status: int, request_id: str, body: bytes) -> LineResult:

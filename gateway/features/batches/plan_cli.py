@@ -20,13 +20,13 @@ from rich.table import Table
 
 from gateway.core.vocabulary import RegionName
 from gateway.door.errors import BODY_TOO_LARGE
-from gateway.features.batches.checking import MODEL_NOT_FOUND, check_file
-from gateway.features.batches.cli_options import Asks, as_json_option, asking, endpoint_in, model_in
+from gateway.features.batches.checking import check_file
+from gateway.features.batches.cli_options import Asks, as_json_option, asking, endpoint_in, first_line, model_in
 from gateway.features.batches.client import BatchClient, BatchFault
 from gateway.features.batches.counting import FileCounter, FileCounts, RefusedLine
 from gateway.features.batches.lines import LineChecker
 from gateway.features.batches.outlook import OUTLOOK_PATH, BatchOutlook
-from gateway.features.batches.planning import BatchPlan, FileWork, PlannedRegion, Spending, WindowAnswer, plan_of
+from gateway.features.batches.planning import BatchPlan, FileWork, PlannedRegion, WindowAnswer, plan_of
 from gateway.features.batches.state import ENDPOINTS, WINDOW_S, LineFault
 from gateway.features.prices.file import read_prices
 from gateway.features.prices.work_costs import CostSpan, PricedJob, cost_spans
@@ -40,21 +40,21 @@ _SHOWN_MAX = 10
 _STEP_BYTES = 64 << 20
 """Bytes between two lines of progress where there is no terminal."""
 _PLAIN_WIDTH = 120
-_FAULTY = 2
 _EXITS = {WindowAnswer.KEPT: 0, WindowAnswer.MISSED: 3, WindowAnswer.UNKNOWN: 4}
+_FAULTY = 5
 
 
 class _Document(Struct, kw_only=True):
     """Document of the command, as JSON."""
 
     now: int
-    counts: list[FileCounts]
+    counts: FileCounts
     faults: list[LineFault]
     refusals: int
     """Lines that the gateway would refuse when they run; the first ones are in `refused_lines`."""
     refused_lines: list[RefusedLine]
     plan: BatchPlan | None = None
-    """Plan of a file without faults."""
+    """Plan of the lines that would run; None: the file has faults, or no such line."""
     currency: str | None = None
     price_list: str | None = None
     unshared: list[str] = []
@@ -81,8 +81,8 @@ def plan(asks: Asks, file: Path, *, endpoint: str | None, window: str, prices_fi
 
     The gateway is asked for its limits, backlog, idle room and pace; the file itself is not sent.
 
-    Exit codes: 0 the window would be kept, 1 the gateway refused, or cannot be asked, 2 the file has faults, 3 the
-    window would be missed, 4 it cannot be told.
+    Exit codes: 0 the window would be kept, 1 the gateway refused, or cannot be asked, 2 the command is wrong, 3 the
+    window would be missed, 4 it cannot be told, 5 the file has faults, or lines that would be refused.
     """
     window_s = _window_s(window)
     try:
@@ -90,20 +90,21 @@ def plan(asks: Asks, file: Path, *, endpoint: str | None, window: str, prices_fi
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     with file.open("rb") as opened:
-        endpoint = endpoint or endpoint_in(opened)
-        model = model_in(opened)
+        line = first_line(opened)
+    endpoint, model = endpoint or endpoint_in(line), model_in(line)
     outlook = asks(lambda client: _outlook(client, model))
-    counter, faults = _read(file, endpoint, outlook)
+    counter = FileCounter(endpoint, model, outlook)
+    faults = _read(file, counter, outlook)
+    counts = counter.counts
     told = _Document(
         now=Clock.wall_ns() // _SECOND_NS,
-        counts=counter.counts,
+        counts=counts,
         faults=faults,
         refusals=counter.refusals,
         refused_lines=counter.refused,
     )
     costs: list[CostSpan] = []
-    if not faults:
-        (counts,) = counter.counts or [FileCounts(endpoint, model)]
+    if counts.lines and not faults:
         work = FileWork(counts.lines, counts.prompt_tokens, counts.output_tokens)
         longest = FileWork(counts.lines, counts.prompt_tokens, counts.output_tokens_max)
         if prices is not None:
@@ -117,7 +118,7 @@ def plan(asks: Asks, file: Path, *, endpoint: str | None, window: str, prices_fi
         click.echo(msgspec.json.format(msgspec.json.encode(told)))
     else:
         _show(told)
-    raise SystemExit(_FAULTY if told.plan is None else _EXITS[told.plan.answer])
+    raise SystemExit(_FAULTY if told.plan is None or told.refusals else _EXITS[told.plan.answer])
 
 
 def _window_s(text: str) -> int:
@@ -138,9 +139,9 @@ async def _outlook(client: BatchClient, model: str) -> BatchOutlook:
         raise BatchFault(f"the gateway tells its outlook in another form: {error}") from error
 
 
-def _read(file: Path, endpoint: str, outlook: BatchOutlook) -> tuple[FileCounter, list[LineFault]]:
-    """Counts and faults of a file, by the gateway's own checks."""
-    counter = FileCounter(outlook.output_tokens_reserved, outlook.output_tokens)
+def _read(file: Path, counter: FileCounter, outlook: BatchOutlook) -> list[LineFault]:
+    """Count the lines of a file. Returns its faults, by the gateway's own checks."""
+    endpoint = counter.counts.endpoint
     checker = LineChecker(endpoint, outlook.lines_max, outlook.line_bytes_max, take_request=counter.take)
     size = file.stat().st_size
     faults: list[LineFault] = []
@@ -151,9 +152,7 @@ def _read(file: Path, endpoint: str, outlook: BatchOutlook) -> tuple[FileCounter
             faults += check_file(file.open("rb"), checker, outlook.line_bytes_max, on_read)
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
-    if not faults and not outlook.knows_model:
-        faults.append(MODEL_NOT_FOUND)
-    return counter, faults
+    return faults or outlook.faults
 
 
 @contextmanager
@@ -185,12 +184,14 @@ def _show(told: _Document) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, soft_wrap=True, width=_PLAIN_WIDTH)
     console.print(_counts_table(told.counts))
-    for sentence in (*_about_lines(told), *(() if told.plan is None else _about_time(told.plan, told.now))):
+    for sentence in _about_lines(told):
         console.print(sentence)
-    if told.plan is not None:
-        console.print(_regions_table(told.plan.regions, told.currency))
-        for sentence in _about_money(told.plan, told.currency):
-            console.print(sentence)
+    if told.plan is None:
+        return
+    for sentence in _about_time(told.plan, told.now):
+        console.print(sentence)
+    console.print(_regions_table(told.plan.regions, told.currency))
+    console.print(_about_money(told.plan, told.currency))
     for region in told.unshared:
         console.print(f"{region}: no requests_per_replica in the price list, so each line had a replica to itself")
 
@@ -204,11 +205,10 @@ def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
     return table
 
 
-def _counts_table(counts: list[FileCounts]) -> Table:
+def _counts_table(counts: FileCounts) -> Table:
     table = _table(("API", "Model"), ("Lines", "Prompt tokens", "Output tokens", "At most"))
-    for each in counts:
-        tokens = (each.prompt_tokens, round(each.output_tokens), each.output_tokens_max)
-        table.add_row(each.endpoint, each.model, *(f"{number:,}" for number in (each.lines, *tokens)))
+    tokens = (counts.prompt_tokens, round(counts.output_tokens), counts.output_tokens_max)
+    table.add_row(counts.endpoint, counts.model, *(f"{number:,}" for number in (counts.lines, *tokens)))
     return table
 
 
@@ -221,8 +221,7 @@ def _about_lines(told: _Document) -> Iterator[str]:
         yield f"line {each.line} would be refused when it runs: {each.message}"
     if told.refusals > _SHOWN_MAX:
         yield f"and {told.refusals - _SHOWN_MAX:,} more lines would be refused"
-    unstated = sum(each.unstated for each in told.counts)
-    if unstated:
+    if unstated := told.counts.unstated:
         yield f"{unstated:,} lines state no maximum of output tokens: their answers may be longer than reckoned"
 
 
@@ -246,30 +245,18 @@ def _about_time(found: BatchPlan, now_s: int) -> Iterator[str]:
 
 def _regions_table(regions: list[PlannedRegion], currency: str | None) -> Table:
     money = () if currency is None else (f"Cost ({currency})", f"Adds to the bill ({currency})")
-    table = _table(("Region",), ("Lines at once", "Expected share", "Alone in", *money))
+    table = _table(("Region",), ("Lines at once", "Alone in", *money))
     for each in regions:
         alone = "unknown" if each.finish_s is None else _span(each.finish_s)
         sums = () if currency is None else (_money(each.money), _money(each.adds))
-        table.add_row(each.region, f"{each.lines_at_once:,}", f"{each.share:.0%}", alone, *sums)
+        table.add_row(each.region, f"{each.lines_at_once:,}", alone, *sums)
     return table
 
 
-def _about_money(found: BatchPlan, currency: str | None) -> Iterator[str]:
+def _about_money(found: BatchPlan, currency: str | None) -> str:
     if currency is None:
-        yield "costs are told with --prices FILE"
-        return
-    yield f"expected: {_spending(found.spending, currency)}"
-    for each in found.cheapest:
-        span = f"from {_span(each.from_s)} to {_span(each.until_s)} from now"
-        yield f"cheapest: {each.lines:,} lines in {each.region}, {span}: {_money(each.adds)} {currency} on the bill"
-    yield f"cheapest within policy and window: {_spending(found.cheapest_spending, currency)}"
-
-
-def _spending(spending: Spending | None, currency: str) -> str:
-    if spending is None:
-        return "unknown"
-    used = f"{_money(spending.money)} {currency} of replica time and egress"
-    return f"{used}, which adds {_money(spending.adds)} {currency} to the bill"
+        return "costs are told with --prices FILE"
+    return f"cheapest region that alone keeps the window: {found.cheapest or 'none is known'}"
 
 
 def _money(amount: float | None) -> str:

@@ -356,6 +356,18 @@ class BatchRunner:
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
 
+    def in_line(self) -> list[tuple[ClientBatch, bool]]:
+        """Batches with lines to run that run here, or would begin once there is a place, in the order in which they
+        came, each with whether it runs."""
+        found = [each for each in self._book.batches.values() if each.id in self._tasks or self._is_idle(each)]
+        found = [each for each in found if not each.is_checked or not self._is_over(each)]
+        found.sort(key=lambda each: (each.created_s, each.id))
+        return [
+            (each, each.id in self._tasks and each.is_checked)
+            for each in found
+            if not each.is_cancelling and each.expires_s > self.now_s
+        ]
+
     def _begin_check(self, tasks: TaskGroup, waiting: list[ClientBatch]) -> None:
         """Have one input file checked at a time, of one tenant after another."""
         if not waiting or any(not each.is_checked for each in self._busy()):

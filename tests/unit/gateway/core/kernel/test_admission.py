@@ -411,23 +411,23 @@ class TestFallbacks:
         assert self.first(one, follows="key") == OTHER
 
 
-def test_capacities_are_those_that_a_clients_request_may_run_on() -> None:
-    one = desk(replicas=[replica_spec("r0"), replica_spec("r1", models=[ModelName("other")])], peers=[EU_PEER])
-    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US]
-    one.hear("gw-eu", EU, room=7)
-    assert [(each.place, each.room) for each in one.core.capacities_for(MODEL, TENANT, None)] == [(US, 8), (EU, 7)]
-    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, rule(US, AP))] == [US]
-    one.hear("gw-eu", EU, accepting=False)
-    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US]
-
-
-def test_no_capacity_is_within_reach_of_who_may_not_enter_or_while_the_gateway_drains() -> None:
-    one = desk(peers=[EU_PEER], own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}))
-    one.hear("gw-eu", EU)
-    assert one.core.capacities_for(MODEL, TENANT, None) == []
-    one.tell(PolicyApplied(policy(US)))
-    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US, EU]
+def test_batch_rooms_are_those_that_a_clients_request_may_run_in() -> None:
+    replicas = [replica_spec("r0"), replica_spec("r1", models=[OTHER]), adopted(rule(EU))]
+    one = desk(replicas=replicas, peers=[EU_PEER, peer_spec("us-2", US)])
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}
+    one.hear("gw-eu", EU, room=20)
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7, EU.region: 18}
+    assert one.core.batch_rooms(MODEL, TENANT, rule(US, AP)) == {US.region: 7}
+    one.hear("us-2", US, room=10)
+    assert one.core.batch_rooms(MODEL, TENANT, rule(US)) == {US.region: 16}
     one.tell(LockdownChanged(active=True))
-    assert [each.place for each in one.core.capacities_for(MODEL, TENANT, None)] == [US], "nothing is forwarded"
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}, "nothing is forwarded"
     one.tell(DrainRequested())
-    assert one.core.capacities_for(MODEL, TENANT, None) == []
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {}
+
+
+def test_who_may_not_enter_has_no_batch_room() -> None:
+    one = desk(own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}))
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {}
+    one.tell(PolicyApplied(policy(US)))
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}

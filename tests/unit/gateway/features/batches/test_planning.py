@@ -8,26 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
 
 from gateway.features.batches.outlook import BatchOutlook, PlaceShare, RegionOutlook
-from gateway.features.batches.planning import BatchPlan, FileWork, PlannedRegion, Spending, WindowAnswer, plan_of
+from gateway.features.batches.planning import BatchPlan, FileWork, WindowAnswer, plan_of
+from gateway.features.prices.work_costs import CostSpan, WorkCost
+from tests.support.batch_outlooks import outlook_of
 
 MS = 1_000_000
 DAY_S = 86_400
 near: Any = pytest.approx
 HERE, THERE = "here", "there"
-
-
-class Price(Struct, frozen=True):
-    money: float
-    adds: float
-
-
-class Span(Struct, frozen=True):
-    from_s: int
-    until_s: int
-    costs: dict[str, Price]
 
 
 def region(name: str = HERE, lines: int = 10, token_ms: float | None = 1.0) -> RegionOutlook:
@@ -36,19 +26,7 @@ def region(name: str = HERE, lines: int = 10, token_ms: float | None = 1.0) -> R
 
 
 def outlook(*regions: RegionOutlook, **changes: Any) -> BatchOutlook:
-    told: dict[str, Any] = {
-        "region": HERE,
-        "file_bytes_max": 10**9,
-        "lines_max": 50_000,
-        "line_bytes_max": 10**6,
-        "output_tokens_reserved": 1024,
-        "lines_at_once": 32,
-        "shares": [PlaceShare(0.0, 1.0)],
-        "unknown_ahead": 0,
-        "knows_model": True,
-        "regions": list(regions or [region()]),
-    }
-    return BatchOutlook(**(told | changes))
+    return outlook_of(**({"regions": list(regions or [region()])} | changes))
 
 
 def lines(count: int) -> FileWork:
@@ -56,7 +34,7 @@ def lines(count: int) -> FileWork:
     return FileWork(count, 900 * count, 100.0 * count)
 
 
-def plan(told: BatchOutlook, work: FileWork, *costs: Span, window_s: int = DAY_S) -> BatchPlan:
+def plan(told: BatchOutlook, work: FileWork, *costs: CostSpan, window_s: int = DAY_S) -> BatchPlan:
     return plan_of(told, work, work, costs, now_s=0, window_s=window_s)
 
 
@@ -91,9 +69,15 @@ def test_a_few_lines_take_as_long_as_one() -> None:
 
 
 def test_batches_before_it_come_first() -> None:
-    told = outlook(shares=[PlaceShare(0.0, 0.0), PlaceShare(100.0, 0.5), PlaceShare(110.0, 1.0)])
+    told = outlook(shares=[PlaceShare(0.0, 0.0, 0.0), PlaceShare(100.0, 0.5, 0.5), PlaceShare(110.0, 1.0, 1.0)])
     found = plan(told, lines(100))
     assert (found.begins_s, found.finish_s) == (100.0, near(115))
+
+
+@pytest.mark.parametrize(("places", "room", "finish_s"), [(0.5, 1.0, 10), (0.25, 1.0, 20), (1.0, 0.25, 40)])
+def test_shares_of_places_and_of_room_bound_the_lines_at_once(places: float, room: float, finish_s: float) -> None:
+    told = outlook(lines_at_once=20, shares=[PlaceShare(0.0, places, room)])
+    assert plan(told, lines(100)).finish_s == near(finish_s)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +103,8 @@ def test_the_window_is_compared_with_the_end(window_s: int, answer: WindowAnswer
     [
         (outlook(region(token_ms=None)), "pace of the model"),
         (outlook(region(lines=0)), "engines are idle"),
-        (outlook(unknown_ahead=2, shares=[PlaceShare(0.0, 0.0), PlaceShare(DAY_S, 1.0)]), "2 batches before it"),
+        (outlook(regions=[]), "where the model is served"),
+        (outlook(waits_for_unknown=True, shares=[PlaceShare(DAY_S, 1.0, 1.0)]), "batches before it"),
     ],
 )
 def test_what_is_not_known_is_told(told: BatchOutlook, words: str) -> None:
@@ -129,7 +114,7 @@ def test_what_is_not_known_is_told(told: BatchOutlook, words: str) -> None:
 
 
 def test_a_window_that_is_kept_after_all_that_is_not_known_is_kept() -> None:
-    assert plan(outlook(unknown_ahead=1), lines(10)).answer is WindowAnswer.KEPT
+    assert plan(outlook(waits_for_unknown=True), lines(10)).answer is WindowAnswer.KEPT
 
 
 def test_the_longest_answers_end_later() -> None:
@@ -140,91 +125,45 @@ def test_the_longest_answers_end_later() -> None:
 # Money
 
 
-def span(from_s: int, until_s: int, **adds: float) -> Span:
-    return Span(from_s, until_s, {name: Price(2 * money, money) for name, money in adds.items()})
-
-
-def parts(found: BatchPlan) -> Any:
-    return [(each.region, each.from_s, each.until_s, each.lines) for each in found.cheapest]
+def span(from_s: int, until_s: int, **adds: float) -> CostSpan:
+    return CostSpan(from_s, until_s, {name: WorkCost(2 * money, money) for name, money in adds.items()})
 
 
 def test_without_prices_no_cost_is_told() -> None:
     found = plan(outlook(), lines(10))
-    assert (found.spending, found.cheapest, found.cheapest_spending) == (None, [], None)
-    assert found.regions == [PlannedRegion(HERE, 10, 1.0, near(1))]
-
-
-def test_the_expected_cost_is_by_the_regions_shares() -> None:
-    told = outlook(region(HERE, 10), region(THERE, 10, 3.0))
-    found = plan(told, lines(400), span(0, DAY_S, here=4.0, there=8.0))
-    assert [(each.share, each.finish_s) for each in found.regions] == [
-        (near(0.75), near(40)),
-        (near(0.25), near(120)),
-    ]
-    assert found.spending == Spending(near(10), near(5))
-
-
-def test_the_cheapest_region_is_filled_first() -> None:
-    told = outlook(region(HERE, 10), region(THERE, 10))
-    cheap = plan(told, lines(1_000), span(0, 100, here=4.0, there=1.0), window_s=100)
-    assert parts(cheap) == [(THERE, 0, near(100), 1_000)]
-    assert cheap.cheapest_spending == Spending(near(2), near(1))
-    tight = plan(told, lines(1_000), span(0, 80, here=4.0, there=1.0), window_s=80)
-    assert parts(tight) == [(HERE, 0, near(20), 200), (THERE, 0, near(80), 800)]
-    assert tight.cheapest_spending == Spending(near(3.2), near(1.6))
-
-
-def test_the_cheapest_plan_keeps_the_clients_limits_over_all_regions() -> None:
-    told = outlook(region(HERE, 10), region(THERE, 10), requests_per_minute=300)
-    assert plan(told, lines(1_000), span(0, 199, here=4.0, there=1.0), window_s=199).cheapest == []
-    found = plan(told, lines(1_000), span(0, 201, here=4.0, there=1.0), window_s=201)
-    assert parts(found) == [(THERE, 0, near(200), 1_000)]
-
-
-def test_a_cheaper_hour_is_waited_for() -> None:
-    found = plan(outlook(), lines(1_000), span(0, 3_600, here=4.0), span(3_600, 7_200, here=1.0), window_s=7_200)
-    assert parts(found) == [(HERE, 3_600, near(3_700), 1_000)]
-
-
-def test_a_file_that_does_not_fit_in_has_no_cheapest_plan() -> None:
-    found = plan(outlook(), lines(1_000), span(0, 99, here=1.0), window_s=99)
-    assert (found.answer, found.cheapest) == (WindowAnswer.MISSED, [])
-    assert found.spending == Spending(near(2), near(1))
-
-
-def test_a_region_without_a_price_is_in_no_cheapest_plan() -> None:
-    told = outlook(region(HERE, 10), region(THERE, 10))
-    found = plan(told, lines(100), span(0, DAY_S, here=4.0))
-    assert (found.spending, parts(found)) == (None, [(HERE, 0, near(10), 100)])
-    assert [each.adds for each in found.regions] == [near(4), None]
-
-
-@given(
-    st.integers(1, 2_000),
-    st.lists(st.tuples(st.integers(0, 20), st.floats(0.1, 5), st.floats(0, 9)), min_size=1, max_size=4),
-    st.lists(st.integers(1, 200), min_size=1, max_size=4),
-    st.integers(1, 64),
-)
-def test_the_cheapest_plan_has_all_lines_within_room_and_places(
-    count: int, regions: list[tuple[int, float, float]], lengths: list[int], places: int
-) -> None:
-    told = outlook(
-        *(region(f"r{at}", room, token_ms) for at, (room, token_ms, _) in enumerate(regions)), lines_at_once=places
+    assert ([(each.finish_s, each.money, each.adds) for each in found.regions], found.cheapest) == (
+        [(near(1), None, None)],
+        None,
     )
-    costs, at_s = [], 0
-    for turn, length in enumerate(lengths):
-        adds = {f"r{at}": money * (1 + turn % 2) for at, (*_, money) in enumerate(regions)}
-        costs.append(span(at_s, at_s + length, **adds))
-        at_s += length
-    found = plan(told, lines(count), *costs, window_s=at_s)
-    if not found.cheapest:
-        return
-    assert sum(each.lines for each in found.cheapest) == near(count, abs=len(found.cheapest))
-    for each in found.cheapest:
-        room, token_ms, _ = regions[int(each.region[1:])]
-        busy_s = (each.lines - 0.5) * token_ms
-        assert busy_s <= min(room, places) * (each.until_s - each.from_s) + 1e-6
-        assert 0 <= each.from_s <= each.until_s <= at_s + 1e-6
-    if found.spending is not None and found.finish_s is not None and found.finish_s <= at_s and len(lengths) == 1:
-        assert found.cheapest_spending is not None
-        assert found.cheapest_spending.adds <= found.spending.adds * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("window_s", "adds", "cheapest"),
+    [
+        (DAY_S, {"here": 4.0, "there": 1.0}, THERE),
+        (90, {"here": 4.0, "there": 1.0}, HERE),
+        (30, {"here": 4.0, "there": 1.0}, None),
+        (DAY_S, {"here": 4.0}, HERE),
+    ],
+)
+def test_the_cheapest_region_is_one_that_alone_keeps_the_window(
+    window_s: int, adds: dict[str, float], cheapest: str | None
+) -> None:
+    """Four hundred lines take 40 s here, 120 s there, and 30 s in both regions together."""
+    found = plan(outlook(region(HERE), region(THERE, 10, 3.0)), lines(400), span(0, DAY_S, **adds), window_s=window_s)
+    assert (found.finish_s, found.cheapest) == (near(30), cheapest)
+    there = adds.get(THERE)
+    assert [(each.finish_s, each.adds) for each in found.regions] == [(near(40), 4), (near(120), there)]
+    assert [each.money for each in found.regions] == [8, None if there is None else 2 * there]
+
+
+@pytest.mark.parametrize(("change_s", "adds"), [(25, 1.75), (200, 4), (0, 1)])
+def test_costs_are_those_of_the_time_at_which_the_file_runs(change_s: int, adds: float) -> None:
+    costs = [span(0, change_s, here=4.0), span(change_s, DAY_S, here=1.0)]
+    (found,) = plan(outlook(), lines(1_000), *costs).regions
+    assert (found.adds, found.money) == (near(adds), near(2 * adds))
+
+
+def test_prices_behind_the_window_are_those_of_its_end() -> None:
+    (found,) = plan(outlook(), lines(1_000), span(0, 10, here=4.0), span(10, 20, here=1.0), window_s=20).regions
+    assert (found.finish_s, found.adds) == (near(100), near(0.1 * 4 + 0.9))
