@@ -188,7 +188,8 @@ class Eligibility:
         found = self.spare_capacity.batch_rooms(replicas, peers, request_class)
         for slot in slots_of(self.eligible_replicas(request_class)):
             found.setdefault(self._replicas.at(slot).spec.place.region, 0)
-        for slot in slots_of(self.peers_to_wait_for(request_class)):
+        within_reach = self._within_reach(request_class)
+        for slot in slots_of(within_reach & self._peers.eligible(request_class.model, request_class.rule)):
             found.setdefault(self._peers.at(slot).spec.place.region, 0)
         return found
 

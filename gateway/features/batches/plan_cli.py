@@ -109,9 +109,7 @@ def plan(asks: Asks, file: Path, *, endpoint: str | None, window: str, prices_fi
         longest = FileWork(counts.lines, counts.prompt_tokens, counts.output_tokens_max)
         if prices is not None:
             told.currency, told.price_list = prices.currency, prices.digest
-            home, times_ns = RegionName(outlook.region), work.times_ns(outlook)
-            job = PricedJob(home, counts.prompt_bytes, counts.output_tokens, times_ns)
-            costs = cost_spans(prices, job, told.now, told.now + window_s)
+            costs = cost_spans(prices, _job(outlook, counts, work), told.now, told.now + window_s)
             told.unshared = [region for region, cost in costs[0].costs.items() if cost.is_unshared]
         told.plan = plan_of(outlook, work, longest, costs, now_s=told.now, window_s=window_s)
     if as_json:
@@ -153,6 +151,10 @@ def _read(file: Path, counter: FileCounter, outlook: BatchOutlook) -> list[LineF
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
     return faults or outlook.faults
+
+
+def _job(outlook: BatchOutlook, counts: FileCounts, work: FileWork) -> PricedJob:
+    return PricedJob(RegionName(outlook.region), counts.prompt_bytes, counts.output_tokens, work.times_ns(outlook))
 
 
 @contextmanager

@@ -430,4 +430,4 @@ def test_who_may_not_enter_has_no_batch_room() -> None:
     one = desk(own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}))
     assert one.core.batch_rooms(MODEL, TENANT, None) == {}
     one.tell(PolicyApplied(policy(US)))
-    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 14}

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from gateway.features.batches import plan_cli
-from gateway.features.batches.counting import FileCounter
-from gateway.features.batches.outlook import BatchOutlook
+from gateway.features.batches.counting import FileCounter, FileCounts
+from gateway.features.batches.outlook import BatchOutlook, RegionOutlook
+from gateway.features.batches.planning import FileWork
 from gateway.features.batches.state import LineFault
 from tests.support.batch_outlooks import outlook_of
 from tests.support.batches import CHAT_PATH, lines_of
@@ -43,6 +44,12 @@ def test_a_file_beyond_the_gateways_limits_has_its_faults(file: Path) -> None:
     _, (large, many) = read(file, outlook_of(file_bytes_max=size - 1, lines_max=99, faults=[refused]))
     assert large == LineFault("body_too_large", f"The file is larger than {size - 1:,} bytes.")
     assert many.code == "too_many_tasks"
+
+
+def test_a_file_comes_from_the_gateways_region() -> None:
+    told = outlook_of(region="here", regions=[RegionOutlook("there", 1, 2.0, 3.0)])
+    job = plan_cli._job(told, FileCounts(CHAT_PATH, MODEL, 10, prompt_bytes=400), FileWork(10, 100, 50.0))
+    assert (job.home, job.prompt_bytes, job.times_ns) == ("here", 400, {"there": (200.0, 150.0)})
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (119, "119 s"), (600, "10.0 min"), (7_200, "2.0 h")])
