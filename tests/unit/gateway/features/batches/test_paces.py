@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.core.kernel.effects import EndRequest
 from gateway.core.kernel.events import RequestArrived
-from gateway.core.kernel.requests import Decision, LegState, RequestRecord
-from gateway.core.vocabulary import LegRole, ModelName, Outcome, PlacementReason, RegionName, RequestId
+from gateway.core.kernel.requests import LegState, RequestRecord
+from gateway.core.vocabulary import Decision, LegRole, ModelName, Outcome, PlacementReason, RegionName, RequestId
 from gateway.features.batches.paces import REQUESTS_MIN, LinePace, ModelPaces
 from gateway.request.legs import RequestSummary
 from tests.support.core import MODEL, SECOND, US, desk, forward, policy, profile
