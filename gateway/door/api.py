@@ -24,14 +24,7 @@ from gateway.door.cors import Cors
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.health import Readiness, live_page, ready_page
 from gateway.door.models import model_entry, models_page
-from gateway.door.parse import (
-    Caller,
-    control_profile,
-    engine_headers,
-    fresh_request_id,
-    read_request,
-    unread_profile,
-)
+from gateway.door.parse import Caller, control_profile, engine_headers, fresh_request_id, read_request, unread_profile
 from gateway.door.route_not_found import route_hint
 from gateway.door.routes import Answer, FindAnswers, Route, Serve, get_route, path_of
 from gateway.door.settings import HttpSettings
