@@ -272,6 +272,10 @@ async def test_a_plan_tells_the_end_and_the_costs_and_hands_nothing_in(
         batches_of(gateway)._paces.add(MODEL, US.region, 1, 1, 10**15)
         missed = await run(gateway, "plan", requests_file, "--window", "90m")
         assert (missed.exit_code, "misses the window of 90.0 min" in missed.stdout) == (3, True), missed.stdout
+        late = json.loads((await run(gateway, "plan", requests_file, "--window", "90m", "--json")).stdout)["plan"]
+        assert 5_400 < late["finish_s"] < late["latest_finish_s"], (
+            "answers of 1,024 tokens are longer than those of late"
+        )
         assert engine.arrived.count == arrived
         assert len(json.loads((await run(gateway, "list", "--json")).stdout)) == 1
 

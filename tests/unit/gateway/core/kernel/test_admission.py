@@ -427,7 +427,8 @@ def test_batch_rooms_are_those_that_a_clients_request_may_run_in() -> None:
 
 
 def test_who_may_not_enter_has_no_batch_room() -> None:
-    one = desk(own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}))
+    one = desk(own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}), peers=[EU_PEER])
+    one.hear("gw-eu", EU)
     assert one.core.batch_rooms(MODEL, TENANT, None) == {}
     one.tell(PolicyApplied(policy(US)))
-    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 14}
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 14, EU.region: 1}

@@ -23,7 +23,7 @@ from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 from mesh.clock import Clock
 from tests.support.batches import book_in, client_batch
-from tests.support.core import EU, EU_PEER, MODEL, SECOND, US, Desk, desk, forward, profile, rule
+from tests.support.core import EU, EU_PEER, MODEL, SECOND, US, Desk, desk, forward, profile, replica_spec, rule
 
 CONFIG = BatchesConfig(requests_max=10)
 ACME = TenantName("acme")
@@ -127,12 +127,13 @@ def test_an_alias_has_the_room_of_its_model_and_an_unknown_name_none(look: Look)
 
 
 def test_room_that_requests_of_the_class_have_is_counted_but_that_of_others(look: Look) -> None:
-    one = desk(replicas=2)
+    one = desk(replicas=3, peers=[EU_PEER])
     for number, kind in enumerate((ServiceClass.BATCH, ServiceClass.INTERACTIVE)):
         asked = replace(profile(f"q{number}"), service_class=kind)
         one.tell(RequestArrived(asked, one.now_ns + SECOND))
     arrival = forward("f1")
     one.tell(replace(arrival, profile=replace(arrival.profile, service_class=ServiceClass.BATCH)))
+    assert len(one.core.requests) == 3, "the forward runs, too"
     assert look(one).regions[0].lines == 1
 
 
@@ -157,6 +158,17 @@ def test_batches_before_it_go_by_their_own_rate(
     (first, second) = look(desk()).shares
     assert (first, second.places) == (PlaceShare(0.0, 0.5, share), 1)
     assert second.from_s == near(2 * 90 / book.rates["batch_a"].per_second(100 * SECOND), rel=0.05)
+
+
+def test_batches_of_one_model_go_on_at_the_room_that_one_more_leaves(book: BatchBook, look: Look, line: Line) -> None:
+    """Two had half of the room for three lines, and have a third now."""
+    for name in ("batch_a", "batch_b"):
+        line.append((batch_of(name, name), True))
+        book.rates[name] = LineRate(0)
+        book.rates[name].add(100, 100 * SECOND)
+    (first, second) = look(desk(replicas=[replace(replica_spec("r0"), slots=4)])).shares
+    assert (first, second.places) == (even(0, 0.33), 1)
+    assert second.from_s == near(1.5 * 90 / book.rates["batch_a"].per_second(100 * SECOND), rel=0.05)
 
 
 def test_batches_that_have_just_begun_go_by_the_models_pace(
