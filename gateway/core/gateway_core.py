@@ -60,6 +60,7 @@ from gateway.core.vocabulary import (
     Outcome,
     Place,
     PlaceRule,
+    RegionName,
     RequestId,
     RequestProfile,
     ResidencyStamp,
@@ -143,6 +144,10 @@ class GatewayCore(Kernel):
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
         return self.admission.models_for(tenant, process)
+
+    def batch_rooms(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> dict[RegionName, int]:
+        """Requests of class `batch` by a client of this tenant that could run at once beside what runs, by region."""
+        return self.admission.batch_rooms(model, tenant, process)
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str

@@ -24,14 +24,7 @@ from gateway.door.cors import Cors
 from gateway.door.errors import ClientFault, ErrorKind
 from gateway.door.health import Readiness, live_page, ready_page
 from gateway.door.models import model_entry, models_page
-from gateway.door.parse import (
-    Caller,
-    control_profile,
-    engine_headers,
-    fresh_request_id,
-    read_request,
-    unread_profile,
-)
+from gateway.door.parse import Caller, control_profile, engine_headers, fresh_request_id, read_request, unread_profile
 from gateway.door.route_not_found import route_hint
 from gateway.door.routes import Answer, FindAnswers, Route, Serve, get_route, path_of
 from gateway.door.settings import HttpSettings
@@ -421,9 +414,11 @@ class ClientApi:
     def models_of(self, caller: Caller) -> list[ModelName]:
         """Names of models that the caller may use."""
         listed = self._names.listed(self._models(caller.tenant, caller.process))
-        return [
-            name for name in listed if any(caller.may_use(meant, asked=name) for meant in self._names.stands_for(name))
-        ]
+        return [each for each in listed if self.meant_by(caller, each)]
+
+    def meant_by(self, caller: Caller, name: ModelName) -> list[ModelName]:
+        """Models that the caller may use under a name."""
+        return [each for each in self._names.stands_for(name) if caller.may_use(each, asked=name)]
 
     def _show_root(self, call: ClientCall) -> None:
         """Identify the service: some clients and, by default, balancers ask for this path first."""

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,11 +18,16 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
 from gateway.features.batches import cli
 from gateway.features.batches import client as client_module
-from gateway.features.batches.cli import KEY_VARIABLE, batch
+from gateway.features.batches.cli import batch
+from gateway.features.batches.cli_options import KEY_VARIABLE
+from gateway.features.batches.client import batch_client
+from gateway.features.batches.outlook import OUTLOOK_PATH
+from gateway.features.batches.paces import REQUESTS_MIN
 from gateway.security.keys_editing import add_key
 from mesh.clock import Clock
 from tests.fakes.engine import GOOD_ANSWER, Exchange, FakeEngine, answer, hang
-from tests.support.batches import batches_config, batches_of, line_of, lines_of, serving
+from tests.support.batches import answer_after, batches_config, batches_of, line_of, lines_of, serving
+from tests.support.core import MODEL, US
 
 
 @pytest.fixture
@@ -223,3 +229,102 @@ async def test_a_gateway_that_does_not_answer_is_named(requests_file: Path) -> N
     for words in (["list"], ["submit", requests_file], ["cancel", "batch_1"]):
         done = await run("http://127.0.0.1:1", str(words[0]), *words[1:])
         assert (done.exit_code, "http://127.0.0.1:1 cannot be reached" in done.stderr) == (1, True)
+
+
+PRICES = """
+version: 1
+currency: EUR
+regions:
+  us-east-1: {replica_hour: 3600}
+"""
+
+
+async def test_a_plan_tells_the_end_and_the_costs_and_hands_nothing_in(
+    config: GatewayConfig, engine: FakeEngine, requests_file: Path, tmp_path: Path
+) -> None:
+    engine.plays(answer(200, GOOD_ANSWER))
+    prices, many = tmp_path / "prices.yaml", tmp_path / "many.jsonl"
+    prices.write_text(PRICES)
+    many.write_bytes(lines_of(REQUESTS_MIN))
+    async with serving(config) as gateway:
+        early = await run(gateway, "plan", requests_file)
+        assert early.exit_code == 4, "too few requests have told the model's pace"
+        assert "not known: the pace of the model" in early.stdout
+        assert (await run(gateway, "submit", many, "--watch")).exit_code == 0
+        arrived = engine.arrived.count
+        told = await run(gateway, "plan", requests_file, "--json", "--prices", prices)
+        assert (told.exit_code, told.stderr) == (0, "")
+        document = json.loads(told.stdout)
+        counts = document["counts"]
+        assert (counts["lines"], counts["unstated"], counts["output_tokens_max"]) == (3, 3, 3 * 1_024)
+        plan = document["plan"]
+        assert (plan["answer"], plan["not_known"], document["currency"]) == ("kept", [], "EUR")
+        (region,) = plan["regions"]
+        assert (region["region"], plan["cheapest"]) == ("us-east-1", "us-east-1")
+        assert 0 < plan["finish_s"] == region["finish_s"] <= plan["latest_finish_s"]
+        assert region["money"] > region["adds"] == 0, "replicas are paid for anyway"
+        assert document["unshared"] == ["us-east-1"]
+        shown = await run(gateway, "plan", requests_file, "--prices", prices)
+        words = ("within the window of 24.0 h", "us-east-1: no requests_per_replica", "keeps the window: us-east-1")
+        assert all(word in shown.stdout for word in words)
+        wrong = await run(gateway, "plan", requests_file, "--window", "1ms")
+        assert (wrong.exit_code, "--window" in wrong.stderr) == (2, True)
+        batches_of(gateway)._paces.add(MODEL, US.region, 1, 1, 10**15)
+        missed = await run(gateway, "plan", requests_file, "--window", "90m")
+        assert (missed.exit_code, "misses the window of 90.0 min" in missed.stdout) == (3, True), missed.stdout
+        late = json.loads((await run(gateway, "plan", requests_file, "--window", "90m", "--json")).stdout)["plan"]
+        assert 5_400 < late["finish_s"] < late["latest_finish_s"], (
+            "answers of 1,024 tokens are longer than those of late"
+        )
+        assert engine.arrived.count == arrived
+        assert len(json.loads((await run(gateway, "list", "--json")).stdout)) == 1
+
+
+NOT_FOUND = {"model": "nothing", "messages": []}
+REFUSED = {"model": MODEL, "messages": [], "kv_transfer_params": {}}
+
+
+@pytest.mark.parametrize(
+    ("data", "fault", "has_plan"),
+    [
+        (line_of(0) + b"nonsense\n", "invalid_json_line", False),
+        (line_of(0, body=NOT_FOUND), "model_not_found", False),
+        (line_of(0) + line_of(1, body=REFUSED), None, True),
+        (line_of(1, body=REFUSED), None, False),
+    ],
+)
+async def test_a_plan_tells_faults_and_refusals_as_the_gateway_would(
+    config: GatewayConfig, tmp_path: Path, data: bytes, fault: str | None, has_plan: bool
+) -> None:
+    path = tmp_path / "strange.jsonl"
+    path.write_bytes(data)
+    async with serving(config) as gateway:
+        told = await run(gateway, "plan", path, "--json")
+        document = json.loads(told.stdout)
+        assert [each["code"] for each in document["faults"]] == ([] if fault is None else [fault])
+        assert document["refusals"] == (fault is None)
+        assert (told.exit_code, document["plan"] is not None) == (5, has_plan)
+        shown = await run(gateway, "plan", path)
+        assert shown.exit_code == 5
+        assert ("would be refused when it runs" if fault is None else f"({fault})") in shown.stdout
+
+
+async def test_a_plan_counts_the_batches_before_it_and_tells_that_no_more_are_taken(
+    config: GatewayConfig, engine: FakeEngine, requests_file: Path
+) -> None:
+    config = replace(config, batches=replace(config.batches, batches_max=1, tenant_unfinished_max=1))
+    gate = asyncio.Event()
+    engine.plays(answer_after(gate))
+    async with serving(config) as gateway:
+        for _ in range(REQUESTS_MIN):
+            batches_of(gateway)._paces.add(MODEL, US.region, 10, 10, 10**9)
+        assert (await run(gateway, "submit", requests_file)).exit_code == 0
+        await engine.arrived.reaches(1)
+        refused = await run(gateway, "plan", requests_file)
+        assert (refused.exit_code, "(batches_exceeded)" in refused.stdout) == (5, True)
+        asked = {"model": MODEL}
+        async with batch_client(gateway.http_url, "", None) as client:
+            told = await client.ask("GET", f"{OUTLOOK_PATH}?{urlencode(asked)}")
+        assert [each["places"] for each in told["shares"]] == [0, 1]
+        assert not told["waits_for_unknown"]
+        gate.set()

@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     Place,
     PlaceRule,
     RefusalReason,
+    RegionName,
     ReplicaId,
     RequestProfile,
     ResidencyStamp,
@@ -295,6 +296,14 @@ class Admission:
         rule = self._rule_for(tenant, process)
         names = dict.fromkeys([*self._core.replicas.groups.models, *self._core.peers.models()])
         return [name for name in names if self._core.placer.may_ever_serve(self._class_for(name, rule, _NO_HOPS))]
+
+    def batch_rooms(self, model: ModelName, tenant: TenantName, process: PlaceRule | None) -> dict[RegionName, int]:
+        """Requests of class `batch` by a client of this tenant that could run at once beside what runs, by each region
+        that may serve them. `process` is the rule of its key."""
+        if self._core.draining or not self.ingress_of(tenant, process).allowed:
+            return {}
+        rule = self._rule_for(tenant, process)
+        return self._core.placer.batch_rooms(self._class_for(model, rule, _NO_HOPS, service_class=ServiceClass.BATCH))
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str

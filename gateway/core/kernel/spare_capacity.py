@@ -14,7 +14,7 @@ from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.peers import Peers
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
-from gateway.core.vocabulary import ServiceClass
+from gateway.core.vocabulary import RegionName, ServiceClass
 
 _LOOKED_AT_MAX: Final = 8
 """Number of the least loaded replicas that are examined; if none of these has room, hardly any other has."""
@@ -53,6 +53,23 @@ class SpareCapacity:
             spare = self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle)
             if spare > (0.0 if is_idle else self.free_share):
                 found |= 1 << slot
+        return found
+
+    def batch_rooms(self, replicas: int, peers: int, request_class: RequestClass) -> dict[RegionName, int]:
+        """Batch requests that targets could run at once beside what runs, by region: available replicas, of which those
+        with room count, and peers that have room."""
+        found: dict[RegionName, int] = {}
+        for slot in slots_of(replicas & ~self._homes()):
+            replica = self._replicas.at(slot)
+            if has_room(replica, self.free_share):
+                room = int((1 - self.free_share) * (replica.load + replica.room)) - replica.load
+                region = replica.spec.place.region
+                found[region] = found.get(region, 0) + max(1, room)
+        for slot in slots_of(peers):
+            peer = self._peers.at(slot)
+            spare = self._peers.spare(peer, request_class.model, request_class.rule, is_idle=False)
+            room = int(self._peers.room(peer, request_class) * (1 - self.free_share / spare))
+            found[peer.spec.place.region] = found.get(peer.spec.place.region, 0) + max(1, room)
         return found
 
 

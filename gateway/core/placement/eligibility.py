@@ -180,6 +180,19 @@ class Eligibility:
             found[peer.target] = min(room, 1) if yields or peer.is_limited else room
         return found
 
+    def batch_rooms(self, request_class: RequestClass) -> dict[RegionName, int]:
+        """Requests of class `batch` that could run at once beside what runs, by each region that may serve them.
+        O(targets)."""
+        replicas = self._targets_of(request_class).preferred_replicas & self._replicas.available
+        peers = self.available_siblings(request_class) | self.available_remotes(request_class)
+        found = self.spare_capacity.batch_rooms(replicas, peers, request_class)
+        for slot in slots_of(self.eligible_replicas(request_class)):
+            found.setdefault(self._replicas.at(slot).spec.place.region, 0)
+        within_reach = self._within_reach(request_class)
+        for slot in slots_of(within_reach & self._peers.eligible(request_class.model, request_class.rule)):
+            found.setdefault(self._peers.at(slot).spec.place.region, 0)
+        return found
+
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         """Peers within reach that serve the class, and, if its model is known, those that have not reported yet.
         O(peers)."""

@@ -283,6 +283,10 @@ class Placer:
         """Number of requests of the class that each available target could begin at once."""
         return self._eligibility.rooms(request_class)
 
+    def batch_rooms(self, request_class: RequestClass) -> dict[RegionName, int]:
+        """Requests of class `batch` that could run at once beside what runs, by each region that may serve them."""
+        return self._eligibility.batch_rooms(request_class)
+
     def known_share(self, request: RequestState) -> float:
         """Largest share of the prompt, 0 to 1, that an own replica available to the request has; for a held request,
         that of the replica it waits for."""

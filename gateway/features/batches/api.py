@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from gateway.core.vocabulary import ModelName
 from gateway.door import errors
 from gateway.door.call import ClientCall
 from gateway.door.errors import ClientFault
@@ -18,12 +19,15 @@ from gateway.features.batches.intake import (
     BatchIntake,
     PacedBody,
     asked_of,
+    caller_of,
     give,
     limit_in,
+    new_file_id,
     order_in,
     stored,
 )
-from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, StoredFile
+from gateway.features.batches.lookout import Lookout
+from gateway.features.batches.state import ENDPOINTS, WINDOW, ClientBatch, LineFault, StoredFile
 from gateway.features.batches.store import FileInUse
 
 _PIECE_BYTES = 64 * 1024
@@ -44,8 +48,9 @@ class _Order(msgspec.Struct):
 class BatchApi:
     """Routes of files and batches."""
 
-    def __init__(self, intake: BatchIntake) -> None:
+    def __init__(self, intake: BatchIntake, lookout: Lookout) -> None:
         self._intake = intake
+        self._lookout = lookout
         self._book = intake.book
 
     def find(self, path: str) -> Mapping[str, Answer] | None:
@@ -59,6 +64,8 @@ class BatchApi:
                 return {"GET": self._content}
             case ["batches"]:
                 return {"GET": self._list_batches, "POST": self._create}
+            case ["batches", "outlook"]:
+                return {"GET": self._show_outlook}
             case ["batches", batch_id] if batch_id:
                 return {"GET": self._show_batch}
             case ["batches", _, "cancel"]:
@@ -153,6 +160,18 @@ class BatchApi:
         batch = intake.new_batch(owner, order.endpoint, file.id, order.metadata)
         await intake.hand_in(batch)
         give(call, batch.document())
+
+    async def _show_outlook(self, call: ClientCall) -> None:
+        """Tell what a batch of one model that is handed in now would meet; nothing is kept."""
+        intake = self._intake
+        owner, model = intake.owner_of(call), asked_of(call).get("model", "")
+        fresh = intake.new_batch(owner, ENDPOINTS[0], new_file_id())
+        outlook = self._lookout.outlook(caller_of(call), ModelName(model), fresh)
+        try:
+            intake.check_room(owner.tenant)
+        except ClientFault as fault:
+            outlook.faults.append(LineFault(fault.kind.code, fault.kind.message))
+        give(call, outlook)
 
     async def _order(self, call: ClientCall) -> _Order:
         order = await order_in(call, self._intake.settings, _Order)

@@ -6,37 +6,31 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn
 from urllib.parse import quote
 
 import click
-import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.features.batches.client import BatchClient, BatchFault, GatewayBusy, GatewayUnreachable, batch_client
+from gateway.features.batches.cli_options import Asks, as_json_option, asking, endpoint_in, first_line
+from gateway.features.batches.client import BatchClient, BatchFault, GatewayBusy, GatewayUnreachable
 from gateway.features.batches.state import ENDED, ENDPOINTS, WINDOW, BatchStatus
-from mesh.admin_client import secret_in
-from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.lazy_group import LazyGroup
 
-KEY_VARIABLE = "NIGHTSIDE_API_KEY"
 _LOOK_MIN_S = 1.0
 _LOOK_MAX_S = 10.0
 _UNREACHED_S = 60.0
 """Time without an answer after which following a batch ends."""
-_LINE_BYTES_MAX = 16 << 20
-_Work = Callable[[BatchClient], Awaitable[Any]]
-_Asks = Callable[[_Work], Any]
 
 
-@click.group()
+@click.group(cls=LazyGroup, targets={"plan": "gateway.features.batches.plan_cli:plan"})
 def batch() -> None:
     """Send files of requests to a gateway, and fetch their results.
 
@@ -44,52 +38,18 @@ def batch() -> None:
     """
 
 
-def _asking(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a client, and the argument `asks`, which runs work with a client."""
-
-    @click.option(
-        "--url",
-        default="http://127.0.0.1:8080",
-        show_default=True,
-        metavar="URL",
-        help="Set the URL of the gateway's address for clients.",
-    )
-    @click.option(
-        "--key-file",
-        type=click.Path(path_type=Path),
-        help=f"Read the API key from this file, instead of from {KEY_VARIABLE}.",
-    )
-    @click.option(
-        "--ca-file",
-        type=click.Path(path_type=Path),
-        help="Verify an https address by this file of CA certificates (PEM).",
-    )
-    @wraps(command)
-    def with_client(*, url: str, key_file: Path | None, ca_file: Path | None, **others: Any) -> None:
-        key = secret_in(key_file, "--key-file", PROCESS_ENVIRONMENT, KEY_VARIABLE)
-
-        async def asked(work: _Work) -> Any:
-            async with batch_client(url, key, ca_file) as client:
-                return await work(client)
-
-        command(lambda work: asyncio.run(asked(work)), **others)
-
-    return with_client
-
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _batch_id = click.argument("batch_id", metavar="BATCH")
 
 
 @batch.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@_asking
+@asking
 @click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="Set the API of all lines, instead of that of the first line."
 )
 @click.option("--watch", "is_watched", is_flag=True, help="Show the progress until the batch has ended.")
-@_as_json
-def submit(asks: _Asks, file: Path, endpoint: str | None, is_watched: bool, as_json: bool) -> None:
+@as_json_option
+def submit(asks: Asks, file: Path, endpoint: str | None, is_watched: bool, as_json: bool) -> None:
     """Send FILE, with a request a line, and print the id of its batch.
 
     Exit codes: 0 handed in, and with --watch every line succeeded, 1 not.
@@ -97,7 +57,7 @@ def submit(asks: _Asks, file: Path, endpoint: str | None, is_watched: bool, as_j
 
     async def work(client: BatchClient) -> dict[str, Any]:
         with file.open("rb") as opened:
-            order = {"endpoint": endpoint or _endpoint_in(opened), "completion_window": WINDOW}
+            order = {"endpoint": endpoint or endpoint_in(first_line(opened)), "completion_window": WINDOW}
             opened.seek(0)
             file_id = (await client.upload(opened, file.name))["id"]
         try:
@@ -117,24 +77,11 @@ def submit(asks: _Asks, file: Path, endpoint: str | None, is_watched: bool, as_j
     click.echo(json.dumps(made, indent=2) if as_json else made["id"])
 
 
-def _endpoint_in(file: BinaryIO) -> str:
-    """API of the first line that is not blank."""
-    while (line := file.readline(_LINE_BYTES_MAX)) and not line.strip():
-        pass
-    try:
-        url = msgspec.json.decode(line, type=dict[str, Any])["url"]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
-        raise click.UsageError("the first line of FILE has no `url`: name the API by --endpoint") from error
-    if url not in ENDPOINTS:
-        raise click.UsageError(f"the `url` of the first line is none of {', '.join(ENDPOINTS)}")
-    return str(url)
-
-
 @batch.command()
 @_batch_id
-@_asking
-@_as_json
-def watch(asks: _Asks, batch_id: str, as_json: bool) -> None:
+@asking
+@as_json_option
+def watch(asks: Asks, batch_id: str, as_json: bool) -> None:
     """Show the progress of BATCH until it has ended.
 
     Exit codes: 0 every line succeeded, 1 not, or the gateway has not answered for a minute.
@@ -142,7 +89,7 @@ def watch(asks: _Asks, batch_id: str, as_json: bool) -> None:
     _watch(asks, batch_id, as_json=as_json)
 
 
-def _watch(asks: _Asks, batch_id: str, *, as_json: bool) -> NoReturn:
+def _watch(asks: Asks, batch_id: str, *, as_json: bool) -> NoReturn:
     with _progress() as show:
         ended = asks(lambda client: _ended(client, batch_id, show))
     click.echo(json.dumps(ended, indent=2) if as_json else _sentence(ended))
@@ -230,12 +177,12 @@ def _succeeded(found: dict[str, Any]) -> bool:
 
 @batch.command()
 @_batch_id
-@_asking
+@asking
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to this file, not stdout."
 )
 @click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="Write lines that failed to this file.")
-def fetch(asks: _Asks, batch_id: str, out: Path | None, errors: Path | None) -> None:
+def fetch(asks: Asks, batch_id: str, out: Path | None, errors: Path | None) -> None:
     """Write the results of BATCH, a line for each request that succeeded, once it has ended.
 
     Exit codes: 0 every line succeeded, 1 not, or the batch has not ended.
@@ -290,9 +237,9 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
 
 @batch.command()
 @_batch_id
-@_asking
-@_as_json
-def cancel(asks: _Asks, batch_id: str, as_json: bool) -> None:
+@asking
+@as_json_option
+def cancel(asks: Asks, batch_id: str, as_json: bool) -> None:
     """Stop BATCH: its lines that have not run never will.
 
     Exit codes: 0 it is being cancelled, 1 it has ended, or cannot be found.
@@ -302,10 +249,10 @@ def cancel(asks: _Asks, batch_id: str, as_json: bool) -> None:
 
 
 @batch.command(name="list")
-@_asking
+@asking
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Limit the batches.")
-@_as_json
-def list_batches(asks: _Asks, limit: int, as_json: bool) -> None:
+@as_json_option
+def list_batches(asks: Asks, limit: int, as_json: bool) -> None:
     """List the latest batches of the key's tenant."""
     found = asks(lambda client: client.ask("GET", f"/v1/batches?limit={limit}"))["data"]
     if as_json:

@@ -13,9 +13,11 @@ from gateway.door.settings import HttpSettings
 from gateway.features.batches.api import BatchApi
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.intake import BatchIntake
+from gateway.features.batches.lookout import Lookout
 from gateway.features.batches.message_api import MessageBatchApi
 from gateway.features.batches.metrics import LEASE_CHANGES, LINE_RESULTS, BatchSeries
 from gateway.features.batches.opening import book_for, check_batches
+from gateway.features.batches.paces import ModelPaces
 from gateway.features.batches.progress import batches_view, page_table
 from gateway.features.batches.runner import BatchRunner
 from gateway.features.batches.state import BatchStatus, ClientBatch
@@ -44,10 +46,12 @@ class BatchesExtension(Extension):
         self._config = config
         self._book: BatchBook | None = None
         self._runner: BatchRunner | None = None
+        self._paces = ModelPaces()
         if config.batches.is_on:
             self._book = book_for(config, host.clock)
             self._runner = BatchRunner(config.batches, self._book, host.clock, host.log, self._may_run)
             host.metrics.registry.register(BatchSeries(self._book, self._runner))
+            host.finished.hand_to(self._paces.on_finished)
 
     @staticmethod
     def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
@@ -69,15 +73,26 @@ class BatchesExtension(Extension):
     def serve_clients(self, api: ClientApi, key_in_force: KeyInForce | None, /) -> None:
         if self._book is None or self._runner is None:
             return
+        settings = HttpSettings.from_config(self._config)
         intake = BatchIntake(
             self._config.batches,
-            HttpSettings.from_config(self._config),
+            settings,
             self._book,
             clock=self._host.clock,
             log=self._host.log,
             key_in_force=key_in_force,
         )
-        api.add_routes(BatchApi(intake).find)
+        lookout = Lookout(
+            self._config.batches,
+            settings,
+            self._host.core,
+            self._book,
+            in_line=self._runner.in_line,
+            paces=self._paces,
+            api=api,
+            clock=self._host.clock,
+        )
+        api.add_routes(BatchApi(intake, lookout).find)
         api.add_routes(MessageBatchApi(intake).find)
         api.add_routes(UploadApi(intake).find)
         self._runner.meet_clients(api, key_in_force)

@@ -126,10 +126,10 @@ class BatchIntake:
         """Raise ClientFault while the store is another process's, or cannot be opened."""
         if not self.book.is_open:
             raise ClientFault(errors.BATCHES_UNAVAILABLE)
-        return _caller_of(call).tenant
+        return caller_of(call).tenant
 
     def owner_of(self, call: ClientCall) -> BatchOwner:
-        key = _caller_of(call).key
+        key = caller_of(call).key
         return BatchOwner(self.tenant_of(call), key, key is not None and not self._is_in_force(key))
 
     def check_key(self, owner: BatchOwner) -> None:
@@ -364,7 +364,7 @@ def _full(error: OSError) -> ClientFault:
     return ClientFault(errors.FILES_FULL if is_full else errors.BATCHES_UNAVAILABLE)
 
 
-def _caller_of(call: ClientCall) -> Caller:
+def caller_of(call: ClientCall) -> Caller:
     assert call.caller is not None, "it was let in"
     return call.caller
 

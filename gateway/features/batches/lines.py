@@ -4,7 +4,7 @@ crash. It does no I/O; no text of a line is in a fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -102,7 +102,16 @@ def read_line(line: bytes) -> LineRequest:
 class LineChecker:
     """Checks the lines of one file, in order."""
 
-    def __init__(self, endpoint: str, lines_max: int, line_bytes_max: int, *, may_mix_models: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        lines_max: int,
+        line_bytes_max: int,
+        *,
+        may_mix_models: bool = False,
+        take_request: Callable[[int, bytes], None] = lambda _number, _body: None,
+    ) -> None:
+        """`take_request` is given the number and the body of each line without a fault."""
         self.model = ""
         self.total = 0
         self.faults: list[LineFault] = []
@@ -110,6 +119,7 @@ class LineChecker:
         self._lines_max = lines_max
         self._line_bytes_max = line_bytes_max
         self._may_mix_models = may_mix_models
+        self._take_request = take_request
         self._number = 0
         self._seen: set[bytes] = set()
 
@@ -179,6 +189,8 @@ class LineChecker:
             message = "The model of this request is not that of the requests before; a batch has one model."
             self._found("mismatched_model", message, "body.model")
         self.model = self.model or body.model
+        if not self.faults or self.faults[-1].line != self._number:
+            self._take_request(self._number, bytes(line.body))
 
 
 def result_of(result_id: str, custom_id: str, status: int, request_id: str, body: bytes) -> LineResult:

@@ -23,6 +23,7 @@ from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
 from gateway.features.batches.book import BatchBook, RowsOutdated
+from gateway.features.batches.checking import MODEL_NOT_FOUND, check_file
 from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
@@ -355,6 +356,18 @@ class BatchRunner:
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
 
+    def in_line(self) -> list[tuple[ClientBatch, bool]]:
+        """Batches with lines to run that run here, or would begin once there is a place, in the order in which they
+        came, each with whether it runs."""
+        found = [each for each in self._book.batches.values() if each.id in self._tasks or self._is_idle(each)]
+        found = [each for each in found if not each.is_checked or not self._is_over(each)]
+        found.sort(key=lambda each: (each.created_s, each.id))
+        return [
+            (each, each.id in self._tasks and each.is_checked)
+            for each in found
+            if not each.is_cancelling and each.expires_s > self.now_s
+        ]
+
     def _begin_check(self, tasks: TaskGroup, waiting: list[ClientBatch]) -> None:
         """Have one input file checked at a time, of one tenant after another."""
         if not waiting or any(not each.is_checked for each in self._busy()):
@@ -512,11 +525,11 @@ class BatchRunner:
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         with _of_input():
             file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
-            faults = await asyncio.to_thread(_check_file, file, checker, config.line_max_bytes)
+            faults = await asyncio.to_thread(check_file, file, checker, config.line_max_bytes)
         if not faults and not self._knows_model(batch, checker.model):
             if self.now_s < batch.created_s + _MODEL_S:
                 self._leave_running(batch, "its model is not known here")
-            faults = (LineFault("model_not_found", "The model does not exist for this key.", "body.model"),)
+            faults = (MODEL_NOT_FOUND,)
         changed = await self._book.change(
             batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
         )
@@ -801,17 +814,6 @@ def _read_some(file: BinaryIO) -> list[bytes]:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _check_file(file: BinaryIO, checker: LineChecker, line_bytes_max: int) -> tuple[LineFault, ...]:
-    """Check a whole file, and close it; blocks. A line of which more than the largest length is read is a fault."""
-    with file:
-        while line := file.readline(line_bytes_max + 1):
-            if not checker.take(line):
-                break
-            while len(line) > line_bytes_max and not line.endswith(b"\n"):
-                line = file.readline(line_bytes_max + 1)
-    return checker.end()
 
 
 def _told_s(lines: str) -> float:

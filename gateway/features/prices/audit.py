@@ -28,7 +28,8 @@ UNNAMED = "(not named)"
 """Tenant in rows for requests whose line may not name it."""
 STREAMED_TOKEN_BYTES = 250
 """Bytes of a streamed token on the wire: each token comes in a JSON event of its own."""
-_TOKEN_BYTES = 5
+TOKEN_BYTES = 5
+"""Bytes of a token in an answer of one piece."""
 _HOUR_MS = HOUR_NS // 1_000_000
 _COLUMNS = (
     "tenant",
@@ -113,7 +114,7 @@ class PricedRecord(Struct):
         share.requests += 1
         share.prompt_tokens += line.prompt_tokens or 0
         share.output_tokens += output_tokens
-        answer_bytes = output_tokens * (STREAMED_TOKEN_BYTES if line.streamed else _TOKEN_BYTES)
+        answer_bytes = output_tokens * (STREAMED_TOKEN_BYTES if line.streamed else TOKEN_BYTES)
         share.egress_micros += table.egress_micros(home, away, line.prompt_bytes)
         share.egress_micros += table.egress_micros(away, home, answer_bytes)
 

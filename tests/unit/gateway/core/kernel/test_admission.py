@@ -13,6 +13,7 @@ from gateway.core.kernel.config import PlacementConfig, PlacementPolicy, QueueCo
 from gateway.core.kernel.effects import EndRequest, PublishLoad, RefuseForward, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
+    DrainRequested,
     ForwardArrived,
     PolicyApplied,
     RequestArrived,
@@ -408,3 +409,26 @@ class TestFallbacks:
         one.ask("a", model=OTHER)
         one.tell(ResponseStored(RequestId("a"), 1, 1, "key"))
         assert self.first(one, follows="key") == OTHER
+
+
+def test_batch_rooms_are_those_that_a_clients_request_may_run_in() -> None:
+    replicas = [replica_spec("r0"), replica_spec("r1", models=[OTHER]), adopted(rule(EU))]
+    one = desk(replicas=replicas, peers=[EU_PEER, peer_spec("us-2", US)])
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}
+    one.hear("gw-eu", EU, room=20)
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7, EU.region: 18}
+    assert one.core.batch_rooms(MODEL, TENANT, rule(US, AP)) == {US.region: 7}
+    one.hear("us-2", US, room=10)
+    assert one.core.batch_rooms(MODEL, TENANT, rule(US)) == {US.region: 16}
+    one.tell(LockdownChanged(active=True))
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7}, "nothing is forwarded"
+    one.tell(DrainRequested())
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {}
+
+
+def test_who_may_not_enter_has_no_batch_room() -> None:
+    one = desk(own_policy=policy(US, tenants={TENANT: TenantPolicy(rule(EU))}), peers=[EU_PEER])
+    one.hear("gw-eu", EU)
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {}
+    one.tell(PolicyApplied(policy(US)))
+    assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 14, EU.region: 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,11 +12,27 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.classes.config import BatchConfig, ClassesConfig
 from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.kernel import events
-from gateway.core.kernel.config import PlacementPolicy, QueueConfig
+from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy, QueueConfig
 from gateway.core.kernel.description import sharing_of
 from gateway.core.kernel.effects import Effect, RefuseForward, StartLeg
 from gateway.core.vocabulary import LegResult, PeerSpec, RequestId, ServiceClass, TenantName
-from tests.support.core import EU, SECOND, Desk, desk, ended, forward, of_kind, peer_spec, profile, started
+from tests.support.core import (
+    EU,
+    EU_PEER,
+    MODEL,
+    SECOND,
+    TENANT,
+    US,
+    Desk,
+    desk,
+    ended,
+    forward,
+    of_kind,
+    peer_spec,
+    profile,
+    replica_spec,
+    started,
+)
 
 BATCH, BEST_EFFORT, INTERACTIVE = ServiceClass.BATCH, ServiceClass.BEST_EFFORT, ServiceClass.INTERACTIVE
 POLICIES = [PlacementPolicy.COST, PlacementPolicy.LEAST_LOAD]
@@ -148,6 +165,48 @@ class TestOtherGateways:
         ask(one, "b1", BATCH)
         assert one.core.waiting.lengths() != {}
         assert one.core.waiting.lengths_told() == {}
+
+
+class TestRoomsOfBatches:
+    """Requests of class `batch` that could run at once, by region."""
+
+    @pytest.mark.parametrize(
+        ("slots", "running", "rooms"),
+        [(10, 0, 9), (10, 5, 4), (10, 8, 1), (10, 9, 0), (1, 0, 1), (1, 1, 0), (0, 20, 16)],
+    )
+    def test_a_share_of_each_replica_stays_free(self, slots: int, running: int, rooms: int) -> None:
+        one = desk(replicas=[replace(replica_spec("r0"), slots=slots), replace(replica_spec("r1"), slots=1)])
+        one.probe("r0", running=running)
+        one.probe("r1", running=1)
+        assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: rooms}
+
+    @pytest.mark.parametrize("probe", [{"waiting": 1}, {"running": 1, "kv_usage": 0.95}, {"healthy": False}])
+    def test_a_replica_that_would_get_none_has_none(self, probe: dict[str, Any]) -> None:
+        one = desk(replicas=1)
+        one.probe(**probe)
+        assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 0}
+
+    def test_a_replica_that_prefills_has_none(self) -> None:
+        one = desk(replicas=1)
+        ask(one, "i1", INTERACTIVE)
+        assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 0}
+
+    @pytest.mark.parametrize(
+        ("heard", "rooms"),
+        [({}, 9), ({"room": 1}, 1), ({"queue": 1}, 0), ({"accepting": False}, 0), ({"room": 0}, 0)],
+    )
+    def test_a_peer_has_what_it_can_spare(self, heard: dict[str, Any], rooms: int) -> None:
+        one = desk(replicas=1, peers=[EU_PEER])
+        one.hear("gw-eu", EU, **({"room": 10} | heard))
+        assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 7, EU.region: rooms}
+
+    @pytest.mark.parametrize("mode", [OverflowMode.OFF, OverflowMode.SHADOW])
+    def test_without_overflow_other_regions_have_none(self, mode: OverflowMode) -> None:
+        config = CoreConfig(placement=PlacementConfig(overflow=mode))
+        one = desk(replicas=1, peers=[EU_PEER, peer_spec("us-2", US)], config=config)
+        one.hear("gw-eu", EU, room=10)
+        one.hear("us-2", US, room=10)
+        assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 16}
 
 
 @pytest.mark.parametrize("placement", POLICIES)

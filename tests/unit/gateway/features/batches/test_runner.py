@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from gateway.features.batches.lease import HoldingMark
 from gateway.features.batches.lines import read_line
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
 from gateway.features.batches.sqlite import SqliteDatabase
-from gateway.features.batches.state import ClientBatch, cancelling, validated
+from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
 from gateway.features.batches.store import TakenBatch
 from gateway.http1.server import Exchange
 from gateway.request.callers import ClientKey, KeyId
@@ -269,3 +270,30 @@ def test_a_batch_that_has_just_begun_has_no_urgent_line(tmp_path: Path) -> None:
     assert runner._may_be_urgent("batch_0")
     runner._book.rates["batch_0"] = LineRate(Clock.now_ns())
     assert not runner._may_be_urgent("batch_0")
+
+
+def test_batches_with_lines_to_run_here_are_in_line(tmp_path: Path) -> None:
+    book, now_s = book_in(tmp_path), Clock.wall_ns() // 1_000_000_000
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger(), lambda each: each.tenant != "barred")
+    checked = {"status": BatchStatus.IN_PROGRESS, "total": 9}
+    changes: dict[str, dict[str, Any]] = {
+        "late": checked | {"created_s": now_s},
+        "early": checked,
+        "fresh": {"created_s": now_s - 1},
+        "finalizing": checked | {"status": BatchStatus.FINALIZING},
+        "cancelling": {"status": BatchStatus.CANCELLING},
+        "expired": checked | {"expires_s": now_s},
+        "stale": {"expires_s": now_s},
+        "ended": checked | {"status": BatchStatus.COMPLETED},
+        "barred": checked | {"tenant": TenantName("barred")},
+        "runs": checked | {"created_s": now_s - 2},
+        "ends": checked | {"status": BatchStatus.FINALIZING},
+    }
+    book.batches = {name: replace(client_batch(name, created_s=now_s - 9), **each) for name, each in changes.items()}
+    runner._tasks = dict.fromkeys(["runs", "ends"])  # type: ignore[assignment]
+    assert [(each.id, runs) for each, runs in runner.in_line()] == [
+        ("early", False),
+        ("runs", True),
+        ("fresh", False),
+        ("late", False),
+    ]
