@@ -73,11 +73,11 @@ class _Document(Struct, kw_only=True):
     "prices_file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Tell costs by this prices file.",
+    help="Take prices from this file, and show costs.",
 )
 @as_json_option
 def plan(asks: Asks, file: Path, *, endpoint: str | None, window: str, prices_file: Path | None, as_json: bool) -> None:
-    """Say when FILE would be done and what it would cost, if it were handed in now; nothing is handed in.
+    """Predict when FILE would be done and what it would cost, if it were handed in now; nothing is handed in.
 
     The gateway is asked for its limits, backlog, idle room and pace; the file itself is not sent.
 
