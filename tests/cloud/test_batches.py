@@ -36,6 +36,8 @@ from tests.support.processes import Process, gateway_process, region_file
 
 pytestmark = pytest.mark.needs("pg_createcluster")
 LINES = 240
+DONE = 40
+"""Lines that are done when something happens to the gateway that runs their batch."""
 _TABLES = ("store", "format", "files", "gone", "results", "parts", "uploads")
 
 
@@ -147,12 +149,6 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return {"s3": {"bucket": new_bucket(emulator), "prefix": "night/", "endpoint": emulator.url}}
 
 
-async def slowly(exchange: Exchange) -> None:
-    """Script that takes a moment, so that a batch lasts for some seconds: its gateway is stopped meanwhile."""
-    await asyncio.sleep(0.1)
-    await answer(200, GOOD_ANSWER)(exchange)
-
-
 async def until_deleted(client: openai.AsyncOpenAI, file_id: str) -> None:
     async with asyncio.timeout(ENOUGH_S):
         while file_id in [each.id async for each in client.files.list()]:  # noqa: ASYNC110 - a list to poll
@@ -170,7 +166,7 @@ async def check_results(client: openai.AsyncOpenAI, batch_id: str) -> None:
 async def test_each_gateway_serves_what_the_other_one_took(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    engine.plays(slowly)
+    engine.plays(answer(200, GOOD_ANSWER))
     async with mesh(tmp_path, database, engine, where) as shared, AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(client_of(each)) for each in shared.gateways.values()]
         file = await one.files.create(file=("in.jsonl", lines_of(LINES)), purpose="batch")
@@ -220,36 +216,46 @@ async def test_of_two_gateways_one_completes_an_upload(
 
 @asynccontextmanager
 async def running_batch(
-    folder: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any], lines: int = 40
-) -> AsyncIterator[tuple[str, Process, Process]]:
-    """Batch of which so many lines are done, the gateway that runs it, and the other one."""
-    engine.plays(slowly)
+    folder: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
+) -> AsyncIterator[tuple[str, Process, Process, asyncio.Event]]:
+    """Batch of which DONE lines are done, the gateway that runs it, and the other one. The engine answers the next line
+    once the event is set."""
+    gate, first = asyncio.Event(), iter(range(DONE))
+
+    async def gated(exchange: Exchange) -> None:
+        if next(first, None) is None:
+            await gate.wait()
+        await answer(200, GOOD_ANSWER)(exchange)
+
+    engine.plays(gated)
     async with mesh(folder, database, engine, where) as shared:
         async with client_of(shared.gateways["us-1"]) as client:
             batch = await submit(client, lines_of(LINES))
             owner, other = await shared.until_owned(batch.id)
         async with client_of(owner) as client:
-            await until_status(client, batch.id, lambda each: each.request_counts.completed >= lines)
-        yield batch.id, owner, other
+            await until_status(client, batch.id, lambda each: each.request_counts.completed == DONE)
+        yield batch.id, owner, other, gate
 
 
 async def test_a_batch_whose_gateway_is_killed_goes_on_at_the_other_one(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other, gate):
         asked = len(engine.received)
         owner.process.kill()
+        gate.set()
         async with client_of(other) as client:
             await other.until_logged("batch_taken_over", batch=batch_id)
             await check_results(client, batch_id)
-        assert len(engine.received) - asked <= LINES - 40 + 8, "what was done is not done again"
+        assert len(engine.received) - asked <= LINES - DONE, "what was done is not done again"
 
 
 async def test_a_gateway_that_wakes_writes_nothing_to_a_batch_that_was_taken_over(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+    async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other, gate):
         owner.signal(signal.SIGSTOP)
+        gate.set()
         await other.until_logged("batch_taken_over", batch=batch_id)
         owner.signal(signal.SIGCONT)
         await owner.until_logged("batch_lost", batch=batch_id)
@@ -261,8 +267,9 @@ async def test_a_gateway_that_wakes_writes_nothing_to_a_batch_that_was_taken_ove
 async def test_a_gateway_that_ends_in_order_hands_its_batch_over_at_once(
     tmp_path: Path, database: Postgresql, engine: FakeEngine, where: dict[str, Any]
 ) -> None:
-    async with running_batch(tmp_path, database, engine, {**where, "lease": "1h"}) as (batch_id, owner, other):
+    async with running_batch(tmp_path, database, engine, {**where, "lease": "1h"}) as (batch_id, owner, other, gate):
         owner.signal(signal.SIGTERM)
+        gate.set()
         assert await owner.process.wait() == 0
         async with client_of(other) as client:
             await check_results(client, batch_id)
@@ -274,11 +281,12 @@ async def test_a_store_that_goes_away_and_comes_back_loses_and_doubles_nothing(
 ) -> None:
     database = Postgresql.made()
     try:
-        async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other):
+        async with running_batch(tmp_path, database, engine, where) as (batch_id, owner, other, gate):
             if how == "frozen":
                 database.freeze()
             else:
                 database.program.kill()
+            gate.set()
             await owner.until_logged("batch_results_write_failed")
             if how == "frozen":
                 database.thaw()
