@@ -64,3 +64,7 @@ class BatchOutlook(Struct, frozen=True, kw_only=True):
     """Limit of the client; None: none."""
     tokens_per_minute: int | None = None
     """Limit of the client; None: none."""
+
+    def __post_init__(self) -> None:
+        if not any(each.places > 0 for each in self.shares):
+            raise ValueError("a batch would never have a place")

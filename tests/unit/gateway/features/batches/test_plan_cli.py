@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from gateway.features.batches import plan_cli
+from gateway.features.batches.client import BatchClient, BatchFault
 from gateway.features.batches.counting import FileCounter, FileCounts
 from gateway.features.batches.outlook import BatchOutlook, RegionOutlook
 from gateway.features.batches.planning import FileWork
@@ -44,6 +47,16 @@ def test_a_file_beyond_the_gateways_limits_has_its_faults(file: Path) -> None:
     _, (large, many) = read(file, outlook_of(file_bytes_max=size - 1, lines_max=99, faults=[refused]))
     assert large == LineFault("body_too_large", f"The file is larger than {size - 1:,} bytes.")
     assert many.code == "too_many_tasks"
+
+
+@pytest.mark.parametrize("shares", [[], [{"from_s": 0.0, "places": 0.0, "room": 1.0}]])
+async def test_an_outlook_that_gives_no_batch_a_place_is_a_fault_of_the_gateway(shares: list[object]) -> None:
+    class Lying:
+        async def ask(self, *_: object) -> Any:
+            return msgspec.to_builtins(outlook_of()) | {"shares": shares}
+
+    with pytest.raises(BatchFault, match="in another form: a batch would never have a place"):
+        await plan_cli._outlook(cast("BatchClient", Lying()), MODEL)
 
 
 def test_a_file_comes_from_the_gateways_region() -> None:
