@@ -94,7 +94,7 @@ class HistoryConfig(Struct, frozen=True):
 class GatewayProbeConfig(Struct, frozen=True):
     """Health probes of gateways."""
 
-    interval_ns: int = 300 * MILLISECOND_NS
+    interval_ns: int = 250 * MILLISECOND_NS
     """Interval between two probes of one gateway, or 0.1 s where its stream is lost between them. A probe does not wait
     for the answer to the last one; at most `timeout` / `interval` run at once, rounded up."""
     timeout_ns: int = 1 * SECOND_NS

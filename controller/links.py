@@ -23,8 +23,8 @@ class Link:
         self.since_ns = now_ns
         self.heard_ns = now_ns
         self.silence = silence
-        self.report_ns: int | None = None
-        """Time of the last report that was taken in; None: none."""
+        self.next_report_ns = 0
+        """Time at which the next report is due at the fastest mean pace that is taken in."""
         self.open_requests = 0
         self.load: GatewayLoad | None = None
         """Load as last reported; None: never reported."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from loadgen.studies.balanceroute.command import balanceroute
+from loadgen.studies.batches.command import batch
 from loadgen.studies.composition.command import composition
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.failover.command import failover
@@ -25,7 +26,8 @@ from loadgen.studies.wan.command import wan
 
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
-    token_budget_classifier, eldr, resume, sharing, failover, composition, succession, outside, wan,
+    token_budget_classifier, eldr, resume, sharing, failover, composition, succession, batch,
+    outside, wan,
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""A page with OpenAI's SDK for JavaScript, in a real Chromium: it may call a gateway that lists its origin."""
+"""A page with OpenAI's SDK for JavaScript, in a real Chromium: it may call a gateway that lists its origin, and goes on
+to the name's next address where the first refuses."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 import yaml
 from aiohttp import web
 from msgspec.structs import replace
@@ -53,11 +55,24 @@ class Site:
         return web.Response()
 
 
+NAME, DEAD, ALIVE = "mesh.example", "127.0.0.1", "127.0.0.2"
+"""Name with two addresses, of which the system's resolver gives the dead one first."""
+WITH_HOSTS = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+"""Runs a command that sees another /etc/hosts, from which the system's resolver takes all addresses of a name."""
+
+
 @asynccontextmanager
-async def shown_by(chromium: str, url: str, profile: Path) -> AsyncIterator[None]:
-    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+async def shown_by(chromium: str, url: str, folder: Path) -> AsyncIterator[None]:
+    """Show a page in a Chromium that knows `NAME` by two addresses, the first of which refuses."""
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{DEAD} {NAME}\n{ALIVE} {NAME}\n")
+    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+               "--disable-features=AsyncDns")  # fmt: skip # Chromium's own resolver takes one address of a name from it
     process = await asyncio.create_subprocess_exec(
-        chromium, *options, f"--user-data-dir={profile}", url, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        *(*WITH_HOSTS, 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)),
+        *(chromium, *options, f"--user-data-dir={folder / 'profile'}", url),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield
@@ -67,7 +82,7 @@ async def shown_by(chromium: str, url: str, profile: Path) -> AsyncIterator[None
 
 
 async def told_to_the_page(
-    folder: Path, ports: Callable[[], int], chromium: str, modules: Path, *, is_listed: bool
+    folder: Path, ports: Callable[[], int], chromium: str, modules: Path, *, is_listed: bool, by_name: bool = False
 ) -> dict[str, Any]:
     key, kept = mint("page")
     keys = folder / "keys.yaml"
@@ -77,18 +92,22 @@ async def told_to_the_page(
         origins = (site.origin,) if is_listed else ("https://elsewhere.example.net",)
 
         def change(config: GatewayConfig) -> GatewayConfig:
-            return replace(config, keys_file=keys, cors=CorsConfig(origins=origins))
+            http = replace(config.listen.http, host=ALIVE) if by_name else config.listen.http
+            listen = replace(config.listen, http=http)
+            return replace(config, keys_file=keys, cors=CorsConfig(origins=origins), listen=listen)
 
         async with served(folder, ports, change=change) as up:
-            query = urlencode({"base": up.openai_url, "key": key, "model": MODEL})
-            async with shown_by(chromium, f"{site.origin}/?{query}", folder / "profile"):
+            base = up.openai_url.replace(ALIVE, NAME) if by_name else up.openai_url
+            query = urlencode({"base": base, "key": key, "model": MODEL})
+            async with shown_by(chromium, f"{site.origin}/?{query}", folder):
                 return await site.told.get()
 
 
+@pytest.mark.parametrize("by_name", [False, True], ids=["one address", "a first address that refuses"])
 async def test_a_page_that_is_listed_calls_a_gateway(
-    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], chromium: str, modules: Path
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], chromium: str, modules: Path, *, by_name: bool
 ) -> None:
-    told = await told_to_the_page(tmp_path, unused_tcp_port_factory, chromium, modules, is_listed=True)
+    told = await told_to_the_page(tmp_path, unused_tcp_port_factory, chromium, modules, is_listed=True, by_name=by_name)
     assert told == {
         "models": [MODEL],
         "whole": HELLO_ANSWERED,

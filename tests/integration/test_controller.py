@@ -91,6 +91,17 @@ async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(co
             await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and not us.newest.away)
 
 
+async def test_the_report_of_a_lost_peer_counts_at_once_after_a_regular_one(controller: ControllerHandle) -> None:
+    us = GatewayId("us-1")
+    async with plain_gateway(controller.grpc_address, hello("eu-1", EU)) as eu:
+        async with plain_gateway(controller.grpc_address, hello("us-1", US)):
+            await until(lambda: us in controller.manager.core.health)
+            for is_broken in (False, True):
+                await eu.heard(PeerHeard(us, 10_000_000, is_broken=is_broken))
+            health = controller.manager.core.health[us]
+            await until(lambda: bool(health.said_by) and health.said_by[GatewayId("eu-1")].is_broken)
+
+
 async def test_a_pool_goes_to_a_gateway_that_can_serve_it_and_on_to_the_next(controller: ControllerHandle) -> None:
     pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode": {"policy": "br_h"}}
     members = tuple(replica_document(role, pool=pool, role=role) for role in ("prefill", "decode"))

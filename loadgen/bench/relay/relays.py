@@ -205,6 +205,12 @@ TOKEN_IDS = Relay(
     "the same gateway with `resume.token_ids: true`: engines are asked for them, and clients do not get them",
     partial(_prepare_nightside, resume={"token_ids": True}),
 )
+BATCHES = Relay(
+    "nightside with batches",
+    "the same gateway with `batches.folder`, for files of up to 1 GiB and 1,000,000 lines",
+    partial(_prepare_nightside, batches={"folder": "batches", "file_max": "1GiB", "lines_max": 1_000_000}),
+)
+"""Gateway of the study of batches, which the bench itself does not measure."""
 ATTACHED = Relay(
     "nightside attached",
     "the same gateway with a controller, a process of its own on the load's core: mutual TLS, what it serves by a"
