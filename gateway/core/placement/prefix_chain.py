@@ -9,8 +9,7 @@ them lose at most a 64th of that match.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -47,27 +46,33 @@ def prefix_chain(
     views = [memoryview(part) for part in parts]
     text_bytes = sum(map(len, views))
     link = xxh3_64_intdigest(salt)
-    even = islice(_blocks(views, block_bytes), min(blocks_max, EVEN_BLOCKS))
-    links = [link := xxh3_64_intdigest(block, link) for block in even]
+    links = _even_links(views, link, min(blocks_max, EVEN_BLOCKS), block_bytes)
     if blocks_max > EVEN_BLOCKS and text_bytes > EVEN_BLOCKS * block_bytes:
         rest = _behind(views, EVEN_BLOCKS * block_bytes)
-        links += _grown_links(rest, link, EVEN_BLOCKS, block_bytes, blocks_max)
+        links += _grown_links(rest, links[-1], EVEN_BLOCKS, block_bytes, blocks_max)
     return struct.pack(f">{len(links)}Q", *links), text_bytes
 
 
-def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:
-    """Full blocks, one at a time; only a block that straddles two parts is put together from copies."""
+def _even_links(views: list[memoryview], link: int, blocks_max: int, block_bytes: int) -> list[int]:
+    """Hashes of the full blocks of equal size, at most `blocks_max`; `link` is the hash before the first. Only a block
+    that straddles two parts is put together from copies."""
+    links: list[int] = []
     rest = b""
     for view in views:
         start = min(-len(rest) % block_bytes, len(view))
         rest += view[:start]
         if len(rest) == block_bytes:
-            yield rest
+            link = xxh3_64_intdigest(rest, link)
+            links.append(link)
             rest = b""
-        end = len(view) - (len(view) - start) % block_bytes
+        end = start + block_bytes * min((len(view) - start) // block_bytes, blocks_max - len(links))
         for (block,) in struct.iter_unpack(f"{block_bytes}s", view[start:end]):
-            yield block
+            link = xxh3_64_intdigest(block, link)
+            links.append(link)
+        if len(links) == blocks_max:
+            break
         rest += view[end:]
+    return links
 
 
 def _behind(views: list[memoryview], skipped_bytes: int) -> list[memoryview]:
@@ -126,9 +131,8 @@ def extended_chain(
         return chain[:0]
     link = int.from_bytes(chain[(kept - 1) * PREFIX_HASH_BYTES : kept * PREFIX_HASH_BYTES], "big")
     rest = [memoryview(text)[bytes_in(kept, block_bytes) : -1], memoryview(tail)]
-    even = islice(_blocks(rest, block_bytes), max(0, min(blocks_max, EVEN_BLOCKS) - kept))
-    links = [link := xxh3_64_intdigest(block, link) for block in even]
+    links = _even_links(rest, link, max(0, min(blocks_max, EVEN_BLOCKS) - kept), block_bytes)
     if kept + len(links) >= EVEN_BLOCKS:
         grown = _behind(rest, len(links) * block_bytes)
-        links += _grown_links(grown, link, kept + len(links), block_bytes, blocks_max)
+        links += _grown_links(grown, links[-1] if links else link, kept + len(links), block_bytes, blocks_max)
     return chain[: kept * PREFIX_HASH_BYTES] + struct.pack(f">{len(links)}Q", *links)
