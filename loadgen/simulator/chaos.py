@@ -164,6 +164,10 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     shares = random.Random(f"chaos/{seed}/sharing")
     if shares.random() < 0.3:
         _share_out(shares, document)
+    whole = random.Random(f"chaos/{seed}/whole")
+    if whole.random() < 0.3:
+        for clients in document["clients"]:
+            clients["whole_share"] = whole.choice((0.0, 0.3, 1.0))
     agents = random.Random(f"chaos/{seed}/agents")
     return _among_agents(agents, document) if agents.random() < 0.25 else document
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -45,6 +46,7 @@ _NONE: frozenset[Connector] = frozenset()
 """Connectors of requests with stored responses: none, as the engine that stores a response must have computed its
 prompt."""
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
+_CRC32_END = 1 << 32
 _NO_GATEWAY = "no gateway is up"
 LEFT = "the client left"
 
@@ -402,7 +404,7 @@ class ClientGroup:
             prompt.chain(town.blocks_per_hash, BLOCKS_MAX),
             town.block_bytes * town.blocks_per_hash,
             session_key,
-            stream=True,
+            stream=crc32(request_id.encode()) >= self._section.whole_share * _CRC32_END,
             output_tokens_max=output_tokens,
             follows=follows,
             connectors=_NONE if self.stores_responses and town.has_disaggregated else ALL_CONNECTORS,

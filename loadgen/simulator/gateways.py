@@ -83,6 +83,8 @@ _SETTINGS = AnswerSettings(engine_stall_s=None)
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
 """Time-out in nanoseconds: a forward neither accepted nor refused by then has failed (`peering.accept_timeout`)."""
+_WITH_TOOLS = b'{"tools":[{}]}'
+"""Body of a request for an answer in one piece: with tools, a decode worker gives it whole as well."""
 
 
 class ControlSide(Protocol):
@@ -625,7 +627,8 @@ class SimGateway:
         )
 
     def _begin(self, arrival: events.RequestArrived | events.ForwardArrived, sink: SimSink) -> None:
-        outbound = OutboundRequest(sink.client_request.profile, CHAT_PATH, (), b"")
+        profile = sink.client_request.profile
+        outbound = OutboundRequest(profile, CHAT_PATH, (), b"" if profile.stream else _WITH_TOOLS)
         hold = _always if self.follows_answers else None
         sink.request = request = ProxiedRequest(self._context, arrival, outbound, sink, hold=hold)
         self._sinks.setdefault(arrival.profile.request_id, sink)

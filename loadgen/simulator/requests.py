@@ -1,7 +1,7 @@
 """Requests of a simulated gateway: the production `ProxiedRequest` with legs, sinks and a port in virtual time.
 
-An answer is the bytes that an engine sends around its tokens: the event with the first token, and what follows the
-last. It decides nothing.
+A stream is the bytes that an engine sends around its tokens: the event with the first token, and what follows the
+last. An answer in one piece comes with its last token, with head and body together. It decides nothing.
 """
 
 from __future__ import annotations
@@ -220,17 +220,35 @@ class SimLeg:
         self.listener.on_failed(failure)
         self.home.turn_over()
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the answer comes in one piece."""
+        return not self.sink.client_request.profile.stream
+
     def _begin(self, ran_at: SimRanAt, place: Place) -> None:
-        """Report the first token."""
+        """Report the first token. Of an answer in one piece nothing is heard yet."""
+        self.sink.ran_at = ran_at
+        if not self.is_whole:
+            self._open(_EVENT_STREAM, ran_at, place)
+            self.listener.on_data(_FIRST)
+            self.home.turn_over()
+
+    def _open(self, headers: legs.Headers, ran_at: SimRanAt, place: Place) -> None:
         self.has_begun = True
         order, client_request = self.order, self.sink.client_request
         if client_request.is_stored:
             self.port.post(ResponseStored(order.request_id, order.attempt, order.leg, client_request.response_id))
-        self.sink.ran_at = ran_at
-        head = self._head(200, _EVENT_STREAM, legs.RanAt(ran_at.replica_id, place))
+        head = self._head(200, headers, legs.RanAt(ran_at.replica_id, place))
         self.listener.on_head(replace(head, identity=ran_at.identity) if ran_at.identity else head)
-        self.listener.on_data(_FIRST)
-        self.home.turn_over()
+
+    def _answer(self, place: Place) -> None:
+        """Report the rest of a stream, or all of an answer in one piece, and the end."""
+        if not self.is_whole:
+            self._complete(self._end_of_stream())
+            return
+        assert self.sink.ran_at is not None, "its first token was written"
+        self._open(_JSON, self.sink.ran_at, place)
+        self._complete(_whole(self._usage()))
 
     def _complete(self, *pieces: bytes) -> None:
         """Report the rest of an answer and its end."""
@@ -251,21 +269,25 @@ class SimLeg:
         return LegHead(status, headers, ran_at, self.order.attempt, self.order.leg, side_channel=NOWHERE)
 
     def _end_of_stream(self) -> bytes:
-        """Bytes behind the last token. An engine's counts are told only where they are of use: for pools chosen by
-        length, for decode workers, where answers cost money, or where engines tell of their caches."""
+        """Bytes behind the last token."""
+        usage = self._usage()
+        return b'%bdata: {"choices":[],"usage":%b}\n\n%b' % (_STOP, msgspec.json.encode(usage), _DONE) if usage else _END
+
+    def _usage(self) -> dict[str, int]:
+        """Counts of an engine, which are told only where they are of use: for pools chosen by length, for decode
+        workers, where answers cost money, or where engines tell of their caches."""
         client_request, role = self.sink.client_request, self.order.role
         if role is LegRole.DECODE:
-            return _counted(None, client_request.output_tokens)
+            return {"completion_tokens": client_request.output_tokens}
         if self.order.decision.pool is None and not self.home.wants_counts:
-            return _END
-        return _counted(client_request.prompt_tokens, client_request.output_tokens)
+            return {}
+        return {"completion_tokens": client_request.output_tokens, "prompt_tokens": client_request.prompt_tokens}
 
 
-def _counted(prompt_tokens: int | None, output_tokens: int) -> bytes:
-    usage = {"completion_tokens": output_tokens}
-    if prompt_tokens is not None:
-        usage["prompt_tokens"] = prompt_tokens
-    return b'%bdata: {"choices":[],"usage":%b}\n\n%b' % (_STOP, msgspec.json.encode(usage), _DONE)
+def _whole(usage: dict[str, int]) -> bytes:
+    """Body of an answer in one piece."""
+    choices = [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]
+    return msgspec.json.encode({"choices": choices} | ({"usage": usage} if usage else {}))
 
 
 class SimEngineLeg(SimLeg):
@@ -295,11 +317,18 @@ class SimEngineLeg(SimLeg):
             return
         if self.order.role is LegRole.DECODE:
             self.home.progress.decodes(self)
-        if self.run is not None and self.home.follows_answers and self.sink.is_heard:
-            self.sink.client_request.told.begins(self.said, self.run, self.engine, self.home.now_ns)
+        if not self.is_whole:
+            self._follow()
         self._begin(ran_at, self.engine.spec.place)
 
+    def _follow(self) -> None:
+        """Note the run that writes the answer from here on, for the client's progress."""
+        if self.run is not None and self.home.follows_answers and self.sink.is_heard:
+            self.sink.client_request.told.begins(self.said, self.run, self.engine, self.home.now_ns)
+
     def _break_within_an_event(self) -> None:
+        if self.is_whole and self.order.role is not LegRole.PREFILL:
+            return
         if not self.has_begun and self._cut():
             headers = _JSON if self.order.role is LegRole.PREFILL else _EVENT_STREAM
             ran_at = legs.RanAt(self.engine.replica_id, self.engine.spec.place)
@@ -312,7 +341,9 @@ class SimEngineLeg(SimLeg):
         if self.is_over:
             return
         if self.order.role is not LegRole.PREFILL:
-            self._complete(self._end_of_stream())
+            if self.is_whole:
+                self._follow()
+            self._answer(self.engine.spec.place)
             return
         self.listener.on_head(self._head(200, _JSON, legs.RanAt(self.engine.replica_id, self.engine.spec.place)))
         usage = msgspec.json.encode({"prompt_tokens": self.sink.client_request.prompt_tokens})
@@ -378,7 +409,7 @@ class SimPeerLeg(SimLeg):
             return
         result, refusal, detail = leg_end_of(outcome, detail)
         if result is LegResult.COMPLETED:
-            self._complete(self._end_of_stream())
+            self._answer(self.place)
         elif self.error is not None:
             self._refuse(*self.error)
         else:

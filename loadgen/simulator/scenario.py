@@ -422,6 +422,8 @@ class ClientsSection(_Section):
     """All programs are those of one user, who runs several at once."""
     stores_responses: bool = False
     """Engines store their responses, and a request that continues one names it, as with `previous_response_id`."""
+    whole_share: _Share = 0.0
+    """Share of requests that ask for their answer in one piece, instead of as a stream."""
     weight: _Positive = 1.0
     """Weight of their share of a trace's sessions, beside other clients who replay it."""
     shift: _Moment = 0

@@ -164,3 +164,20 @@ def test_clients_for_whom_nothing_is_left_are_said(tmp_path: Path) -> None:
     scenario = scenario_in(tmp_path, azure(tmp_path), [{"clients": 1}], **{"from": "1h"})
     with pytest.raises(ConfigError, match=r"clients\[0\]: nothing of the trace 'trace' is left for them"):
         scenario.workload_of(0)
+
+
+def test_batch_lines_whose_answers_come_in_one_piece_run_beside_each_other() -> None:
+    """Their first tokens are not heard, so that a prompt would otherwise count as unread until its answer is over."""
+    spread = {"sigma": 0.0, "minimum": 120, "maximum": 120, "median": 120}
+    chat = {"conversations": {"output_tokens": spread, "think_s": {"median": 0.1, "sigma": 0.0, "minimum": 0.1, "maximum": 0.1}}}
+    document = small_document(
+        name="lines",
+        duration="20s",
+        regions={"us": {"jurisdiction": "US", "replicas": 1}},
+        round_trips=[],
+        workloads={"chat": chat},
+        clients=[{"region": "us", "workload": "chat", "clients": 6, "service_class": "batch", "whole_share": 1.0}],
+    )
+    story, _ = played(parse_scenario(document, Path("lines.yaml")))
+    alone_s = 120 * 0.0045
+    assert len(story.records) > 2 * 20 / alone_s
