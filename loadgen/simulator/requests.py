@@ -271,7 +271,9 @@ class SimLeg:
     def _end_of_stream(self) -> bytes:
         """Bytes behind the last token."""
         usage = self._usage()
-        return b'%bdata: {"choices":[],"usage":%b}\n\n%b' % (_STOP, msgspec.json.encode(usage), _DONE) if usage else _END
+        if not usage:
+            return _END
+        return b'%bdata: {"choices":[],"usage":%b}\n\n%b' % (_STOP, msgspec.json.encode(usage), _DONE)
 
     def _usage(self) -> dict[str, int]:
         """Counts of an engine, which are told only where they are of use: for pools chosen by length, for decode

@@ -167,9 +167,10 @@ def test_clients_for_whom_nothing_is_left_are_said(tmp_path: Path) -> None:
 
 
 def test_batch_lines_whose_answers_come_in_one_piece_run_beside_each_other() -> None:
-    """Their first tokens are not heard, so that a prompt would otherwise count as unread until its answer is over."""
-    spread = {"sigma": 0.0, "minimum": 120, "maximum": 120, "median": 120}
-    chat = {"conversations": {"output_tokens": spread, "think_s": {"median": 0.1, "sigma": 0.0, "minimum": 0.1, "maximum": 0.1}}}
+    """First tokens are not heard, so that a prompt would otherwise count as unread until its answer is over."""
+    tokens = {"sigma": 0.0, "minimum": 120, "maximum": 120, "median": 120}
+    pause_s = {"sigma": 0.0, "minimum": 0.1, "maximum": 0.1, "median": 0.1}
+    chat = {"conversations": {"output_tokens": tokens, "think_s": pause_s}}
     document = small_document(
         name="lines",
         duration="20s",
