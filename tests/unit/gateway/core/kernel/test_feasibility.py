@@ -416,6 +416,14 @@ class TestModels:
         assert self.models(one, process=ANYWHERE) == [MODEL, RARE]
         assert self.models(one, TenantName("away")) == [], "it may not even come in"
 
+    def test_the_first_name_that_is_served_is_that_by_the_callers_own_rule(self) -> None:
+        acme = TenantName("acme")
+        one = knowing_rare_in(EU, policy(US, tenants={acme: TenantPolicy(rule(US))}))
+        names = [RARE, MODEL]
+        assert one.core.first_served(names, TENANT, None, "") == RARE
+        assert one.core.first_served(names, acme, None, "") == MODEL
+        assert one.core.first_served(names, TENANT, rule(US), "") == MODEL
+
     def test_not_what_overflow_would_be_needed_for(self) -> None:
         off = CoreConfig(placement=PlacementConfig(overflow_by_model={RARE: OverflowMode.OFF}))
         assert self.models(knowing_rare_in(EU, config=off)) == [MODEL]

@@ -211,6 +211,15 @@ def test_pools_of_ours_are_told_apart_by_their_prices() -> None:
     assert where(one) == ["r1", "r1"]
 
 
+def test_replicas_that_stay_are_asked_once_another_has_left() -> None:
+    one = mesh(owned(US), by_use(EU, 2), by_use(AP, 1), ours=3, hold_ns=60 * SECOND)
+    peers = (peer_spec("gw-eu", EU), peer_spec("gw-ap", AP))
+    one.tell(events.AssignmentApplied(2, (replica_spec("r1"), replica_spec("r2")), peers))
+    for number in range(2):
+        ask(one, f"a{number}")
+    assert sorted(where(one)) == ["r1", "r2"]
+
+
 def amount(costs: Costs, name: str) -> float | None:
     (found,) = [each.amount for each in costs.further if each.name == name]
     return found
