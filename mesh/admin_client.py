@@ -45,8 +45,12 @@ class Admin:
 
     def ask(self, method: str, path: str, body: object | None = None) -> AdminAnswer:
         """Make one call. Raises AdminFault where there is no answer, or where it refuses the caller (401 or 403)."""
+        return asyncio.run(self.answer(method, path, body))
+
+    async def answer(self, method: str, path: str, body: object | None = None) -> AdminAnswer:
+        """Make one call as `ask` does, for a program with an event loop."""
         try:
-            answer = asyncio.run(self._ask(method, path, body))
+            answer = await self._ask(method, path, body)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             raise AdminFault(f"{self.url} cannot be reached: {_in_words(error)}") from error
         if answer.status in (401, 403):
@@ -116,24 +120,34 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
             metavar="URL",
             help="Set the URL of the admin address.",
         )
-        @click.option(
-            "--token-file",
-            type=click.Path(path_type=Path),
-            help=f"Read the operator's token from this file, instead of from {TOKEN_VARIABLE}.",
-        )
-        @click.option(
-            "--ca-file",
-            type=click.Path(path_type=Path),
-            help="Verify an https address by this file of CA certificates (PEM).",
-        )
+        @credential_options
         @wraps(command)
-        def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
-            token = secret_in(token_file, "--token-file", PROCESS_ENVIRONMENT, TOKEN_VARIABLE)
+        def with_admin(*, url: str, token: str | None, ca_file: Path | None, **others: Any) -> None:
             command(Admin(url, token, ca_file), **others)
 
         return with_admin
 
     return with_options
+
+
+def credential_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--token-file` and `--ca-file`, as its arguments `token` and `ca_file`."""
+
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        help=f"Read the operator's token from this file, instead of from {TOKEN_VARIABLE}.",
+    )
+    @click.option(
+        "--ca-file",
+        type=click.Path(path_type=Path),
+        help="Verify an https address by this file of CA certificates (PEM).",
+    )
+    @wraps(command)
+    def with_credentials(*, token_file: Path | None, **others: Any) -> None:
+        command(token=secret_in(token_file, "--token-file", PROCESS_ENVIRONMENT, TOKEN_VARIABLE), **others)
+
+    return with_credentials
 
 
 def secret_in(file: Path | None, option: str, environ: Mapping[str, str], variable: str) -> str | None:

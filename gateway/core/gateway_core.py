@@ -49,7 +49,7 @@ from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Phase, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.silent_targets import SilentTargets
+from gateway.core.kernel.take_backs import TakeBacks
 from gateway.core.kernel.targets import Targets
 from gateway.core.kernel.timers import TimerKind
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -64,6 +64,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Target,
     TargetKind,
     TenantName,
 )
@@ -94,7 +95,7 @@ class GatewayCore(Kernel):
         self._deadlines = Deadlines(self, self._retries)
         self._legs = Legs(self, self._retries)
         self._placing = Placing(self)
-        self._silent_targets = SilentTargets(self, self._reevaluation)
+        self._take_backs = TakeBacks(self, self._reevaluation)
         self._now_ns: int | None = None
         self.arrived: RequestRecord | None = None
         """Record of the request that arrived last, for its owner."""
@@ -386,6 +387,9 @@ class GatewayCore(Kernel):
     def reevaluate_waiting(self) -> None:
         self._reevaluation.reevaluate_waiting()
 
+    def take_back_legs(self, target: Target, detail: str, *, only_yielding: bool) -> None:
+        self._take_backs.from_leaving(target, detail, only_yielding=only_yielding)
+
     def pools_changed(self) -> None:
         self._reevaluation.pools_changed()
 
@@ -406,7 +410,7 @@ class GatewayCore(Kernel):
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
         if event.is_silent:
-            self._silent_targets.take_back_legs(event.target, event.detail)
+            self._take_backs.from_silent(event.target, event.detail)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
         """Apply new settings to every part. Held requests are released and placed anew."""

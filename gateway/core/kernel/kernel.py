@@ -252,6 +252,11 @@ class Kernel(GatewayState):
         then; those that no known target could ever serve end too."""
         raise NotImplementedError
 
+    def take_back_legs(self, target: Target, detail: str, *, only_yielding: bool) -> None:
+        """Order legs at a target that will soon be gone to be taken back, as many as other targets have room for.
+        `only_yielding`: those of interactive requests run on. O(open requests + classes x available targets)."""
+        raise NotImplementedError
+
     def pools_changed(self) -> None:
         """Fit waiting requests to changed pools."""
         raise NotImplementedError

@@ -1,13 +1,15 @@
-"""Legs at a target that has fallen silent: taken back if their requests can begin elsewhere at once, else left alone.
+"""Legs at a target that has fallen silent, or will soon be gone: taken back if their requests can begin elsewhere at
+once, else left alone.
 
-Silence may be a slow network, so nothing is held against the target, and no request is put at risk for it: a request
-for which no other target has room waits at the silent one.
+Silence may be a slow network, and an announced end may be called off, so nothing is held against the target, and no
+request is put at risk for it: a request for which no other target has room stays where it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,25 +20,36 @@ from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import LegState, Phase, RequestState
 from gateway.core.kernel.targets import LegKey
-from gateway.core.vocabulary import LegResult, Target
+from gateway.core.vocabulary import LegResult, LegRole, ServiceClass, Target
 
 _RUNS = frozenset({Phase.RUNNING, Phase.ANSWERING})
+_INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
-class SilentTargets:
-    """Takes back what can be saved from a silent target. Each leg is judged once, at the alarm."""
+class TakeBacks:
+    """Takes back what can be saved from a target. Each leg is judged once for each call."""
 
     def __init__(self, core: Kernel, reevaluation: Reevaluation) -> None:
         self._core = core
         self._reevaluation = reevaluation
         self._promised: dict[LegKey, Target] = {}
         """Target that has room for each leg that was ordered to be taken back and has not ended. Legs that have ended
-        are forgotten at the next alarm."""
+        are forgotten at the next call."""
 
-    def take_back_legs(self, target: Target, detail: str) -> None:
+    def from_silent(self, target: Target, detail: str) -> None:
         """Order the legs at a silent target to be taken back, as many as other targets have room for. Answers that have
         begun come first. O(open requests + classes x available targets)."""
-        legs = list(self._legs_at(target))
+        self._take_back(target, detail, [each for each in self._legs_at(target) if self._may_move_again(each[0])])
+
+    def from_leaving(self, target: Target, detail: str, *, only_yielding: bool) -> None:
+        """Order the legs at a target that will be gone to be taken back, as `from_silent` does. `only_yielding`: those
+        of interactive requests run on."""
+        legs = self._legs_at(target)
+        if only_yielding:
+            legs = (each for each in legs if each[0].profile.service_class is not _INTERACTIVE)
+        self._take_back(target, detail, list(legs))
+
+    def _take_back(self, target: Target, detail: str, legs: list[tuple[RequestState, LegState]]) -> None:
         if not legs:
             return
         legs.sort(key=_is_new)
@@ -73,19 +86,22 @@ class SilentTargets:
         """Legs at the target of requests that may be tried again, each the only one of its attempt."""
         for request in self._core.requests.values():
             attempt = request.attempt
-            if attempt is None or attempt.planner is not None or request.phase not in _RUNS:
+            if attempt is None or len(attempt.legs) != 1 or request.phase not in _RUNS:
                 continue
-            for leg in attempt.legs.values():
-                if leg.target == target and not leg.is_stopping and self._may_move(request):
-                    yield request, leg
+            (leg,) = attempt.legs.values()
+            is_whole = leg.role is not LegRole.PREFILL
+            if leg.target == target and is_whole and not leg.is_stopping and self._may_move(request):
+                yield request, leg
 
     def _may_move(self, request: RequestState) -> bool:
-        """Return true unless the request is bound to its target, its answer cannot be continued, or it was taken back
-        as often as a request is tried: the request itself may be what silences targets."""
+        """Return true unless the request is bound to its target, or its answer cannot be continued."""
         if request.request_class.pinned is not None:
             return False
-        if request.phase is Phase.ANSWERING and not self._may_append(request):
-            return False
+        return request.phase is not Phase.ANSWERING or self._may_append(request)
+
+    def _may_move_again(self, request: RequestState) -> bool:
+        """Return true unless the request was taken back as often as a request is tried: the request itself may be what
+        silences targets."""
         ended = [leg.ended for leg in request.record.legs if leg.ended is not None]
         moves = sum(end.result is LegResult.TAKEN_BACK for end in ended)
         return moves + 1 < self._core.config.attempt.attempts_max
