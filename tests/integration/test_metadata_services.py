@@ -1,4 +1,4 @@
-"""What clouds' metadata services announce, asked at small servers that answer as the documents of each cloud say."""
+"""Metadata services of clouds, played by small servers that answer as the documents of each cloud say."""
 
 from __future__ import annotations
 

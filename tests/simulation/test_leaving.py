@@ -71,4 +71,4 @@ def test_a_notice_of_30_s_loses_nothing_and_batch_moves_first() -> None:
     talk_s = [at_s for at_s, request_id in moved if request_id not in batch]
     assert (min(batch_s), min(talk_s)) == (LEAVES_S, LEAVES_S + 25)
     assert max(batch_s) < min(talk_s)
-    assert max(at_s for at_s, words in told(lines, "start_leg") if SPOT in words) <= LEAVES_S
+    assert max(at_s for at_s, words in told(lines, "start_leg") if words[2] == SPOT) <= LEAVES_S

@@ -81,7 +81,7 @@ class LeavingExtension(Extension):
             elif name in self._notices and self._notices[name].by == _ORCHESTRATOR:
                 self._stays(name)
 
-    # What is shown
+    # State for operators
 
     def describe(self) -> LeavingView:
         return LeavingView(list(self._replicas()))
@@ -104,7 +104,7 @@ class LeavingExtension(Extension):
             is_over = state.leave_by_ns is not None and now_ns >= state.leave_by_ns
             yield LeavingReplica(name, _in_words(notice.at_ns), notice.by, state.in_flight, is_over and state.healthy)
 
-    # What is announced
+    # Announcements
 
     def add_routes(self, admin: web.Application, /) -> None:
         admin.router.add_post(_PATH, self._announce)

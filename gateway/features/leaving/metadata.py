@@ -183,7 +183,7 @@ async def _told(
                 raise MetadataFault(f"{url} answered with status {answer.status}")
             body = await answer.content.read(_ANSWER_BYTES_MAX + 1)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise MetadataFault(f"{url} cannot be asked: {error or type(error).__name__}") from error
+        raise MetadataFault(f"{url} cannot be asked: {str(error) or type(error).__name__}") from error
     if len(body) > _ANSWER_BYTES_MAX:
         raise MetadataFault(f"{url} answered with more than {_ANSWER_BYTES_MAX >> 10} KiB")
     return body

@@ -30,7 +30,7 @@ class LeavingReplica(msgspec.Struct, frozen=True):
     in_flight: int
     """Requests of this gateway that still run there."""
     is_overdue: bool
-    """Its end has passed, and its engine still answers."""
+    """The end has passed, and the engine still answers."""
 
 
 class LeavingView(StatusView, frozen=True):

@@ -39,7 +39,7 @@ under_both = pytest.mark.parametrize("placement", BOTH)
 
 
 def rest(name: str) -> RequestProfile:
-    """What is left of a request whose answer has begun."""
+    """Rest of a request whose answer has begun."""
     return replace(profile(name, prompt="hello and what was said"), appends=True)
 
 
@@ -177,7 +177,7 @@ class TestWhatRunsThere:
         assert moved(wait(one, 5)) == []
 
     def test_nothing_is_ordered_after_the_end(self) -> None:
-        """It breaks with the engine, if that ends at all."""
+        """The request breaks with the engine, if that ends at all."""
         one = running("q")
         leaves(one, 3)
         one.wait(3 * SECOND)
