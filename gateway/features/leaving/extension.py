@@ -22,7 +22,7 @@ from gateway.features.extension import Extension, Host
 from gateway.features.leaving.metrics import LeavingSeries
 from gateway.features.leaving.status import LeavingReplica, LeavingView, page_table
 from mesh.admin_server import OPERATOR, as_json, fault, needs
-from mesh.operators import told_of
+from mesh.operators import ANY_OPERATOR, Operator, told_of
 from mesh.operators_config import Role
 from mesh.page.rows import TableShown
 
@@ -124,7 +124,7 @@ class LeavingExtension(Extension):
         if refusal := self._refusal(request.match_info["id"], found):
             return refusal
         for name in found:
-            self._leaves(name, at_ns, request[OPERATOR].name, **told_of(request[OPERATOR]))
+            self._leaves(name, at_ns, request[OPERATOR].name, request[OPERATOR])
         return as_json({"leaving": [{"replica": name, "leave_by": _in_words(at_ns)} for name in found]})
 
     @needs(Role.DRAIN)
@@ -135,7 +135,7 @@ class LeavingExtension(Extension):
             return refusal
         leaving = {each.replica for each in self._replicas()}
         for name in found:
-            self._stays(name, **told_of(request[OPERATOR]))
+            self._stays(name, request[OPERATOR])
         return as_json({"withdrawn": [name for name in found if name in leaving]})
 
     def _end_of(self, order: LeaveByOrder) -> int:
@@ -164,19 +164,19 @@ class LeavingExtension(Extension):
             return fault(409, f"replica {wanted} is served by another gateway at present: announce it there")
         return fault(404, f"there is no replica {wanted} here")
 
-    def _leaves(self, name: ReplicaId, at_ns: int, by: str, **told: object) -> None:
+    def _leaves(self, name: ReplicaId, at_ns: int, by: str, operator: Operator = ANY_OPERATOR) -> None:
         """Put an announcement in force. One that is repeated is not logged again."""
         notice = _Notice(at_ns, by)
-        left_ns = at_ns - self._host.clock.wall_ns()
+        left_ns, told = at_ns - self._host.clock.wall_ns(), _in_words(at_ns)
         if self._notices.get(name) != notice:
-            seconds = round(left_ns / _SECOND_NS, 1)
-            self._host.log.warning("replica_leaving", replica=name, leave_by=_in_words(at_ns), left_s=seconds, **told)
+            left_s = round(left_ns / _SECOND_NS, 1)
+            self._host.log.warning("replica_leaving", replica=name, leave_by=told, left_s=left_s, **told_of(operator))
         self._notices[name] = notice
         self._host.submit(ReplicaLeaves(name, self._host.clock.now_ns() + left_ns))
 
-    def _stays(self, name: ReplicaId, **told: object) -> None:
+    def _stays(self, name: ReplicaId, operator: Operator = ANY_OPERATOR) -> None:
         if self._notices.pop(name, None) is not None:
-            self._host.log.info("replica_stays", replica=name, **told)
+            self._host.log.info("replica_stays", replica=name, **told_of(operator))
             self._host.submit(ReplicaLeaves(name, None))
 
 
