@@ -41,14 +41,19 @@ async def behind_two(tmp_path: Path, ports: Ports) -> AsyncIterator[Served]:
         yield up
 
 
-async def answer(session: aiohttp.ClientSession, up: Served, prompt: str) -> bytes:
-    """Whole answer, without the comments that tell of moves."""
+async def answer(session: aiohttp.ClientSession, up: Served, prompt: str) -> tuple[str, bytes]:
+    """Id of the request, and the whole answer without the comments that tell of moves."""
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": TOKENS}
     async with ask(session, up.url, **body) as response:
         assert response.status == 200
         whole = await response.read()
     events = whole.split(b"\n\n")
-    return b"\n\n".join(each for each in events if not each.startswith(b":"))
+    return response.headers["x-request-id"], b"\n\n".join(each for each in events if not each.startswith(b":"))
+
+
+async def explained(session: aiohttp.ClientSession, up: Served, request_id: str) -> str:
+    async with session.get(f"{up.gateway.admin_url}/admin/explain/{request_id}") as response:
+        return " ".join((await response.json())["words"])
 
 
 async def leave_by(session: aiohttp.ClientSession, admin_url: str, name: str, **body: object) -> tuple[int, Any]:
@@ -90,8 +95,10 @@ async def test_streams_of_an_engine_that_is_gone_after_its_notice_are_as_if_undi
             assert spot.standing is Standing.LEAVING
             await until(lambda: counted(up.gateway, "replicas_overdue") == 1)
             up.engines[0].die("the host is gone")
-        assert [said(each.result()) for each in disturbed] == [said(each.result()) for each in undisturbed]
+        assert [said(each.result()[1]) for each in disturbed] == [said(each.result()[1]) for each in undisturbed]
         assert counted(up.gateway, "moved_attempts_total", service_class="interactive") >= 1
+        words = [await explained(session, up, each.result()[0]) for each in disturbed]
+        assert any("it ended as taken_back: its engine leaves within" in each for each in words)
         assert counted(up.gateway, "answers_broken_total", target="replica", result="failed", continuable="yes") == 0
 
 

@@ -62,6 +62,7 @@ from gateway.core.vocabulary import (
     Place,
     PlacementReason,
     PlaceRule,
+    ReplicaObservation,
     ReplicaSpec,
     RequestId,
     RequestProfile,
@@ -368,6 +369,32 @@ def blames_the_companion(
     for leg in attempt.legs.values():
         leg.stop_detail = "its companion ended"
     original(legs, request, attempt, end)
+
+
+# Replicas that are announced to leave
+
+
+@mutant(
+    "replicas that are announced to leave are sent requests",
+    "kernel.replicas:Replicas._standing",
+    kind=ChaosKind.LEAVING,
+)
+def sends_to_the_leaving(original: Original, replicas: Replicas, state: ReplicaState, now_ns: int) -> Standing:
+    standing: Standing = original(replicas, state, now_ns)
+    return Standing.AVAILABLE if standing is Standing.LEAVING else standing
+
+
+@mutant(
+    "a replica that comes back after it has left is still kept out",
+    "kernel.replicas:Replicas.observe",
+    hunter=f"{_CORE_TESTS}/features/leaving/test_feature.py::TestEndOfANotice",
+)
+def never_left(original: Original, replicas: Replicas, observation: ReplicaObservation, now_ns: int) -> None:
+    state = replicas.get(observation.replica_id)
+    leave_by_ns = None if state is None else state.leave_by_ns
+    original(replicas, observation, now_ns)
+    if state is not None:
+        state.leave_by_ns = leave_by_ns
 
 
 # Legs at targets that fall silent
