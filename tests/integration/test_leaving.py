@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
 
+from gateway.app.gateway import serve_gateway
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.leaving.config import LeavingConfig
 from gateway.core.kernel.events import AssignmentApplied
@@ -168,6 +169,16 @@ async def test_a_replica_that_another_gateway_serves_is_announced_there(mesh: Me
     us.gateway.driver.submit(AssignmentApplied(us.gateway.core.assignment_version + 1, (), ()))
     status, why = await refused(mesh, us, seconds=3)
     assert (status, "served by another gateway" in why) == (409, True)
+
+
+async def test_the_id_of_an_engine_names_all_of_its_ranks(mesh: Mesh) -> None:
+    us = await mesh.region("us-1", US)
+    (engine,) = us.config.replicas
+    async with serve_gateway(replace(us.config, replicas=replace(engine, ranks=2).by_rank())) as gateway:
+        status, told = await leave_by(mesh.session, gateway.admin_url, "us-1-r0", seconds=30)
+        assert (status, [each["replica"] for each in told["leaving"]]) == (200, ["us-1-r0@0", "us-1-r0@1"])
+        async with mesh.session.delete(f"{gateway.admin_url}/admin/replicas/us-1-r0@1/leave-by") as response:
+            assert await response.json() == {"withdrawn": ["us-1-r0@1"]}
 
 
 async def lines_until(last: bytes, output: asyncio.StreamReader) -> AsyncIterator[bytes]:
