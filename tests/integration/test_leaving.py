@@ -129,6 +129,17 @@ async def test_operators_see_it_and_may_withdraw_it(mesh: Mesh) -> None:
     assert (status, out) == (0, "us-1-r0 was not to leave\n")
 
 
+async def test_an_id_that_is_refused_keeps_no_other_from_being_asked_for(mesh: Mesh) -> None:
+    us = await mesh.region("us-1", US)
+    await mesh.start(us)
+    options = ("--admin", us.gateway.admin_url)
+    for command, when, said in (("leave-by", ("30s",), "us-1-r0 leaves by 20"), ("withdraw", (), "us-1-r0 stays")):
+        status, out, err = await nightside("replica", command, "nobody", "us-1-r0", "nobody-else", *when, *options)
+        assert (status, out.startswith(said)) == (1, True), out
+        told = ("nobody", "nobody-else")
+        assert err == "".join(f"Error: {name}: there is no replica {name} here\n" for name in told)
+
+
 async def test_one_that_lives_on_is_told_as_a_problem(mesh: Mesh) -> None:
     us = await mesh.region("us-1", US)
     await mesh.start(us)

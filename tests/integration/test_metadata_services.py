@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,29 +18,47 @@ from tests.support.listening import serving_http
 NOW_S = datetime.fromisoformat("2026-03-01T12:00:00Z").timestamp()
 TOKEN = "AQAEAFd"
 SPOT, REBALANCE = "/latest/meta-data/spot/instance-action", "/latest/meta-data/events/recommendations/rebalance"
+NOTICE = '{"action": "terminate", "time": "2026-03-01T12:02:00Z"}'
 PREEMPTED, MAINTENANCE = "/computeMetadata/v1/instance/preempted", "/computeMetadata/v1/instance/maintenance-event"
+SEGMENT_TURNS = 20
 NAME, EVENTS = "/metadata/instance/compute/name", "/metadata/scheduledevents"
+
+
+async def in_segments(request: web.Request, text: str) -> web.StreamResponse:
+    """Answer of which the second half is sent once the client has had turns to take the first for the whole."""
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    half = len(text) // 2
+    for part in (text[:half], text[half:]):
+        await answer.write(part.encode())
+        for _ in range(SEGMENT_TURNS):
+            await asyncio.sleep(0)
+    return answer
 
 
 @dataclass
 class Cloud:
-    """Metadata service that answers each path with a text, and others with 404."""
+    """Metadata service that answers each path with a text in two segments, and others with 404."""
 
     needs: Mapping[str, str]
     """Header that each call has to have; others are refused with 401."""
     texts: dict[str, str] = field(default_factory=dict)
     queries: list[str] = field(default_factory=list)
+    token: str = TOKEN
     url: str = ""
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.method == "PUT":
             assert request.headers["X-aws-ec2-metadata-token-ttl-seconds"].isdecimal()
-            return web.Response(text=TOKEN) if request.path == "/latest/api/token" else web.Response(status=404)
+            assert request.path == "/latest/api/token"
+            return await in_segments(request, self.token)
         if any(request.headers.get(name) != value for name, value in self.needs.items()):
             return web.Response(status=401)
         self.queries.append(request.query_string)
         text = self.texts.get(request.path)
-        return web.Response(status=404) if text is None else web.Response(text=text)
+        if text is None:
+            return web.Response(status=404)
+        return await in_segments(request, text)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -58,7 +77,7 @@ class TestAws:
         async with cloud.serving() as session:
             metadata = AwsMetadata(session, cloud.url)
             assert await metadata.look(NOW_S) is None
-            cloud.texts[SPOT] = '{"action": "terminate", "time": "2026-03-01T12:02:00Z"}'
+            cloud.texts[SPOT] = NOTICE
             assert await metadata.look(NOW_S) == HostEnd(NOW_S + 120, "terminate")
 
     async def test_recommendations_are_taken_where_that_is_asked_for(self) -> None:
@@ -72,6 +91,17 @@ class TestAws:
         cloud = Cloud({"X-aws-ec2-metadata-token": TOKEN}, {SPOT: text or " "})
         async with cloud.serving() as session:
             with pytest.raises(MetadataFault):
+                await AwsMetadata(session, cloud.url).look(NOW_S)
+
+    async def test_white_space_around_a_token_is_no_part_of_it(self) -> None:
+        cloud = Cloud({"X-aws-ec2-metadata-token": TOKEN}, {SPOT: NOTICE}, token=f"{TOKEN}\n")
+        async with cloud.serving() as session:
+            assert await AwsMetadata(session, cloud.url).look(NOW_S) == HostEnd(NOW_S + 120, "terminate")
+
+    async def test_a_token_that_no_header_can_hold_is_a_fault(self) -> None:
+        cloud = Cloud({}, {SPOT: NOTICE}, token=f"{TOKEN}\n{TOKEN}")
+        async with cloud.serving() as session:
+            with pytest.raises(MetadataFault, match="cannot be asked"):
                 await AwsMetadata(session, cloud.url).look(NOW_S)
 
 
@@ -163,4 +193,11 @@ async def test_so_is_one_that_refuses() -> None:
     cloud = Cloud({"Metadata-Flavor": "Microsoft"})
     async with cloud.serving() as session:
         with pytest.raises(MetadataFault, match="status 401"):
+            await GcpMetadata(session, cloud.url).look(NOW_S)
+
+
+async def test_an_answer_that_is_too_large_is_a_fault() -> None:
+    cloud = Cloud({}, {PREEMPTED: "TRUE" + " " * (256 << 10)})
+    async with cloud.serving() as session:
+        with pytest.raises(MetadataFault, match="larger than 256 KiB"):
             await GcpMetadata(session, cloud.url).look(NOW_S)

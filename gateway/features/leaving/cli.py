@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ import aiohttp
 import click
 import msgspec
 
-from gateway.features.leaving.host_watch import HostWatch
+from gateway.features.leaving.host_watch import GATEWAY_S, HostWatch
 from gateway.features.leaving.metadata import METADATA, AwsMetadata, CloudProvider
 from mesh.admin_client import Admin, AdminFault, admin_options, credential_options
 from mesh.clock import Clock
@@ -42,27 +42,35 @@ def leave_by(admin: Admin, ids: tuple[str, ...], when: str) -> None:
     """Announce that the replicas ID... will be gone within TIME, such as 30s, or by TIME, such as 2026-03-01T12:00:00Z.
 
     They are sent nothing more. Requests of class batch move at once, others shortly before the end. An id of an engine
-    with several ranks names all of them.
+    with several ranks names all of them. One that is refused keeps none of the others from being announced.
 
-    Exit codes: 0 all are known to leave, 1 not.
+    Exit codes: 0 all are known to leave, 1 not all.
     """
     body = _body_of(when)
-    for each in ids:
-        for told in _asked(admin, "POST", each, body)["leaving"]:
+
+    def announce(wanted: str) -> None:
+        for told in _asked(admin, "POST", wanted, body)["leaving"]:
             click.echo(f"{told['replica']} leaves by {told['leave_by']}")
+
+    _for_all(ids, announce)
 
 
 @replica.command()
 @_ids
 @admin_options
 def withdraw(admin: Admin, ids: tuple[str, ...]) -> None:
-    """Send requests to the replicas ID... again: they stay, and their announcements are withdrawn.
+    """Send requests to the replicas ID... again: they stay, and operators' announcements are withdrawn.
 
-    Exit codes: 0 they stay, 1 not known.
+    One that is refused keeps none of the others from being asked for.
+
+    Exit codes: 0 all stay, 1 not all.
     """
-    for each in ids:
-        told = _asked(admin, "DELETE", each, None)["withdrawn"]
-        click.echo(f"{each} stays" if told else f"{each} was not to leave")
+
+    def stay(wanted: str) -> None:
+        told = _asked(admin, "DELETE", wanted, None)["withdrawn"]
+        click.echo(f"{wanted} stays" if told else f"{wanted} was not to leave")
+
+    _for_all(ids, stay)
 
 
 @replica.command("watch-host")
@@ -137,7 +145,7 @@ def watch_host(
             metadata = metadata_of(session, url) if rebalance_s is None else AwsMetadata(session, url, rebalance_s)
             watched = HostWatch(
                 metadata,
-                [Admin(each, token, ca_file) for each in gateways],
+                [Admin(each, token, ca_file, GATEWAY_S) for each in gateways],
                 replicas,
                 lead_s=lead_s,
                 wall_s=lambda: Clock.wall_ns() / _SECOND_NS,
@@ -146,6 +154,19 @@ def watch_host(
             await watched.run(interval_s)
 
     asyncio.run(watch())
+
+
+def _for_all(ids: Sequence[str], ask: Callable[[str], None]) -> None:
+    """Ask for each id, and end with exit code 1 if any was refused."""
+    refused = False
+    for each in ids:
+        try:
+            ask(each)
+        except AdminFault as fault:
+            refused = True
+            click.echo(f"Error: {each}: {fault.message}", err=True)
+    if refused:
+        raise click.exceptions.Exit(1)
 
 
 def _asked(admin: Admin, method: str, wanted: str, body: object | None) -> dict[str, Sequence[Any]]:

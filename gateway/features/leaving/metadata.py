@@ -12,6 +12,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from mesh.bodies import read_body
+
 _ANSWER_BYTES_MAX = 256 * 1024
 _CALL_S = 10.0
 _GCP_SHUTDOWN_S = 30
@@ -75,7 +77,7 @@ class AwsMetadata:
     async def look(self, now_s: float) -> HostEnd | None:  # noqa: ARG002 - EC2 tells a time
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         token = await _told(self._session, "PUT", f"{self._url}/api/token", ttl)
-        headers = {"X-aws-ec2-metadata-token": token.decode("latin-1")}
+        headers = {"X-aws-ec2-metadata-token": token.decode("latin-1").strip()}
         told = await _told(self._session, "GET", f"{self._url}/meta-data/spot/instance-action", headers, if_any=True)
         if told:
             action = _decoded(told, _SpotAction)
@@ -181,12 +183,9 @@ async def _told(
                 return b""
             if answer.status != 200:
                 raise MetadataFault(f"{url} answered with status {answer.status}")
-            body = await answer.content.read(_ANSWER_BYTES_MAX + 1)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return await read_body(answer, _ANSWER_BYTES_MAX)
+    except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
         raise MetadataFault(f"{url} cannot be asked: {str(error) or type(error).__name__}") from error
-    if len(body) > _ANSWER_BYTES_MAX:
-        raise MetadataFault(f"{url} answered with more than {_ANSWER_BYTES_MAX >> 10} KiB")
-    return body
 
 
 def _decoded(told: bytes, kind: type[_Read]) -> _Read:

@@ -26,7 +26,7 @@ class LeavingReplica(msgspec.Struct, frozen=True):
     leave_by: str
     """Wall time of its end."""
     by: str
-    """Name of the operator who announced it, or `kubernetes`; empty where operators have no names."""
+    """Name of the operator whose announcement is in force, or `kubernetes`; empty where operators have no names."""
     in_flight: int
     """Requests of this gateway that still run there."""
     is_overdue: bool
