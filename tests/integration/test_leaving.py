@@ -19,7 +19,8 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.features.leaving.config import LeavingConfig
 from gateway.core.kernel.events import AssignmentApplied
 from gateway.core.vocabulary import Standing
-from tests.support.core import MS, US
+from mesh.clock import Clock
+from tests.support.core import MS, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, until
 from tests.support.listening import serving_http
 from tests.support.programs import nightside, started
@@ -190,6 +191,16 @@ async def test_the_id_of_an_engine_names_all_of_its_ranks(mesh: Mesh) -> None:
         assert (status, [each["replica"] for each in told["leaving"]]) == (200, ["us-1-r0@0", "us-1-r0@1"])
         async with mesh.session.delete(f"{gateway.admin_url}/admin/replicas/us-1-r0@1/leave-by") as response:
             assert await response.json() == {"withdrawn": ["us-1-r0@1"]}
+
+
+async def test_an_orchestrators_end_is_known_from_the_first_assignment_on(mesh: Mesh) -> None:
+    us = await mesh.region("us-1", US)
+    (engine,) = us.config.replicas
+    ending = replace(engine, leaves_at_s=Clock.wall_ns() / SECOND + 3600)
+    async with serve_gateway(replace(us.config, replicas=(ending,))) as gateway:
+        assert gateway.core.replicas.at(0).leave_by_ns is not None
+        (leaving,) = (await state_of(mesh.session, gateway.admin_url))["leaving"]["replicas"]
+        assert (leaving["replica"], leaving["by"]) == ("us-1-r0", "kubernetes")
 
 
 async def lines_until(last: bytes, output: asyncio.StreamReader) -> AsyncIterator[bytes]:
