@@ -11,14 +11,12 @@ from gateway.core.kernel.config import IdentityRule, OverflowMode
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg, TakeBackLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    FeatureEvent,
     FirstToken,
     ForwardArrived,
     LegEnded,
     ReplicasObserved,
     RequestArrived,
     TargetLost,
-    TimePassed,
 )
 from gateway.core.kernel.peers import PeerState
 from gateway.core.kernel.replicas import ReplicaState
@@ -128,8 +126,6 @@ class Checker:
         self._accepts: dict[str, PlaceRule | None] = {}
         """Origins that each replica accepts, by replica id, as assigned."""
         self._pools: dict[PoolName, PoolSpec] = {}
-        self._leaving: set[Target] = set()
-        """Replicas that were to leave after the last event."""
         self.held = self.held_for_a_cache = 0
         """Number of times a request was seen to be held for a replica, and of these, held because of what the replica's
         cache holds."""
@@ -326,13 +322,11 @@ class Checker:
         orders = [each for each in effects if isinstance(each, TakeBackLeg)]
         silent = event.target if isinstance(event, TargetLost) and event.is_silent else None
         leaving = {state.target for state in self._core.replicas if state.leave_by_ns is not None}
-        left = leaving | self._leaving | {silent}  # timers fire before an event, which may withdraw an announcement
-        self._leaving = leaving
+        left = leaving | {silent}
         taken = [(order, self._stories[order.request_id].living_legs.get(order.leg)) for order in orders]
         stays = [f"{order.request_id} at {target}" for order, target in taken if target not in left]
         self._expect("only legs at targets that are silent or leave are taken back", not stays, str(stays))
-        if isinstance(event, (TargetLost, TimePassed, FeatureEvent)):  # others may change what timers had found before
-            self._check_room_elsewhere([(order, target) for order, target in taken if target is not None])
+        self._check_room_elsewhere([(order, target) for order, target in taken if target is not None])
         if silent is not None and not orders:
             self._check_left_alone(silent)
         for order in orders:

@@ -189,11 +189,12 @@ class _View:
     is_locked_down: bool = False
 
     def observe(self, event: events.ReplicasObserved, now_ns: int) -> None:
-        """Take in probes. A replica that is down after it was to leave has left."""
+        """Take in probes. A replica that is down after it was to leave, or was until now, has left."""
         for each in event.observations:
-            self.probes[each.replica_id] = each
+            before, self.probes[each.replica_id] = self.probes.get(each.replica_id), each
             leave_by_ns = self.leaving.get(each.replica_id)
-            if leave_by_ns is not None and not each.healthy and now_ns >= leave_by_ns:
+            was_down = before is not None and not before.healthy
+            if leave_by_ns is not None and (was_down or not each.healthy) and now_ns >= leave_by_ns:
                 self.leaving[each.replica_id] = None
 
     def announce(self, event: events.ReplicaLeaves) -> None:

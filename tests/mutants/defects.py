@@ -405,7 +405,7 @@ def never_left(original: Original, replicas: Replicas, observation: ReplicaObser
     "kernel.take_backs:TakeBacks.from_silent",
     kind=ChaosKind.SILENT,
 )
-def waits_at_the_silent(original: Original, take_backs: TakeBacks, target: Target, detail: str) -> None:
+def waits_at_the_silent(original: Original, take_backs: TakeBacks, target: Target, detail: str, now_ns: int) -> None:
     return
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.core.kernel.admission import Admission
 from gateway.core.kernel.attempts import RetryBudget
@@ -252,9 +252,17 @@ class Kernel(GatewayState):
         then; those that no known target could ever serve end too."""
         raise NotImplementedError
 
-    def take_back_legs(self, target: Target, detail: str, *, only_yielding: bool) -> None:
-        """Order legs at a target that will soon be gone to be taken back, as many as other targets have room for.
-        `only_yielding`: those of interactive requests run on. O(open requests + classes x available targets)."""
+    def take_back_legs(
+        self, legs: list[tuple[RequestState, LegState]], details: Mapping[Target, str], now_ns: int
+    ) -> None:
+        """Order legs at targets that will soon be gone to be taken back, as many as other targets have room for; a
+        detail tells why for each target. To be called after waiting requests are placed, which may take the room.
+        O(legs + classes x available targets)."""
+        raise NotImplementedError
+
+    def after_placing(self, step: Callable[[int], None]) -> None:
+        """Take a step once, with the time of the event, after waiting requests are placed. Asked for twice by one
+        event, it is taken once."""
         raise NotImplementedError
 
     def pools_changed(self) -> None:

@@ -119,8 +119,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.groups = ReplicaGroups()
         """Groups of the replicas, available or not, by what they serve."""
         self.preempted: dict[PoolName, int] = {}
-        """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
-        gateway."""
+        """Preemptions (sequences put back for want of KV cache) of each pool's engines since assigned here."""
         self.appending = 0
         """Mask of the replicas that can append to an answer that another replica began, as the feature that asks for it
         says."""
@@ -188,16 +187,17 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         state = self._by_id.get(observation.replica_id)
         if state is None or (state.sampled_ns is not None and observation.sampled_ns < state.sampled_ns):
             return
-        if observation.healthy and not state.healthy and state.sampled_ns is not None:
+        returns = observation.healthy and not state.healthy and state.sampled_ns is not None
+        if returns:
             state.ramp.start(now_ns)
             state.slots.forget()
             self._forget_context(state)
+        if state.leave_by_ns is not None and now_ns >= state.leave_by_ns and (returns or not observation.healthy):
+            state.leave_by_ns = None
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
         if observation.healthy:
             state.answered_ns = observation.sampled_ns
-        elif state.leave_by_ns is not None and now_ns >= state.leave_by_ns:
-            state.leave_by_ns = None
         state.detail = observation.detail
         self.changed |= 1 << state.slot
         self.rooms.changed |= 1 << state.slot
@@ -493,8 +493,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
 
 def _set_credit(state: ReplicaState, config: KernelConfig) -> None:
-    """Set how own legs count towards the replica's fullness: by the pushing mode, or as part of a disaggregated
-    pool."""
+    """Set how own legs make the replica full: by the pushing mode, or as part of a disaggregated pool."""
     mode, credit = pushing_mode_of(state.spec, config.pushing.mode), config.pushing.in_band_credit
     state.counts_legs = mode is _OUTSTANDING or state.spec.role is not _UNIFIED
     state.credit = credit if mode is _PENDING and credit is not None else NO_LIMIT
+    state.legs_max = config.pushing.outstanding_max if mode is _OUTSTANDING else NO_LIMIT

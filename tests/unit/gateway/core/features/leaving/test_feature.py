@@ -10,15 +10,27 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.features.leaving.config import LeavingConfig
+from gateway.core.kernel import take_backs
 from gateway.core.kernel.attempts import BreakerState
-from gateway.core.kernel.config import AttemptConfig, PlacementPolicy
+from gateway.core.kernel.config import AttemptConfig, PlacementPolicy, PushingConfig, PushingMode
 from gateway.core.kernel.effects import Effect, EndRequest, PublishLoad, StartLeg, TakeBackLeg
 from gateway.core.kernel.replicas import ReplicaState
-from gateway.core.vocabulary import LegResult, Outcome, ReplicaId, RequestId, RequestProfile, ServiceClass, Standing
+from gateway.core.vocabulary import (
+    LegResult,
+    ModelName,
+    Outcome,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    ServiceClass,
+    Standing,
+    replica_target,
+)
 from tests.support.core import (
     BOTH,
     EU,
     EU_PEER,
+    MODEL,
     MS,
     SECOND,
     US,
@@ -88,6 +100,13 @@ def wait(one: Desk, seconds: float) -> list[Effect]:
         effects += one.wait(SECOND // 2)
         effects += one.probe()
     return effects
+
+
+def assign(one: Desk, name: str, **changes: object) -> None:
+    """Describe one of both replicas otherwise."""
+    specs = [state.spec for state in one.core.replicas]
+    changed = [replace(spec, **changes) if spec.replica_id == name else spec for spec in specs]
+    one.tell(events.AssignmentApplied(one.core.assignment_version + 1, tuple(changed), ()))
 
 
 def state_of(one: Desk, name: str = "r0") -> ReplicaState:
@@ -184,6 +203,97 @@ class TestWhatRunsThere:
         assert moved(up(one) + wait(one, 5)) == []
         assert ended(one.finish("q")) == [("q", Outcome.COMPLETED)]
 
+    def test_what_is_kept_does_not_hold_up_others(self) -> None:
+        """The request's side may keep a leg, since a slow client has not taken what has arrived."""
+        one = running("kept", "a", "b", "c")
+        for name in ("kept", "a", "b", "c"):
+            one.first_token(name)
+        assign(one, "r1", slots=1)
+        up(one)
+        leaves(one, 4)
+        gone: list[str] = []
+        for _ in range(12):
+            for order in of_kind(TakeBackLeg, one.effects):
+                if order.request_id not in ("kept", *gone):
+                    gone.append(order.request_id)
+                    one.finish(order.request_id, LegResult.TAKEN_BACK, remainder=rest(order.request_id))
+                    one.finish(order.request_id, attempt=2)
+            one.wait(SECOND // 4)
+            one.probe()
+        assert gone == ["a", "b", "c"]
+        assert len([each for each in of_kind(TakeBackLeg, one.effects) if each.request_id == "kept"]) > 1
+
+    def test_room_is_kept_until_an_order_is_carried_out(self) -> None:
+        one = running("a", "b")
+        assign(one, "r1", slots=1)
+        up(one)
+        assert moved(leaves(one, 4)) == ["a"]
+        one.wait(100 * MS)
+        assert moved(leaves(one, 3)) == []
+
+    def test_no_room_is_promised_that_waiting_requests_take(self) -> None:
+        """The replica's ramp may grow by the event at which legs are looked at."""
+        one = desk(replicas=2)
+        one.probe("r1", healthy=False)
+        for number in range(12):
+            one.wait(1 * MS)
+            ask(one, f"q{number}")
+        one.wait(1 * MS)
+        one.probe("r1")
+        assert one.core.waiting.count
+        leaves(one, 4.9)
+        for _ in range(100):  # the checker counts the room
+            one.wait(50 * MS)
+            one.probe()
+
+    def test_as_many_move_at_once_as_may_be_outstanding(self) -> None:
+        names = [f"q{number}" for number in range(6)]
+        mode = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=len(names))
+        one = running(*names, config=CoreConfig(pushing=mode))
+        up(one)
+        assert ask(one, "other") == ["r1"]
+        assert moved(leaves(one, 4)) == names[:-1]
+
+    def test_or_as_a_ramp_allows(self) -> None:
+        one = running("a", "b", "c", "d")
+        one.tell(events.ConfigApplied(CoreConfig(attempt=AttemptConfig(ramp_limit=8))))
+        up(one)
+        assert state_of(one, "r1").ramp.limit == 2
+        assert moved(leaves(one, 4)) == ["a", "b"]
+
+    def test_no_look_is_taken_before_the_margin_where_nothing_yields(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        one = running("q")
+        up(one)
+        ordered: list[int] = []
+        monkeypatch.setattr(one.core, "take_back_legs", lambda _legs, _details, now_ns: ordered.append(now_ns))
+        begins_ns = one.now_ns
+        leaves(one, 8)
+        wait(one, 3.5)
+        assert min(ordered) == begins_ns + 3 * SECOND
+
+    def test_what_comes_late_in_a_look_without_room_comes_first_in_the_next(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(take_backs, "_MISSES_MAX", 2)
+        other = ModelName("other")
+        both = [replica_spec("r0", models=[MODEL, other]), replica_spec("r1", models=[other])]
+        one = desk(replicas=both, config=CoreConfig(attempt=AttemptConfig(ramp_limit=1)))
+        one.probe("r1", healthy=False)
+        for name in ("a", "b", "c"):
+            asked = profile(name, model=other if name == "c" else MODEL)
+            assert started(one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))) == ["r0"]
+        up(one)
+        assert moved(leaves(one, 4)) == []
+        assert moved(one.wait(SECOND // 4)) == ["c"]
+
+    def test_it_moves_though_its_replica_is_described_otherwise_meanwhile(self) -> None:
+        one = running("q")
+        up(one)
+        leaves(one, 10)
+        assign(one, "r0", slots=3)
+        one.probe()
+        assert moved(wait(one, 6)) == ["q"]
+
     def test_a_request_of_another_gateway_moves_too(self) -> None:
         one = desk(replicas=2, peers=[EU_PEER], config=CoreConfig(attempt=AttemptConfig(ramp_limit=1)))
         one.probe("r1", healthy=False)
@@ -243,6 +353,32 @@ class TestEndOfANotice:
             one.wait(SECOND // 2)
         one.probe()
         assert state_of(one).standing in (Standing.AVAILABLE, Standing.RAMP)
+
+    def test_or_if_it_was_down_at_the_time(self) -> None:
+        one = desk(replicas=1)
+        leaves(one, 3)
+        wait(one, 2)
+        one.probe(healthy=False)
+        one.wait(2 * SECOND)
+        one.probe()
+        assert state_of(one).standing in (Standing.AVAILABLE, Standing.RAMP)
+
+    def test_or_if_its_loss_was_told_after_that_time(self) -> None:
+        one = desk(replicas=1)
+        leaves(one, 3)
+        wait(one, 3)
+        one.tell(events.TargetLost(replica_target(ReplicaId("r0")), "its connection broke"))
+        one.wait(SECOND)
+        one.probe()
+        assert state_of(one).standing in (Standing.AVAILABLE, Standing.RAMP)
+
+    def test_but_not_if_it_was_told_before(self) -> None:
+        one = desk(replicas=1)
+        leaves(one, 3)
+        one.tell(events.TargetLost(replica_target(ReplicaId("r0")), "its connection broke"))
+        one.wait(SECOND)
+        one.probe()
+        assert state_of(one).standing is Standing.LEAVING
 
     def test_one_that_lives_on_stays_out(self) -> None:
         one = desk(replicas=1)
