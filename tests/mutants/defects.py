@@ -5,7 +5,8 @@ Nothing runs them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -395,6 +396,7 @@ def never_left(original: Original, replicas: Replicas, observation: ReplicaObser
     original(replicas, observation, now_ns)
     if state is not None:
         state.leave_by_ns = leave_by_ns
+        replicas.refresh(state, now_ns)
 
 
 # Legs at targets that fall silent
@@ -411,16 +413,15 @@ def waits_at_the_silent(original: Original, take_backs: TakeBacks, target: Targe
 
 @mutant(
     "legs at targets that are heard are taken back",
-    "kernel.take_backs:TakeBacks._legs_at",
+    "kernel.take_backs:TakeBacks.from_silent",
     kind=ChaosKind.SILENT,
 )
 def takes_back_what_is_heard(
-    original: Original, take_backs: TakeBacks, target: Target
-) -> Iterator[tuple[RequestState, LegState]]:
-    for request in take_backs._core.requests.values():
-        if request.attempt is not None and request.attempt.planner is None and request.phase is Phase.RUNNING:
-            for leg in request.attempt.legs.values():
-                yield request, leg
+    original: Original, take_backs: TakeBacks, target: Target, detail: str, now_ns: int
+) -> None:
+    attempts = [(each, each.attempt) for each in take_backs._core.requests.values() if each.attempt is not None]
+    legs = [(request, leg) for request, attempt in attempts for leg in attempt.legs.values()]
+    take_backs.from_leaving(legs, defaultdict(lambda: detail), now_ns)
 
 
 @mutant(

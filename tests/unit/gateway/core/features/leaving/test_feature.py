@@ -223,11 +223,14 @@ class TestWhatRunsThere:
         assert gone == ["a", "b", "c"]
         assert len([each for each in of_kind(TakeBackLeg, one.effects) if each.request_id == "kept"]) > 1
 
-    def test_room_is_kept_until_an_order_is_carried_out(self) -> None:
+    @pytest.mark.parametrize(("slots", "ordered"), [(1, ["a"]), (3, ["a", "b"])])
+    def test_no_leg_is_ordered_again_and_its_room_is_kept_until_that_is_carried_out(
+        self, slots: int, ordered: list[str]
+    ) -> None:
         one = running("a", "b")
-        assign(one, "r1", slots=1)
+        assign(one, "r1", slots=slots)
         up(one)
-        assert moved(leaves(one, 4)) == ["a"]
+        assert moved(leaves(one, 4)) == ordered
         one.wait(100 * MS)
         assert moved(leaves(one, 3)) == []
 
