@@ -1,11 +1,13 @@
-"""Answers of admin addresses are read whole, however they arrive."""
+"""Answers of gateways are read whole by commands, however they arrive."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
+from gateway.features.batches.client import batch_client
 from mesh import admin_client
 from mesh.admin_client import Admin, AdminFault
 from tests.support.listening import listening
@@ -28,6 +30,11 @@ async def test_an_answer_in_segments_is_read_whole() -> None:
     async with listening(answer_in_segments) as port:
         answer = await Admin(f"http://127.0.0.1:{port}").answer("GET", "/admin/state")
     assert (answer.status, answer.body) == (200, BODY)
+
+
+async def test_so_is_one_about_batches() -> None:
+    async with listening(answer_in_segments) as port, batch_client(f"http://127.0.0.1:{port}", None, None) as client:
+        assert await client.ask("GET", "/v1/batches") == json.loads(BODY)
 
 
 async def test_one_that_is_too_large_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
