@@ -24,6 +24,7 @@ COMMANDS = {
     "keys": ("gateway.security.keys_cli:keys", "Manage the API keys of a gateway's clients."),
     "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Create certificates for development."),
     "batch": ("gateway.features.batches.cli:batch", "Send files of requests to a gateway, and fetch their results."),
+    "replica": ("gateway.features.leaving.cli:replica", "Announce that a gateway's replica will soon be gone."),
     "explain": ("gateway.app.explain_cli:explain", "Explain why a request ran where it did."),
     "audit": ("gateway.app.audit_cli:audit", "Verify audit records and compare them with policies."),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),

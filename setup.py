@@ -60,6 +60,7 @@ COMPILED = (
     "gateway/core/features/kv_events/engine_cache.py",
     "gateway/core/features/kv_events/feature.py",
     "gateway/core/features/kv_events/tie.py",
+    "gateway/core/features/leaving/feature.py",
     "gateway/core/features/lengths/feature.py",
     "gateway/core/features/lengths/ladders.py",
     "gateway/core/features/lengths/threshold.py",

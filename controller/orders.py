@@ -33,6 +33,7 @@ PARAMETER_SECTIONS = (
     "shares",
     "cache_digests",
     "kv_events",
+    "leaving",
 )
 """Sections that can be set for all gateways: those that a gateway takes from a snapshot."""
 PARAMETERS_BYTES_MAX = 64 * 1024

@@ -542,6 +542,19 @@ GATEWAY = (
         "A replica fails its probes, and receives no requests.",
         "Restart the engine; remove a replica that is gone for good.",
     ),
+    LogEvent(
+        "replica_leaving",
+        ("warning",),
+        ("replica", "leave_by", "left_s", "operator", "role"),
+        "A replica was announced to be gone by `leave_by`: it is sent nothing more, and what runs there moves in time.",
+        "Nothing; `nightside replica withdraw` if it stays.",
+    ),
+    LogEvent(
+        "replica_stays",
+        ("info",),
+        ("replica", "operator", "role"),
+        "The announcement that a replica leaves was withdrawn: it is sent requests again.",
+    ),
     LogEvent("replica_up", ("info",), ("replica", "after_s"), "A replica answers its probes, and receives requests."),
     LogEvent(
         "replicas_wanted_changed",

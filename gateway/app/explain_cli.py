@@ -35,6 +35,7 @@ _INELIGIBLE = frozenset(
         Standing.UNHEALTHY,
         Standing.LOST,
         Standing.STALE,
+        Standing.LEAVING,
         Standing.DISTRUSTED,
         Standing.NOT_ACCEPTING,
         Standing.BREAKER,

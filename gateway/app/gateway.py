@@ -497,7 +497,7 @@ def _fleet(config: GatewayConfig, orders: Orders, observed: ObservedCore) -> Rep
     return ReplicaFleet(
         config,
         orders,
-        observed.driver.submit,
+        observed.submit,
         clock=observed.clock,
         log=observed.log,
         on_restart=on_restart,

@@ -19,7 +19,7 @@ from gateway.core.events import ConfigApplied, Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.description import describe, gauges_of, sharing_of
 from gateway.core.kernel.effects import EndRequest
-from gateway.core.kernel.events import PolicyApplied, TokensSettled
+from gateway.core.kernel.events import AssignmentApplied, PolicyApplied, TokensSettled
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import extensions_of
@@ -143,8 +143,11 @@ class ObservedCore:
         return {**self._misplaced, **self._misplaced_found}
 
     def submit(self, event: Event) -> None:
-        """Submit an event to the core."""
+        """Submit an event to the core, and tell features of an assignment once the core has it."""
         self.driver.submit(event)
+        if isinstance(event, AssignmentApplied):
+            for each in self.features:
+                each.assigned()
 
     def _show_levels(self) -> None:
         """Register the figures of the core and the audit log that are read at each scrape."""

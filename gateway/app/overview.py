@@ -62,6 +62,7 @@ _REPLICAS: dict[ReplicaCondition, Health] = {
     ReplicaCondition.AVAILABLE: Health.HEALTHY,
     ReplicaCondition.FULL: Health.BUSY,
     ReplicaCondition.RECOVERING: Health.DEGRADED,
+    ReplicaCondition.LEAVING: Health.CLOSED,
     ReplicaCondition.DOWN: Health.DOWN,
 }
 

@@ -39,6 +39,7 @@ _STANDINGS: dict[str, str] = {
     Standing.UNHEALTHY: "{was} unhealthy",
     Standing.LOST: "{was} lost",
     Standing.STALE: "had not been heard of for too long",
+    Standing.LEAVING: "{was} to leave soon",
     Standing.DISTRUSTED: "had just failed or turned away an attempt",
     Standing.NOT_ACCEPTING: "took nothing in",
     Standing.BREAKER: "{was} cut off after failures",

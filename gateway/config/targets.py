@@ -87,6 +87,8 @@ class ReplicaConfig(Struct, frozen=True):
     None: it does not."""
     kv_events_replay_port: int | None = None
     """Port, or the first of as many, at which the engine repeats what it published; None: it repeats nothing."""
+    leaves_at_s: float | None = None
+    """Time, in seconds since 1970, by which an orchestrator ends the engine; None: it does not."""
     is_adopted: bool = False
     """Replica is at home at another gateway, which has announced its address."""
 

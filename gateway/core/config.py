@@ -9,6 +9,7 @@ from msgspec import field
 from gateway.core.features.cache_digests.config import CacheDigestsConfig
 from gateway.core.features.classes.config import ClassesConfig
 from gateway.core.features.kv_events.config import KvEventsConfig
+from gateway.core.features.leaving.config import LeavingConfig
 from gateway.core.features.lengths.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.features.limits.config import SharesConfig
 from gateway.core.features.resume.config import ResumeConfig
@@ -31,6 +32,7 @@ class CoreConfig(KernelConfig, frozen=True):
     shares: SharesConfig = field(default_factory=SharesConfig)
     cache_digests: CacheDigestsConfig = field(default_factory=CacheDigestsConfig)
     kv_events: KvEventsConfig = field(default_factory=KvEventsConfig)
+    leaving: LeavingConfig = field(default_factory=LeavingConfig)
 
 
 def all_of(config: KernelConfig) -> CoreConfig:

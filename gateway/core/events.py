@@ -9,6 +9,7 @@ from gateway.core.features.cache_digests.events import DigestHeard
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.kv_events.events import EngineTold, EngineUnheard
+from gateway.core.features.leaving.events import ReplicaLeaves
 from gateway.core.features.lengths.events import TokenBudgetRestored, TokenBudgetSnapshot
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.features.prices.events import PricesChanged
@@ -56,6 +57,7 @@ __all__ = [
     "PredictorFitted",
     "PricesChanged",
     "ProgressSampled",
+    "ReplicaLeaves",
     "ReplicasObserved",
     "RequestAbandoned",
     "RequestArrived",
@@ -103,4 +105,5 @@ Event = (
     | DigestHeard
     | EngineTold
     | EngineUnheard
+    | ReplicaLeaves
 )

@@ -6,7 +6,7 @@ placed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from gateway.core.config import CoreConfig
@@ -47,9 +47,9 @@ from gateway.core.kernel.placing import Placing
 from gateway.core.kernel.publishing import Publisher
 from gateway.core.kernel.reevaluation import Reevaluation
 from gateway.core.kernel.request_class import RequestClass
-from gateway.core.kernel.requests import AttemptState, Phase, RequestRecord, RequestState, Size
+from gateway.core.kernel.requests import AttemptState, LegState, Phase, RequestRecord, RequestState, Size
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.silent_targets import SilentTargets
+from gateway.core.kernel.take_backs import TakeBacks
 from gateway.core.kernel.targets import Targets
 from gateway.core.kernel.timers import TimerKind
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -64,6 +64,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Target,
     TargetKind,
     TenantName,
 )
@@ -94,8 +95,10 @@ class GatewayCore(Kernel):
         self._deadlines = Deadlines(self, self._retries)
         self._legs = Legs(self, self._retries)
         self._placing = Placing(self)
-        self._silent_targets = SilentTargets(self, self._reevaluation)
+        self._take_backs = TakeBacks(self, self._reevaluation)
         self._now_ns: int | None = None
+        self._afterwards: list[Callable[[int], None]] = []
+        """Steps to take once waiting requests are placed."""
         self.arrived: RequestRecord | None = None
         """Record of the request that arrived last, for its owner."""
         self._arrivals = 0
@@ -108,8 +111,9 @@ class GatewayCore(Kernel):
         """Take in one event and return the effects to carry out, in order.
 
         Timers that are due fire first; then the event's own method runs, decode workers are chosen for prefilled
-        requests, and waiting requests are placed. A request that has just arrived and must wait is checked against full
-        queues and its objective. Last, a heartbeat is published if one is due. `now_ns` never goes backwards.
+        requests, and waiting requests are placed; steps that were put off until then follow. A request that has just
+        arrived and must wait is checked against full queues and its objective. Last, a heartbeat is published if one is
+        due. `now_ns` never goes backwards.
         """
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
@@ -122,6 +126,10 @@ class GatewayCore(Kernel):
         for feature in self.hooks.before_placing:
             feature.before_placing(now_ns)
         self._placing.place_waiting(now_ns)
+        if self._afterwards:
+            steps, self._afterwards = self._afterwards, []
+            for step in steps:
+                step(now_ns)
         if isinstance(event, (RequestArrived, ForwardArrived)):
             self._look_after_newcomer(event, now_ns)
         report = self._publisher.due(now_ns)
@@ -386,6 +394,15 @@ class GatewayCore(Kernel):
     def reevaluate_waiting(self) -> None:
         self._reevaluation.reevaluate_waiting()
 
+    def take_back_legs(
+        self, legs: list[tuple[RequestState, LegState]], details: Mapping[Target, str], now_ns: int
+    ) -> None:
+        self._take_backs.from_leaving(legs, details, now_ns)
+
+    def after_placing(self, step: Callable[[int], None]) -> None:
+        if step not in self._afterwards:
+            self._afterwards.append(step)
+
     def pools_changed(self) -> None:
         self._reevaluation.pools_changed()
 
@@ -406,7 +423,7 @@ class GatewayCore(Kernel):
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
         if event.is_silent:
-            self._silent_targets.take_back_legs(event.target, event.detail)
+            self._take_backs.from_silent(event.target, event.detail, now_ns)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
         """Apply new settings to every part. Held requests are released and placed anew."""

@@ -101,7 +101,7 @@ class _Story(Struct):
     hold: Hold | None = None
     """Last hold of the request that was seen."""
     taken_back: int = 0
-    """Times that it was taken back from a silent target."""
+    """Times that it was taken back from a target."""
     called_back: set[tuple[int, int]] = field(default_factory=set)
     """Legs that were ordered to be taken back, by attempt and number."""
     others: set[Target] = field(default_factory=set)
@@ -316,30 +316,36 @@ class Checker:
         self._expect("best effort starts only at an idle replica", is_alone, f"{leg.request_id} at {leg.target}")
 
     def _check_silence(self, event: Event, effects: list[Effect]) -> None:
-        """Check that legs are taken back from silent targets alone, no more of them than other targets have room for,
-        some if an idle replica can run one, and that a request which was taken back goes on."""
+        """Check that legs are taken back from silent targets and from replicas that leave alone, no more of them than
+        other targets have room for, some if an idle replica can run one, and that a request which was taken back goes
+        on."""
         orders = [each for each in effects if isinstance(each, TakeBackLeg)]
-        if isinstance(event, TargetLost) and event.is_silent:
-            self._check_alarm(event.target, orders)
-        else:
-            self._expect("only legs at a silent target are taken back", not orders, str(orders))
+        silent = event.target if isinstance(event, TargetLost) and event.is_silent else None
+        leaving = {state.target for state in self._core.replicas if state.leave_by_ns is not None}
+        left = leaving | {silent}
+        taken = [(order, self._stories[order.request_id].living_legs.get(order.leg)) for order in orders]
+        stays = [f"{order.request_id} at {target}" for order, target in taken if target not in left]
+        self._expect("only legs at targets that are silent or leave are taken back", not stays, str(stays))
+        self._check_room_elsewhere([(order, target) for order, target in taken if target is not None])
+        if silent is not None and not orders:
+            self._check_left_alone(silent)
         for order in orders:
             self._stories[order.request_id].called_back.add((order.attempt, order.leg))
 
-    def _check_alarm(self, silent: Target, orders: list[TakeBackLeg]) -> None:
-        ordered = [each.request_id for each in orders]
-        stays = [each for each in ordered if silent not in self._stories[each].living_legs.values()]
-        self._expect("only legs at a silent target are taken back", not stays, f"{stays} from {silent}")
+    def _check_room_elsewhere(self, taken: list[tuple[TakeBackLeg, Target]]) -> None:
         rooms: dict[Target, int] = {}
-        for order in orders:
-            found = self._rooms_for(self._core.requests[order.request_id], silent)
+        for order, target in taken:
+            found = self._rooms_for(self._core.requests[order.request_id], target)
             self._expect("what is taken back can go on elsewhere", bool(found), order.request_id)
             story = self._stories[order.request_id]
             story.others, story.rules = set(found), self._rules()
             rooms |= found
         room = sum(rooms.values())
-        self._expect("no more is taken back than there is room for", len(orders) <= room, f"{len(orders)}, for {room}")
-        if orders or any(story.called_back and story.living_legs for story in self._stories.values()):
+        self._expect("no more is taken back than there is room for", len(taken) <= room, f"{len(taken)}, for {room}")
+
+    def _check_left_alone(self, silent: Target) -> None:
+        """Check that no leg is left at a silent target whose request an idle replica could begin."""
+        if any(story.called_back and story.living_legs for story in self._stories.values()):
             return
         waits = [
             request_id
@@ -348,7 +354,7 @@ class Checker:
         ]
         self._expect("no request waits at a silent target that an idle replica could serve", not waits, str(waits))
 
-    def _rooms_for(self, request: RequestState, silent: Target) -> dict[Target, int]:
+    def _rooms_for(self, request: RequestState, left: Target) -> dict[Target, int]:
         """Targets that could begin the request, or the rest of its answer, now, by the rules in force, with the room of
         each."""
         core, model = self._core, request.profile.model
@@ -369,7 +375,7 @@ class Checker:
         if core.policy.closed_reason or core.forwarding_stop is not None:
             peers = []
         else:
-            peers = [each for each in core.peers if each.standing is Standing.AVAILABLE and each.target != silent]
+            peers = [each for each in core.peers if each.standing is Standing.AVAILABLE and each.target != left]
         for peer in peers:
             told = () if peer.report is None else peer.report.capacities
             room = sum(each.room for each in told if each.model == model and allows(each.place))
@@ -388,7 +394,7 @@ class Checker:
         left = [str(each) for each in story.others if each in states and self._could_begin_one(states[each])]
         is_lost = bool(left) and story.hold is None and story.rules == self._rules()
         self._expect(
-            "what is taken back from a silent target goes on",
+            "what is taken back goes on",
             not is_lost,
             f"{end.request_id} ended as {end.outcome} ({end.detail}) beside {left}",
         )

@@ -438,8 +438,8 @@ class LegResult(Word):
     CANCELLED = "cancelled"
     """Stopped by this gateway: the client left, the core ordered it, or the process is stopping."""
     TAKEN_BACK = "taken_back"
-    """Closed by this gateway because nothing was heard of the target: the request goes on elsewhere. Never counted
-    against the target, since the alarm may be false."""
+    """Closed by this gateway because nothing was heard of the target, or it will soon be gone: the request goes on
+    elsewhere. Never counted against the target: the alarm may be false, and an announced end is no fault."""
     INTERNAL = "internal"
     """Failure of this gateway, not of the target: an internal error, or no free file descriptor. It says nothing about
     the target."""
@@ -508,6 +508,8 @@ class Standing(Word):
     UNHEALTHY = "unhealthy"
     LOST = "lost"
     STALE = "stale"
+    LEAVING = "leaving"
+    """The replica was announced to be gone by a known time, and is sent nothing more."""
     DISTRUSTED = "distrusted"
     """The target failed or refused a leg, and no later observation has cleared it."""
     NOT_ACCEPTING = "not_accepting"

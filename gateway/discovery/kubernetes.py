@@ -1,9 +1,10 @@
 """Finds replicas by the labels of Kubernetes objects, and follows their changes with watches.
 
-An engine is added once it is ready, and removed when its pod goes. One that was ready and is no longer ready stays: a
-busy engine may miss its own probe, and the gateway's probes find out whether it can be used. A cluster that cannot be
-reached, or that refuses, removes no replica; a cluster that suddenly lists none at all must repeat that before it is
-believed.
+An engine is added once it is ready, and removed when its pod goes. One whose pod is being deleted stays until it is
+gone, with the time at which its grace ends; slices tell no such time, and their engines go at once. One that was ready
+and is no longer ready stays: a busy engine may miss its own probe, and the gateway's probes find out whether it can be
+used. A cluster that cannot be reached, or that refuses, removes no replica; a cluster that suddenly lists none at all
+must repeat that before it is believed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Any, Never
 
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DiscoveryConfig
@@ -61,6 +63,8 @@ class KubernetesSource:
         """Engines by the name of the object that describes them."""
         self._known: dict[str, ReplicaLocation] = {}
         """Locations of the engines that were added, by the name that tells engines apart (`SeenEngine.who`)."""
+        self._leave_at_s: dict[str, float] = {}
+        """End of each known engine whose pod is being deleted, in seconds since 1970."""
         self._left_out = 0
         self._doubts = 0
         """Whole lists in a row that named no usable engine."""
@@ -134,14 +138,18 @@ class KubernetesSource:
             raise ApiFailed(f"more than {OBJECTS_MAX} objects or {_SEEN_MAX} engines: narrow the selector")
 
     def _tell(self, report: Report) -> None:
-        before = dict(self._known)
+        before, left_before = dict(self._known), self._leave_at_s
         taken_up = self._taken_up()
         if before and not taken_up:
             self._check_that_all_went(before)
         elif taken_up:
             self._doubts = 0
         self._known = taken_up
-        if self._known != before or not self._looked.is_set():
+        told = (each for seen in self._objects.values() for each in seen)
+        self._leave_at_s = {
+            each.who: each.leaves_at_s for each in told if each.leaves_at_s is not None and each.who in taken_up
+        }
+        if (self._known, self._leave_at_s) != (before, left_before) or not self._looked.is_set():
             report(self._replicas())
 
     def _check_that_all_went(self, known: dict[str, ReplicaLocation]) -> None:
@@ -149,6 +157,7 @@ class KubernetesSource:
         going = {
             each.who for told in self._objects.values() for each in told if each.condition is EngineCondition.GOING
         }
+        going |= self._leave_at_s.keys()
         if not known.keys() <= going and self._doubts < self._settings.misses_max:
             raise _AllGone
         self._log.error("kubernetes_replicas_all_gone", gone=len(known))
@@ -188,9 +197,10 @@ class KubernetesSource:
 
     def _replicas(self) -> tuple[ReplicaConfig, ...]:
         template, scheme, tells_port = self.config.template, self.config.scheme, isinstance(self.config.port, str)
+        ends = {location: self._leave_at_s.get(who) for who, location in self._known.items()}
         return tuple(
-            replica
-            for location in dict.fromkeys(self._known.values())
+            replace(replica, leaves_at_s=leaves_at_s)
+            for location, leaves_at_s in ends.items()
             for replica in replica_at(template, scheme, location, tells_port=tells_port)
         )
 

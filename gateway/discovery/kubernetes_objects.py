@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.targets import KubernetesKind
 from gateway.discovery.templates import ReplicaLocation, is_one_servers
@@ -87,9 +89,13 @@ OBJECTS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_Object)
 
 
 class EngineCondition(Enum):
+    """Condition of an engine, as its object tells it."""
+
     READY = auto()
     UNREADY = auto()
     """The engine does not answer its own probe: it may be loading, or be too busy."""
+    LEAVING = auto()
+    """The pod is being deleted: its engine ends within the grace that is left."""
     GOING = auto()
 
 
@@ -98,6 +104,8 @@ class SeenEngine(Struct, frozen=True):
     """Name that tells engines apart: a pod's port that two Services expose, at two addresses, is one engine."""
     location: ReplicaLocation
     condition: EngineCondition
+    leaves_at_s: float | None = None
+    """Time, in seconds since 1970, at which the grace of a pod that is being deleted ends."""
 
 
 def path_of(kind: KubernetesKind, namespace: str) -> str:
@@ -160,11 +168,16 @@ def _in_pod(item: dict[str, Any], port: int | str) -> Iterator[SeenEngine]:
     spec, status, name = _dict(item, "spec"), _dict(item, "status"), name_of(item)
     ports = [each for container in _dicts(spec, "containers") for each in _dicts(container, "ports")]
     number = port if isinstance(port, int) else _named(ports, port, "containerPort")
-    if _dict(item, "metadata").get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+    deleted = _dict(item, "metadata").get("deletionTimestamp")
+    leaves_at_s = _time(deleted) if deleted else None
+    if status.get("phase") in ("Succeeded", "Failed") or (deleted and leaves_at_s is None):
         condition = EngineCondition.GOING
+    elif leaves_at_s is not None:
+        condition = EngineCondition.LEAVING
     else:
         condition = EngineCondition.READY if _is_ready(status) else EngineCondition.UNREADY
-    yield from _seen(name, status.get("podIP"), number, condition)
+    for seen in _seen(name, status.get("podIP"), number, condition):
+        yield replace(seen, leaves_at_s=leaves_at_s)
 
 
 def _is_ready(status: dict[str, Any]) -> bool:
@@ -180,6 +193,14 @@ def _seen(target: str, address: object, port: object, condition: EngineCondition
         return  # host names in the slice, not addresses
     if is_one_servers(location):
         yield SeenEngine(f"{target or address}:{port}", location, condition)
+
+
+def _time(told: object) -> float | None:
+    """Time in seconds since 1970 of a timestamp as clusters write it; None where it is none."""
+    try:
+        return datetime.fromisoformat(told).timestamp() if isinstance(told, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _name(told: object) -> str:

@@ -15,6 +15,7 @@ from gateway.features.disaggregated.extension import DisaggregatedExtension
 from gateway.features.expert_locality.extension import ExpertLocalityExtension
 from gateway.features.extension import Extension, Host
 from gateway.features.kv_events.extension import KvEventsExtension
+from gateway.features.leaving.extension import LeavingExtension
 from gateway.features.lengths.extension import LengthsExtension
 from gateway.features.limits.extension import LimitsExtension
 from gateway.features.lockdown.extension import LockdownExtension
@@ -31,6 +32,7 @@ KINDS: Sequence[type[Extension]] = [
     DisaggregatedExtension,
     ExpertLocalityExtension,
     KvEventsExtension,
+    LeavingExtension,
     LengthsExtension,
     LimitsExtension,
     LockdownExtension,

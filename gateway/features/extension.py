@@ -136,6 +136,9 @@ class Extension:
     def follow(self, replicas: Sequence[ReplicaConfig], /) -> None:
         """Take in the replicas that this gateway serves, whenever they change and before the core does."""
 
+    def assigned(self) -> None:
+        """Take in that the core has an assignment with the replicas that were followed last."""
+
     def add_reloads(self, reloader: Reloader, /) -> None:
         """Add what is read again when it changes."""
 

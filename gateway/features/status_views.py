@@ -11,6 +11,7 @@ import click
 
 from gateway.features.batches.status import BatchesView
 from gateway.features.disaggregated.status import DisaggregatedView
+from gateway.features.leaving.status import LeavingView
 from gateway.features.lockdown.cli import lockdown
 from gateway.features.lockdown.status import LockdownView
 from gateway.features.prices.status import PricesView
@@ -20,6 +21,7 @@ from gateway.features.status import StatusView
 VIEWS: Mapping[str, type[StatusView]] = {
     "batches": BatchesView,
     "disaggregated": DisaggregatedView,
+    "leaving": LeavingView,
     "lockdown_order": LockdownView,
     "prices": PricesView,
     "scaling": ScalingView,

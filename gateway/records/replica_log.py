@@ -13,6 +13,7 @@ from gateway.request.driver import GatewayStep, GatewaySubscriptions
 LINE_EVERY_NS = 1_000_000_000
 """Minimum distance of two lines on one replica and one direction, so that a flapping replica does not flood the log."""
 _SECOND_NS = 1_000_000_000
+_SILENT = frozenset({Standing.UNHEALTHY, Standing.STALE})
 
 
 class ReplicaLog:
@@ -58,7 +59,7 @@ class ReplicaLog:
     def _tell_of(self, state: ReplicaState, now_ns: int) -> bool:
         """Log a change of one replica. False if it is too early for another line."""
         replica_id = state.spec.replica_id
-        is_up = bool(self._replicas.reachable >> state.slot & 1)
+        is_up = state.standing not in _SILENT
         before = self._is_up.get(replica_id)
         if is_up is before:
             return True

@@ -122,7 +122,7 @@ class LegAnswer:
             self._fail(LegFailure(LegResult.CANCELLED, "stopped"))
 
     def take_back(self, order: TakeBackLeg) -> None:
-        """End the leg at a silent target by the core's order, if another leg can do what is left: all, or a remainder
+        """End the leg at its target by the core's order, if another leg can do what is left: all, or a remainder
         that can be requested. Otherwise it goes on. So does a leg that waits for a slow client: more of its answer, up
         to all, may have arrived here."""
         if self.is_over or self.result is not None or self._is_paused:

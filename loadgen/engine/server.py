@@ -112,7 +112,7 @@ class EngineServer:
             clock,
             producer=self._producer,
             consumer=self._consumer,
-            die=self._die,
+            die=self.die,
         )
         self._driver.on_gone = self._generation.forget
         self.kv_publishers = self._publishers()
@@ -231,12 +231,13 @@ class EngineServer:
             self._driver,
             block_tokens=config.engine.block_tokens,
             time_scale=config.time_scale,
-            die=self._die,
+            die=self.die,
         )
         self._driver.on_fetching = consumer.fetch
         return producer, consumer
 
-    def _die(self, why: str) -> None:
+    def die(self, why: str) -> None:
+        """Die, as a real engine's process does: nothing listens any more, and what runs gets no answer."""
         self.why_dead = self.why_dead or why
         self._dies.set()
 

@@ -77,6 +77,8 @@ class ChaosKind(StrEnum):
     """Gateways that tell each other what their replicas hold."""
     KV_EVENTS = "kv-events"
     """Engines that tell what their KV caches store and remove, and messages of theirs that are lost."""
+    LEAVING = "leaving"
+    """Replicas that are announced to leave, in every second mesh while answers break all the time."""
     UNSTEADY = "unsteady"
     """Gateways that stall and go on, and links that lose and delay packets or are cut in one direction."""
 
@@ -281,6 +283,30 @@ def _breaking_document(seed: int) -> dict[str, Any]:
     return document | {"resumes": True, "faults": [*document["faults"], *kills]}
 
 
+def _leaving_document(seed: int) -> dict[str, Any]:
+    """Document in which replicas are announced to leave: most are gone at their time, and come back as new ones; some
+    are gone earlier, some live on, and some announcements are withdrawn before their time."""
+    document = _breaking_document(seed) if seed % 2 else _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/leaving")
+    replicas = _places_in(document | {"faults": []}).replicas
+    faults: list[dict[str, Any]] = []
+    for replica in rng.sample(replicas, max(1, len(replicas) // 2)):
+        at_ms, notice_ms = rng.randrange(300, 4000), rng.choice((300, 1500, 4000))
+        fate = rng.choice(("gone", "gone", "gone early", "lives on", "withdrawn"))
+        lasts_ms = notice_ms // 2 if fate == "withdrawn" else notice_ms + rng.choice((500, 3000))
+        leaves = {"kind": "replica_leaves", "target": replica, "amount": notice_ms / 1000}
+        faults.append(leaves | {"at": f"{at_ms}ms", "lasts": f"{lasts_ms}ms"})
+        if fate.startswith("gone"):
+            gone_ms = at_ms + (notice_ms if fate == "gone" else notice_ms // 2)
+            crash = {"kind": "replica_crash", "target": replica, "at": f"{gone_ms}ms"}
+            faults.append(crash | {"lasts": f"{rng.choice((150, 2000))}ms"})
+    if not any("disaggregated" in region for region in document["regions"].values()):  # prompts outlast leases there
+        _lengthen_answers(document)
+    for run in document["runs"]:
+        run["leaving"] = {"margin": rng.choice(("200ms", "1s", "5s"))}
+    return document | {"resumes": True, "faults": [*document["faults"], *faults]}
+
+
 def _silent_document(seed: int) -> dict[str, Any]:
     """Document in which a region's replicas are down for most of the load, so that its requests are forwarded, and come
     back while gateways and ways between regions are silent, some of them for so short a time that nothing breaks."""
@@ -304,6 +330,17 @@ def _silent_document(seed: int) -> dict[str, Any]:
             ends = [hungry, rng.choice([each for each in names if each != hungry])]
             rng.shuffle(ends)
             faults.append({"kind": kind, "target": ends[0], "other": ends[1]} | when)
+    _lengthen_answers(document)
+    for run in document["runs"]:
+        run["placement"] |= {"overflow": "on"}
+        run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("1s", "10s"))}
+    for region in document["regions"].values():
+        region |= {"process": {"jurisdictions": ["EU", "JP", "US"]}, "accept": {"jurisdictions": ["EU", "JP", "US"]}}
+    return document | {"resumes": True, "faults": faults}
+
+
+def _lengthen_answers(document: dict[str, Any]) -> None:
+    """Make answers so long that most of them are being written when something happens."""
     answers = {"median": 400, "sigma": 0.5, "minimum": 60, "maximum": 900}
     for workload in document["workloads"].values():
         for kind in ("conversations", "bursts", "tree"):
@@ -311,12 +348,6 @@ def _silent_document(seed: int) -> dict[str, Any]:
                 workload[kind] |= {"output_tokens": answers}
     document["workloads"]["burst"]["bursts"]["document_words"] = 40
     document["request_deadline"] = "30s"
-    for run in document["runs"]:
-        run["placement"] |= {"overflow": "on"}
-        run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("1s", "10s"))}
-    for region in document["regions"].values():
-        region |= {"process": {"jurisdictions": ["EU", "JP", "US"]}, "accept": {"jurisdictions": ["EU", "JP", "US"]}}
-    return document | {"resumes": True, "faults": faults}
 
 
 def _cache_digests_document(seed: int) -> dict[str, Any]:
@@ -611,5 +642,6 @@ _DOCUMENTS: dict[ChaosKind, Callable[[int], dict[str, Any]]] = {
     ChaosKind.SILENT: _silent_document,
     ChaosKind.CACHE_DIGESTS: _cache_digests_document,
     ChaosKind.KV_EVENTS: _kv_events_document,
+    ChaosKind.LEAVING: _leaving_document,
     ChaosKind.UNSTEADY: _unsteady_document,
 }

@@ -176,6 +176,8 @@ class _View:
     uncounted: dict[tuple[RequestId, int, int], tuple[GatewayId, int]] = field(default_factory=dict)
     """Forwards that no heartbeat of their peer counts yet: the peer, and when each was sent."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
+    leaving: dict[ReplicaId, int | None] = field(default_factory=dict)
+    """Time by which each replica was announced to leave, until it is down after that; None: it was not announced."""
     failed: set[Target] = field(default_factory=set)
     """Targets at which a leg may have failed."""
     stored: dict[str, Target] = field(default_factory=dict)
@@ -185,6 +187,19 @@ class _View:
     arrivals: int = 0
     drains: bool = False
     is_locked_down: bool = False
+
+    def observe(self, event: events.ReplicasObserved, now_ns: int) -> None:
+        """Take in probes. A replica that is down after it was to leave, or was until now, has left."""
+        for each in event.observations:
+            before, self.probes[each.replica_id] = self.probes.get(each.replica_id), each
+            leave_by_ns = self.leaving.get(each.replica_id)
+            was_down = before is not None and not before.healthy
+            if leave_by_ns is not None and (was_down or not each.healthy) and now_ns >= leave_by_ns:
+                self.leaving[each.replica_id] = None
+
+    def announce(self, event: events.ReplicaLeaves) -> None:
+        if event.replica_id in self.leaving:
+            self.leaving[event.replica_id] = event.leave_by_ns
 
     def spec_of(self, target: Target) -> ReplicaSpec | None:
         """Spec of a replica. None: the target is a peer."""
@@ -373,8 +388,8 @@ class InvariantWatch:
         }
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimReplica]) -> Iterable[SimReplica]:
-        """Engines open to all requests of this gateway: its own replicas in its home region."""
-        own = (spec for spec in view.replicas if spec.accepts is None)
+        """Engines open to all requests of this gateway: its own replicas in its home region that do not leave."""
+        own = (spec for spec in view.replicas if spec.accepts is None and view.leaving.get(spec.replica_id) is None)
         home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
@@ -448,12 +463,15 @@ class InvariantWatch:
                 self._check_acceptance(view, event)
                 self._forward_begins(view, event)
             case events.ReplicasObserved():
-                view.probes.update((each.replica_id, each) for each in event.observations)
+                view.observe(event, self._now_ns)
+            case events.ReplicaLeaves():
+                view.announce(event)
             case events.PeersObserved():
                 for each in event.observations:
                     self._hear(view, each)
             case events.AssignmentApplied():
                 view.replicas = event.replicas
+                view.leaving = {each.replica_id: view.leaving.get(each.replica_id) for each in event.replicas}
                 view.pools = {pool.name: pool for pool in event.pools}
                 view.accepts = {str(each.replica_id): each.accepts for each in event.replicas}
                 view.away = frozenset(event.away)
@@ -700,6 +718,7 @@ class InvariantWatch:
         view.in_flight[replica_id] += 1
         probe = view.probes.get(replica_id)
         pushing = view.core.config.pushing
+        self._expect("nothing is sent to a replica that leaves", view.leaving.get(replica_id) is None, where)
         self._expect("only healthy replicas are used", probe is not None and probe.healthy, where)
         assert probe is not None
         age_ns = self._now_ns - probe.sampled_ns

@@ -119,6 +119,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     events.ResponseStored: _named_with_leg,
     events.RequestAbandoned: lambda event: f"abandoned {event.request_id}",
     events.TargetLost: lambda event: f"lost {event.target} {event.detail}",
+    events.ReplicaLeaves: lambda event: f"leaves {event.replica_id} by {event.leave_by_ns}",
     events.PolicyApplied: lambda event: f"policy {event.policy.digest}",
     events.AssignmentApplied: lambda event: f"assignment {event.version}",
     events.ProgressSampled: lambda event: f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}",

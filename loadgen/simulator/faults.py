@@ -23,6 +23,9 @@ class FaultKind(StrEnum):
     """Slow replica; amount: factor on all durations there."""
     REPLICA_HANG = "replica_hang"
     """Hang of a replica: it accepts requests and answers probes, but makes no progress until the end."""
+    REPLICA_LEAVES = "replica_leaves"
+    """Announcement that a replica will be gone; amount: seconds of notice. The engine goes on, unless it crashes; at
+    the end the announcement is withdrawn."""
     GATEWAY_CRASH = "gateway_crash"
     """Crash of a gateway, which restarts with its configuration only."""
     GATEWAY_DRAIN = "gateway_drain"
@@ -83,7 +86,7 @@ class FaultKind(StrEnum):
 
     @property
     def hits_replica(self) -> bool:
-        return self in (FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW, FaultKind.REPLICA_HANG)
+        return self in _AT_REPLICAS
 
     @property
     def hits_controller(self) -> bool:
@@ -92,7 +95,7 @@ class FaultKind(StrEnum):
     @property
     def is_drawn(self) -> bool:
         """True if random faults include it. The others belong to worlds of chaos of their own."""
-        return self not in (FaultKind.LOSSY_LINK, FaultKind.UNSTEADY_LINK, FaultKind.GATEWAY_STALLED)
+        return self not in _UNDRAWN
 
     @property
     def needs_pair(self) -> bool:
@@ -133,6 +136,12 @@ _JOINING = frozenset(
         FaultKind.LOSSY_LINK,
         FaultKind.UNSTEADY_LINK,
     }
+)
+_AT_REPLICAS = frozenset(
+    {FaultKind.REPLICA_CRASH, FaultKind.REPLICA_SLOW, FaultKind.REPLICA_HANG, FaultKind.REPLICA_LEAVES}
+)
+_UNDRAWN = frozenset(
+    {FaultKind.LOSSY_LINK, FaultKind.UNSTEADY_LINK, FaultKind.GATEWAY_STALLED, FaultKind.REPLICA_LEAVES}
 )
 _NEEDING_CONTROLLER = frozenset(
     {

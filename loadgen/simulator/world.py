@@ -15,6 +15,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from gateway.core.features.leaving.events import ReplicaLeaves
 from gateway.core.features.lockdown.events import LockdownChanged
 from gateway.core.vocabulary import (
     GatewayId,
@@ -475,6 +476,10 @@ class World:
                 engine.slow_down(round(100 * fault.amount) if begins else 100)
         elif fault.kind is FaultKind.REPLICA_HANG:
             engine.hang(begins)
+        elif fault.kind is FaultKind.REPLICA_LEAVES:
+            leave_by_ns = self.now_ns + round(fault.amount * _SECOND_NS) if begins else None
+            for gateway in self._gateways.values():  # only the one that serves it takes it in
+                gateway.tell(ReplicaLeaves(engine.replica_id, leave_by_ns))
         elif begins:
             engine.crash()
         else:
@@ -504,6 +509,7 @@ class World:
                 FaultKind.REPLICA_CRASH
                 | FaultKind.REPLICA_SLOW
                 | FaultKind.REPLICA_HANG
+                | FaultKind.REPLICA_LEAVES
                 | FaultKind.PARTITION
                 | FaultKind.ONE_WAY_PARTITION
                 | FaultKind.SLOW_LINK

@@ -33,6 +33,7 @@ def test_it_holds_all_that_a_machine_installs(tmp_path: Path) -> None:
         "nightside-gateway.service",
         "nightside-gateway@.service",
         "nightside-controller.service",
+        "nightside-host-watch.service",
         "nightside.sysusers.conf",
     }
 

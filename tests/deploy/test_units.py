@@ -25,11 +25,16 @@ _EXPOSURE_MAX = 25
 """Highest exposure level of `systemd-analyze security`, in tenths: 0 is none at all, 100 a service as root."""
 
 
+SERVERS = [unit for unit in UNITS if "watch" not in unit.name]
+"""Units of programs that listen and reload."""
+
+
 def test_there_is_a_unit_for_each_program() -> None:
     assert [each.name for each in UNITS] == [
         "nightside-controller.service",
         "nightside-gateway.service",
         "nightside-gateway@.service",
+        "nightside-host-watch.service",
     ]
 
 
@@ -113,7 +118,7 @@ def _environment(unit: Path) -> Mapping[str, str]:
     return dict(each.split("=", 1) for each in settings(unit)["Environment"])
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", SERVERS, ids=lambda unit: unit.stem)
 async def test_it_starts_reloads_and_stops_as_the_unit_says(
     unit: Path, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:

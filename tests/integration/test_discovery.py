@@ -246,9 +246,16 @@ async def test_a_pod_that_goes_gets_nothing_more_and_its_streams_go_on(world: Wo
         assert await response.content.readany() == ROLE + token("Hel")
         cluster.decode_pod("ms-llama-decode-b", world.two)
         await until(lambda: len(replicas(gateway)) == 2)
-        cluster.decode_pod("ms-llama-decode-a", world.one, deletionTimestamp="2026-11-22T12:00:00Z")
-        await until(lambda: replicas(gateway) == [name_of(world.two)])
+        await until(lambda: free_replicas(gateway) == 2)
+        cluster.decode_pod("ms-llama-decode-a", world.one, deletionTimestamp="2099-11-22T12:00:00Z")
+        await until(lambda: free_replicas(gateway) == 1)
+        assert len(replicas(gateway)) == 2
+        assert "by 2099-11-22T12:00:00Z" in await world.ready(gateway)
         assert await world.completed(gateway) == WHOLE
+        cluster.decode_pod("ms-llama-decode-a", world.one)  # another pod of this name, at the same address
+        await until(lambda: free_replicas(gateway) == 2)
+        cluster.api.delete("pods", "ms-llama-decode-a")
+        await until(lambda: replicas(gateway) == [name_of(world.two)])
         go_on.set()
         assert await response.content.read() == token("lo") + STOP + DONE
 

@@ -163,6 +163,7 @@ NEEDS = {
     "docs/how_to/identity.md": {"nightside ctl freeze": "a controller"},
     "docs/how_to/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
     "docs/how_to/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
+    "docs/how_to/spot.md": {"nightside replica": "a gateway: tests/integration/test_leaving.py"},
     "docs/how_to/pools.md": {
         "nightside plan --metrics": "a gateway that has counted",
         "nightside engine": "runs until it is told to stop: tests/integration/test_readme.py",

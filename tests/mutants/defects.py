@@ -5,7 +5,8 @@ Nothing runs them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,10 +40,10 @@ from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.silent_targets import SilentTargets
 from gateway.core.kernel.slots import EngineSlots
 from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
+from gateway.core.kernel.take_backs import TakeBacks
 from gateway.core.kernel.waiting_requests import WaitingRequests
 from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.eligibility import Eligibility
@@ -62,6 +63,7 @@ from gateway.core.vocabulary import (
     Place,
     PlacementReason,
     PlaceRule,
+    ReplicaObservation,
     ReplicaSpec,
     RequestId,
     RequestProfile,
@@ -370,36 +372,62 @@ def blames_the_companion(
     original(legs, request, attempt, end)
 
 
+# Replicas that are announced to leave
+
+
+@mutant(
+    "replicas that are announced to leave are sent requests",
+    "kernel.replicas:Replicas._standing",
+    kind=ChaosKind.LEAVING,
+)
+def sends_to_the_leaving(original: Original, replicas: Replicas, state: ReplicaState, now_ns: int) -> Standing:
+    standing: Standing = original(replicas, state, now_ns)
+    return Standing.AVAILABLE if standing is Standing.LEAVING else standing
+
+
+@mutant(
+    "a replica that comes back after it has left is still kept out",
+    "kernel.replicas:Replicas.observe",
+    hunter=f"{_CORE_TESTS}/features/leaving/test_feature.py::TestEndOfANotice",
+)
+def never_left(original: Original, replicas: Replicas, observation: ReplicaObservation, now_ns: int) -> None:
+    state = replicas.get(observation.replica_id)
+    leave_by_ns = None if state is None else state.leave_by_ns
+    original(replicas, observation, now_ns)
+    if state is not None:
+        state.leave_by_ns = leave_by_ns
+        replicas.refresh(state, now_ns)
+
+
 # Legs at targets that fall silent
 
 
 @mutant(
     "requests wait at a silent target",
-    "kernel.silent_targets:SilentTargets.take_back_legs",
+    "kernel.take_backs:TakeBacks.from_silent",
     kind=ChaosKind.SILENT,
 )
-def waits_at_the_silent(original: Original, silent_targets: SilentTargets, target: Target, detail: str) -> None:
+def waits_at_the_silent(original: Original, take_backs: TakeBacks, target: Target, detail: str, now_ns: int) -> None:
     return
 
 
 @mutant(
     "legs at targets that are heard are taken back",
-    "kernel.silent_targets:SilentTargets._legs_at",
+    "kernel.take_backs:TakeBacks.from_silent",
     kind=ChaosKind.SILENT,
 )
 def takes_back_what_is_heard(
-    original: Original, silent_targets: SilentTargets, target: Target
-) -> Iterator[tuple[RequestState, LegState]]:
-    for request in silent_targets._core.requests.values():
-        if request.attempt is not None and request.attempt.planner is None and request.phase is Phase.RUNNING:
-            for leg in request.attempt.legs.values():
-                yield request, leg
+    original: Original, take_backs: TakeBacks, target: Target, detail: str, now_ns: int
+) -> None:
+    attempts = [(each, each.attempt) for each in take_backs._core.requests.values() if each.attempt is not None]
+    legs = [(request, leg) for request, attempt in attempts for leg in attempt.legs.values()]
+    take_backs.from_leaving(legs, defaultdict(lambda: detail), now_ns)
 
 
 @mutant(
     "a silent target's answer is taken back where it cannot go on",
     "features.resume.feature:Resume.may_append",
-    hunter=f"{_CORE_TESTS}/kernel/test_silent_targets.py",
+    hunter=f"{_CORE_TESTS}/kernel/test_take_backs.py",
 )
 def appends_too_often(original: Original, resume: Resume, request: RequestState) -> bool:
     return True
@@ -418,11 +446,11 @@ def leaves_for_full_targets(
 
 @mutant(
     "targets of a request that is taken back are judged by the rules under which it was forwarded",
-    "kernel.silent_targets:SilentTargets._class_elsewhere",
-    hunter=f"{_CORE_TESTS}/kernel/test_silent_targets.py",
+    "kernel.take_backs:TakeBacks._class_elsewhere",
+    hunter=f"{_CORE_TESTS}/kernel/test_take_backs.py",
 )
 def goes_by_old_rules(
-    original: Original, silent_targets: SilentTargets, request: RequestState, leg: LegState
+    original: Original, take_backs: TakeBacks, request: RequestState, leg: LegState
 ) -> RequestClass | None:
     return request.request_class
 

@@ -8,6 +8,7 @@ from gateway.core.features.classes.feature import Classes
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.kv_events.feature import KvEvents
+from gateway.core.features.leaving.feature import Leaving
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -37,4 +38,5 @@ def features_of(core: Kernel) -> list[Feature]:
         Adoption(core),
         CacheDigests(core),
         KvEvents(core),
+        Leaving(core),
     ]

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from gateway.core.vocabulary import ModelName
+from gateway.core.vocabulary import ModelName, ReplicaSpec
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
@@ -186,6 +186,13 @@ class PushingConfig(Struct, frozen=True):
     outstanding_max: int = 32
     """Requests of this gateway in flight at one replica, under `mode: outstanding`, and at engines that report no
     load."""
+
+
+def pushing_mode_of(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
+    """Pushing mode of one replica: an engine that reports no load is limited by this gateway's own legs there."""
+    if spec.sign_of_life_ns is not None and mode is PushingMode.PENDING:
+        return PushingMode.OUTSTANDING
+    return mode
 
 
 class QueueConfig(Struct, frozen=True):

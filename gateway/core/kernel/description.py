@@ -30,6 +30,8 @@ class ReplicaCondition(Word):
     """The replica works, and has all the requests that it may be given."""
     RECOVERING = "recovering"
     """The replica answers probes, but requests failed there: it rests, its breaker is open, or its ramp allows few."""
+    LEAVING = "leaving"
+    """The replica was announced to be gone by a known time: what runs there ends, and it is sent nothing more."""
     DOWN = "down"
     """The replica does not answer probes, or reports itself unhealthy."""
 
@@ -41,6 +43,7 @@ _CONDITIONS = {
     Standing.OUTSTANDING: ReplicaCondition.FULL,
     Standing.KV_FULL: ReplicaCondition.FULL,
     Standing.DECODE_FULL: ReplicaCondition.FULL,
+    Standing.LEAVING: ReplicaCondition.LEAVING,
     Standing.UNHEALTHY: ReplicaCondition.DOWN,
     Standing.STALE: ReplicaCondition.DOWN,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.core.kernel.admission import Admission
 from gateway.core.kernel.attempts import RetryBudget
@@ -250,6 +250,19 @@ class Kernel(GatewayState):
     def reevaluate_waiting(self) -> None:
         """Judge all waiting requests by the rules in force. They end, or return to the queue in the class they have by
         then; those that no known target could ever serve end too."""
+        raise NotImplementedError
+
+    def take_back_legs(
+        self, legs: list[tuple[RequestState, LegState]], details: Mapping[Target, str], now_ns: int
+    ) -> None:
+        """Order legs at targets that will soon be gone to be taken back, as many as other targets have room for; a
+        detail tells why for each target. To be called after waiting requests are placed, which may take the room.
+        O(legs + classes x available targets)."""
+        raise NotImplementedError
+
+    def after_placing(self, step: Callable[[int], None]) -> None:
+        """Take a step once, with the time of the event, after waiting requests are placed. Asked for twice by one
+        event, it is taken once."""
         raise NotImplementedError
 
     def pools_changed(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
-from gateway.core.kernel.config import KernelConfig, PushingMode
+from gateway.core.kernel.config import KernelConfig, PushingMode, pushing_mode_of
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.rooms import ReplicaRooms
 from gateway.core.kernel.slots import EngineSlots
@@ -30,7 +30,7 @@ from gateway.core.vocabulary import (
 
 _PENDING: Final = PushingMode.PENDING
 _OUTSTANDING: Final = PushingMode.OUTSTANDING
-_OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE, Standing.LEAVING})
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
@@ -48,6 +48,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "context_seen",
         "kv_tokens",
         "kv_usage",
+        "leave_by_ns",
         "load",
         "preemptions",
         "read_from_ns",
@@ -74,6 +75,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         """Time at which the last successful probe was sent."""
         self.assigned_ns = 0
         """Time at which the replica was assigned to this gateway."""
+        self.leave_by_ns: int | None = None
+        """Time by which the engine was announced to be gone, and after which another may answer; None: it was not."""
         self.running = 0
         self.waiting = 0
         self.load = 0
@@ -116,8 +119,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.groups = ReplicaGroups()
         """Groups of the replicas, available or not, by what they serve."""
         self.preempted: dict[PoolName, int] = {}
-        """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
-        gateway."""
+        """Preemptions (sequences put back for want of KV cache) of each pool's engines since assigned here."""
         self.appending = 0
         """Mask of the replicas that can append to an answer that another replica began, as the feature that asks for it
         says."""
@@ -128,7 +130,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
-        """Mask of the replicas that answer, however full they are."""
+        """Mask of the replicas that answer and were not announced to leave, however full they are."""
         self.open = 0
         """Mask of the replicas that are available or only too full to be."""
         self.pushable = 0
@@ -185,10 +187,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         state = self._by_id.get(observation.replica_id)
         if state is None or (state.sampled_ns is not None and observation.sampled_ns < state.sampled_ns):
             return
-        if observation.healthy and not state.healthy and state.sampled_ns is not None:
+        returns = observation.healthy and not state.healthy and state.sampled_ns is not None
+        if returns:
             state.ramp.start(now_ns)
             state.slots.forget()
             self._forget_context(state)
+        if state.leave_by_ns is not None and now_ns >= state.leave_by_ns and (returns or not observation.healthy):
+            state.leave_by_ns = None
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
         if observation.healthy:
@@ -450,6 +455,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def _standing(self, state: ReplicaState, now_ns: int) -> Standing:
         standing = super()._standing(state, now_ns)
+        if state.leave_by_ns is not None and standing not in _OUT_OF_REACH:
+            return Standing.LEAVING
         return self._fullness(state) if standing is AVAILABLE else standing
 
     def _fullness(self, state: ReplicaState) -> Standing:
@@ -463,7 +470,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if state.kv_usage > self._prefill_kv_bounds.get(state.spec.pool, 1.0):
                 return Standing.KV_FULL
         pushing = self._config.pushing
-        mode = _mode_for(state.spec, pushing.mode)
+        mode = pushing_mode_of(state.spec, pushing.mode)
         if mode is _PENDING:
             if state.waiting > 0:
                 return Standing.PENDING
@@ -486,15 +493,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
 
 def _set_credit(state: ReplicaState, config: KernelConfig) -> None:
-    """Set how own legs count towards the replica's fullness: by the pushing mode, or as part of a disaggregated
-    pool."""
-    mode, credit = _mode_for(state.spec, config.pushing.mode), config.pushing.in_band_credit
+    """Set how own legs make the replica full: by the pushing mode, or as part of a disaggregated pool."""
+    mode, credit = pushing_mode_of(state.spec, config.pushing.mode), config.pushing.in_band_credit
     state.counts_legs = mode is _OUTSTANDING or state.spec.role is not _UNIFIED
     state.credit = credit if mode is _PENDING and credit is not None else NO_LIMIT
-
-
-def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
-    """Pushing mode of one replica: an engine that reports no load is limited by this gateway's own legs there."""
-    if spec.sign_of_life_ns is not None and mode is _PENDING:
-        return _OUTSTANDING
-    return mode
+    state.legs_max = config.pushing.outstanding_max if mode is _OUTSTANDING else NO_LIMIT

@@ -42,6 +42,7 @@ class TargetState(Generic[_SpecOf_co]):
         "healthy",
         "home",
         "in_flight",
+        "legs_max",
         "listed",
         "prefilling",
         "ramp",
@@ -80,6 +81,8 @@ class TargetState(Generic[_SpecOf_co]):
         self.in_flight = 0
         self.counts_legs = False
         """The number of own legs influences the standing, whatever breaker and ramp say."""
+        self.legs_max = NO_LIMIT
+        """Own legs at once, where their number alone makes the target full."""
         self.credit = NO_LIMIT
         """Own legs not reflected in the last observation, up to which they do not influence the standing."""
         self.unreflected: dict[LegKey, int] = {}
@@ -101,9 +104,12 @@ class TargetState(Generic[_SpecOf_co]):
         """False once the target has left the assignment; running legs may still end here."""
 
     @property
-    def is_limited(self) -> bool:
-        """True if the number of own legs limits what the target takes at present."""
-        return self.counts_legs or self.breaker.state is not _CLOSED or self.ramp.limit is not None
+    def legs_left(self) -> int:
+        """Further own legs that the limits on these allow the target, if it is available; at least 1."""
+        if self.breaker.state is not _CLOSED or (self.counts_legs and self.legs_max == NO_LIMIT):
+            return 1
+        limit = self.legs_max if self.ramp.limit is None else min(self.legs_max, self.ramp.limit)
+        return max(1, limit - self.in_flight)
 
     @property
     def first_unread_bytes(self) -> int:

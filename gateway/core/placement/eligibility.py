@@ -163,9 +163,9 @@ class Eligibility:
         return bool(within_reach and self._peers.eligible(request_class.model, request_class.rule) & within_reach)
 
     def rooms(self, request_class: RequestClass) -> dict[Target, int]:
-        """Number of requests of the class that each available target could begin at once, by its last report and what
-        was sent there since; a target that yields no more than one at a time to the class, or to any, counts as one.
-        Targets that failed the request and those without room are left out. O(available targets)."""
+        """Number of requests of the class that each available target could begin at once, by its last report, what was
+        sent there since and the limits on own legs there; for a class that yields, each target counts as one. Targets
+        that failed the request and those without room are left out. O(available targets)."""
         wanted = request_class
         replicas = self.available_replicas(wanted) & ~wanted.failed_replicas
         peers = (self.available_siblings(wanted) | self.available_remotes(wanted)) & ~wanted.failed_peers
@@ -173,11 +173,11 @@ class Eligibility:
         found: dict[Target, int] = {}
         for slot in slots_of(replicas):
             replica = self._replicas.at(slot)
-            found[replica.target] = 1 if yields or replica.is_limited else replica.room
+            found[replica.target] = 1 if yields else min(replica.room, replica.legs_left)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
             room = self._peers.room(peer, wanted)
-            found[peer.target] = min(room, 1) if yields or peer.is_limited else room
+            found[peer.target] = min(room, 1 if yields else peer.legs_left)
         return found
 
     def batch_rooms(self, request_class: RequestClass) -> dict[RegionName, int]:

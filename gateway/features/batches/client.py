@@ -14,6 +14,8 @@ import aiohttp
 import click
 import msgspec
 
+from mesh.bodies import read_body
+
 _CALL_S = 30.0
 """Seconds for one call without a file, and for a pause of a file's bytes."""
 _UPLOAD_PAUSE_S = 120.0
@@ -48,7 +50,7 @@ class BatchClient:
         headers = {} if body is None else {"content-type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=_CALL_S)
         async with self._answer(method, path, data=data, headers=headers, timeout=timeout) as answer:
-            return _decoded(await answer.content.read(_ANSWER_BYTES_MAX))
+            return _decoded(await read_body(answer, _ANSWER_BYTES_MAX))
 
     async def upload(self, file: BinaryIO, name: str) -> dict[str, Any]:
         """Upload an input file, piece by piece. Raises BatchFault."""
@@ -57,7 +59,7 @@ class BatchClient:
         form.add_field("file", file, filename=name, content_type="application/jsonl")
         timeout = aiohttp.ClientTimeout(sock_connect=_CALL_S)
         async with self._answer("POST", "/v1/files", _UPLOAD_PAUSE_S, data=form, timeout=timeout) as answer:
-            return _decoded(await answer.content.read(_ANSWER_BYTES_MAX))
+            return _decoded(await read_body(answer, _ANSWER_BYTES_MAX))
 
     async def download(self, file_id: str, out: IO[bytes]) -> None:
         """Write a file's content, piece by piece. Raises BatchFault, and OSError where it cannot be written."""
@@ -80,7 +82,7 @@ class BatchClient:
                 ) as answer,
             ):
                 if answer.status >= 300:
-                    told = _told(answer.status, await answer.content.read(_ANSWER_BYTES_MAX))
+                    told = _told(answer.status, await read_body(answer, _ANSWER_BYTES_MAX))
                     raise _FAULTS.get(answer.status, BatchFault)(f"{self._url}: {told}")
                 yield answer
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:

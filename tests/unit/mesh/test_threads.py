@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -46,3 +48,22 @@ async def test_cancelled_before_the_work_has_begun_it_is_done_all_the_same(cance
     del cancelled, waiting
     gc.collect()
     assert complaints == []
+
+
+async def test_a_file_that_was_opened_for_a_cancelled_caller_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    opened: list[BinaryIO] = []
+
+    def work() -> BinaryIO:
+        opened.append(file.open("rb"))
+        return opened[0]
+
+    with threads_taken() as free:
+        waiting = asyncio.get_running_loop().create_task(finish_in_thread(work))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        free()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert [each.closed for each in opened] == [True]

@@ -78,7 +78,8 @@ def accepts_of(core: GatewayState) -> tuple[RegionName, ...]:
 def _count_replicas(core: GatewayState, counts: Mapping[PoolKey, Sample]) -> None:
     for state in core.replicas:
         key = _key_of_replica(state, counts)
-        if key is not None and state.healthy and state.spec.place.region == core.place.region:
+        stays = state.healthy and state.leave_by_ns is None
+        if key is not None and stays and state.spec.place.region == core.place.region:
             counts[key].ready += 1
 
 

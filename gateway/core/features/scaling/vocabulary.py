@@ -94,7 +94,7 @@ class Sample(Struct):
     """Sample of one pool at one gateway. Clients' requests count where they arrived, wherever they run."""
 
     ready: int = 0
-    """Healthy replicas here."""
+    """Healthy replicas here that were not announced to leave."""
     running: int = 0
     """Clients' requests that run, here or at a peer."""
     waiting: int = 0

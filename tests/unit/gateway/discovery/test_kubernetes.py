@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -32,6 +33,8 @@ from tests.support.core import MS, replica_spec
 TEMPLATE = ReplicaConfig(replica_spec("stack"), "", Dialect.VLLM, "secret")
 QUICK = DiscoveryConfig(interval_min_ns=5 * MS, interval_max_ns=20 * MS, replicas_max=3)
 SLICES, PODS = "endpointslices", "pods"
+DELETED = "2026-11-22T12:00:30Z"
+DELETED_S = datetime.fromisoformat(DELETED).timestamp()
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +46,14 @@ class Heard:
     def __init__(self, source: KubernetesSource, stream: io.StringIO) -> None:
         self.source = source
         self.sets: list[list[str]] = []
+        self.leaving: dict[str, float] = {}
+        """Ends that were told last, by address."""
         self.tally = Tally()
         self._stream = stream
 
     def report(self, replicas: tuple[ReplicaConfig, ...]) -> None:
         self.sets.append([each.url for each in replicas])
+        self.leaving = {each.url: each.leaves_at_s for each in replicas if each.leaves_at_s is not None}
         self.tally.add()
 
     async def until(self, *urls: str) -> None:
@@ -181,8 +187,44 @@ async def test_pods_are_found_without_a_service(cluster: FakeKubernetes, port: i
         await heard.until(f"10.0.0.1:{found}")
         cluster.put(PODS, pod("decode-1", "10.0.0.2"))
         await heard.until(f"10.0.0.1:{found}", f"10.0.0.2:{found}")
-        cluster.put(PODS, pod("decode-0", "10.0.0.1", deletionTimestamp="2026-11-22T12:00:00Z"))
+        cluster.delete(PODS, "decode-0")
         await heard.until(f"10.0.0.2:{found}")
+
+
+async def test_a_pod_that_is_deleted_stays_with_its_end_until_it_is_gone(cluster: FakeKubernetes) -> None:
+    cluster.put(PODS, pod("decode-0", "10.0.0.1"))
+    async with finding(cluster, KubernetesKind.PODS) as heard:
+        await heard.until("10.0.0.1:8000")
+        for ready in (True, False):
+            cluster.put(PODS, pod("decode-0", "10.0.0.1", ready=ready, deletionTimestamp=DELETED))
+        await heard.tally.reaches(2)
+        assert heard.leaving == {"http://10.0.0.1:8000": DELETED_S}
+        cluster.put(PODS, pod("decode-1", "10.0.0.2", deletionTimestamp=DELETED))
+        cluster.put(PODS, pod("decode-2", "10.0.0.3"))
+        await heard.until("10.0.0.1:8000", "10.0.0.3:8000")
+        assert heard.leaving == {"http://10.0.0.1:8000": DELETED_S}
+        cluster.delete(PODS, "decode-0")
+        await heard.until("10.0.0.3:8000")
+
+
+async def test_all_pods_that_were_deleted_are_gone_at_once(cluster: FakeKubernetes) -> None:
+    cluster.put(PODS, pod("decode-0", "10.0.0.1"))
+    async with finding(cluster, KubernetesKind.PODS) as heard:
+        await heard.until("10.0.0.1:8000")
+        cluster.put(PODS, pod("decode-0", "10.0.0.1", deletionTimestamp=DELETED))
+        await heard.tally.reaches(2)
+        cluster.delete(PODS, "decode-0")
+        await heard.until()
+        assert cluster.lists.count == 1
+
+
+async def test_a_pod_whose_end_cannot_be_read_goes_at_once(cluster: FakeKubernetes) -> None:
+    cluster.put(PODS, pod("decode-0", "10.0.0.1"))
+    cluster.put(PODS, pod("decode-1", "10.0.0.2"))
+    async with finding(cluster, KubernetesKind.PODS) as heard:
+        await heard.until("10.0.0.1:8000", "10.0.0.2:8000")
+        cluster.put(PODS, pod("decode-0", "10.0.0.1", deletionTimestamp="soon"))
+        await heard.until("10.0.0.2:8000")
 
 
 async def test_a_port_that_nobody_has_finds_nobody(cluster: FakeKubernetes) -> None:

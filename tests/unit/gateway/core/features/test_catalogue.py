@@ -20,6 +20,7 @@ from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.kv_events.events import UnheardReason
 from gateway.core.features.kv_events.feature import KvEvents
+from gateway.core.features.leaving.feature import Leaving
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import TenantLimits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -56,6 +57,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Adoption: [],
     CacheDigests: [events.DigestHeard(GatewayId("gw-eu"), DigestPart(True, 0, 0))],
     KvEvents: [events.EngineTold(ReplicaId("r0"), ()), events.EngineUnheard(ReplicaId("r0"), UnheardReason.GAP)],
+    Leaving: [events.ReplicaLeaves(ReplicaId("r0"), None)],
 }
 """Events that are a feature's own."""
 ALL_OWN = [each for own in OWN.values() for each in own]
@@ -131,6 +133,7 @@ WORDS_OF_FEATURES = {
     "disaggregated": r"decod|disaggregated|retain|prefill_worker|is_sequential|tick_interval",
     "expert_locality": r"nearness|locality|seat|signature|artifact|eldr|expert",
     "kv_events": r"kv_?event|engine_?(told|unheard)",
+    "leaving": r"leave_by|^leaving$|from_leaving|replica_?leaves",
     "lengths": r"ladder|token_?budget|estimate|misroute|tuning|refused_tokens|threshold",
     "limits": r"meter|limits|exceeded|quota",
     "lockdown": r"lock_?down|locked_down",
@@ -160,6 +163,10 @@ JUSTIFIED: dict[str, dict[tuple[str, ...], str]] = {
     },
     "expert_locality": {
         ("Nearness", "nearness"): "The end of a prefill leg carries a plain value, which the kernel passes on.",
+    },
+    "leaving": {
+        ("LEAVING", "leave_by_ns"): "Whether a replica may be sent a request depends on its announced end.",
+        ("from_leaving",): "Legs are taken back from targets that leave as from those that are silent.",
     },
     "lengths": {
         ("threshold_tokens", "thresholds", "told_thresholds", "has_thresholds", "threshold_of"): (

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.features.scaling.vocabulary import PoolKey, Sample, ScalingSettings
-from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName, ReplicaRole, ServiceClass
+from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName, ReplicaId, ReplicaRole, ServiceClass
 from tests.support.core import (
     AP,
     EU,
@@ -64,6 +64,12 @@ def test_what_others_send_is_theirs() -> None:
 def test_replicas_that_do_not_answer_and_those_of_other_places_are_not_ready() -> None:
     core = desk(replicas=[replica_spec("a"), replica_spec("b"), replica_spec("c", EU)])
     core.probe("b", healthy=False)
+    assert sampled(core).ready == 1
+
+
+def test_a_replica_that_leaves_is_not_ready() -> None:
+    core = desk(replicas=2)
+    core.tell(events.ReplicaLeaves(ReplicaId("r0"), core.now_ns + 30 * SECOND))
     assert sampled(core).ready == 1
 
 

@@ -1,4 +1,5 @@
-"""Legs at a target that has fallen silent: those that can be saved are taken back, and the others are left alone."""
+"""Legs at a target that has fallen silent, or will soon be gone: those that can be saved are taken back, and the others
+are left alone."""
 
 from __future__ import annotations
 
@@ -301,7 +302,7 @@ def test_a_request_that_ends_beside_a_target_with_room_after_it_was_taken_back_i
     one.tell(ALARM)
     monkeypatch.setattr(Placer, "place", lambda *_: None)
     is_taken_back(one)
-    with pytest.raises(AssertionError, match="what is taken back from a silent target goes on"):
+    with pytest.raises(AssertionError, match="what is taken back goes on"):
         wait_for_a_minute(one, lambda: one.hear("gw-ap", AP))
 
 
