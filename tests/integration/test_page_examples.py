@@ -48,6 +48,7 @@ PAGES = [
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FOREIGN = {
     "apiVersion": "Kubernetes",
+    "terminationGracePeriodSeconds": "a pod's specification in Kubernetes",
     "model_list": "LiteLLM",
     "servingEngineSpec": "vLLM's production stack",
 }

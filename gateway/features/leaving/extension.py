@@ -21,6 +21,7 @@ from gateway.door.admin import GIVEN_AWAY
 from gateway.features.extension import Extension, Host
 from gateway.features.leaving.metrics import LeavingSeries
 from gateway.features.leaving.status import LeavingReplica, LeavingView, page_table
+from gateway.records.finished import TakeFinished
 from mesh.admin_server import OPERATOR, as_json, fault, needs
 from mesh.operators import ANY_OPERATOR, Operator, told_of
 from mesh.operators_config import Role
@@ -60,7 +61,8 @@ class LeavingExtension(Extension):
         self._notices: dict[ReplicaId, dict[_Source, int]] = {}
         """Announcements, each with its end in ms since 1970. The earliest is in force."""
         series = LeavingSeries(host.metrics.registry, lambda: sum(each.is_overdue for each in self._replicas()))
-        host.finished.hand_to(series.on_finished)
+        self._count_moved: TakeFinished | None = series.on_finished
+        """Counter of moved attempts, until it is handed finished requests: from the first announcement on."""
 
     @staticmethod
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
@@ -207,6 +209,9 @@ class LeavingExtension(Extension):
 
     def _submit(self, name: ReplicaId) -> None:
         """Tell the core the end that is in force."""
+        if self._count_moved is not None:
+            self._host.finished.hand_to(self._count_moved)
+            self._count_moved = None
         clock, at_ms = self._host.clock, min(self._notices[name].values())
         left_ns = at_ms * _MILLISECOND_NS - clock.wall_ns()
         self._host.submit(ReplicaLeaves(name, clock.now_ns() + left_ns))
