@@ -7,7 +7,7 @@ import random
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,15 @@ async def play_beside(rounds: int, tell: Callable[[str], None]) -> list[Beside]:
             return await played.play(rounds, tell)
 
 
+@dataclass(slots=True)
+class _Seen:
+    """Streams that began in one window, whenever their first tokens came."""
+
+    begun: int = 0
+    first_s: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
 class _Windows:
     def __init__(self, session: aiohttp.ClientSession, url: str, model: ModelName, engines: tuple[str, ...]) -> None:
         self._session = session
@@ -85,9 +94,8 @@ class _Windows:
         self._engines = engines
         self._rng = random.Random(1)
         self._clock = Clock()
-        self._first_s: list[float] = []
-        self._failed = 0
-        self._is_measured = False
+        self._seen: _Seen | None = None
+        """Streams of the window that runs; None between windows."""
 
     async def play(self, rounds: int, tell: Callable[[str], None]) -> list[Beside]:
         windows: list[Beside] = []
@@ -106,38 +114,40 @@ class _Windows:
     async def _window(self, batch: str | None) -> Beside:
         await asyncio.sleep(SETTLE_S)
         before = await self._done(batch)
-        self._first_s, self._failed, self._is_measured = [], 0, True
+        self._seen = seen = _Seen()
         busy, looks = 0.0, 0
         until_s = asyncio.get_running_loop().time() + WINDOW_S
         while asyncio.get_running_loop().time() < until_s:
             busy, looks = busy + await self._busy_share(), looks + 1
             await asyncio.sleep(1.0)
-        self._is_measured = False
+        self._seen = None
         lines = await self._done(batch) - before
-        return Beside(batch is not None, tuple(self._first_s), self._failed, lines, busy / max(looks, 1))
+        while len(seen.first_s) + seen.failed < seen.begun:  # noqa: ASYNC110 - each stream has a time-out
+            await asyncio.sleep(0.1)
+        return Beside(batch is not None, tuple(seen.first_s), seen.failed, lines, busy / max(looks, 1))
 
     async def _arrive(self, tasks: asyncio.TaskGroup) -> None:
         """Begin a stream at random moments, until cancelled."""
         while True:
             await asyncio.sleep(self._rng.expovariate(ARRIVALS_PER_S))
-            tasks.create_task(self._stream(is_measured=self._is_measured))
+            tasks.create_task(self._stream(self._seen or _Seen()))
 
-    async def _stream(self, *, is_measured: bool) -> None:
+    async def _stream(self, seen: _Seen) -> None:
         body = self._dialect.body([{"role": "user", "content": self._prompt()}], ANSWER_TOKENS)
-        sent_ns, first_ns = self._clock.now_ns(), 0
+        sent_ns, has_begun = self._clock.now_ns(), False
+        seen.begun += 1
 
         def on_text() -> None:
-            nonlocal first_ns
-            first_ns = first_ns or self._clock.now_ns()
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                seen.first_s.append((self._clock.now_ns() - sent_ns) / _SECOND_NS)
 
         try:
             url = f"{self._url}/v1/chat/completions"
             await exchange(self._session, url, headers={}, body=body, answer=PartialAnswer(), on_text=on_text)
         except (AnswerFailure, aiohttp.ClientError, TimeoutError):
-            self._failed += is_measured
-            return
-        if is_measured:
-            self._first_s.append((first_ns - sent_ns) / _SECOND_NS)
+            seen.failed += not has_begun
 
     def _prompt(self) -> str:
         (text,) = wire.prompts(1, PROMPT_BYTES, self._rng)
