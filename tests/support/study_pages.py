@@ -35,6 +35,7 @@ from loadgen.studies.eldr.workloads import FULL, QUICK, made_up
 from loadgen.studies.experiments import ScenarioCell, all_cells
 from loadgen.studies.failover import page as failover_page
 from loadgen.studies.failover.cases import CaseOutcome as Failover
+from loadgen.studies.failover.cases import EarlyCall as Early
 from loadgen.studies.numbers import Middle
 from loadgen.studies.outside.counts import RunCounts
 from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, OutsideSetup, RunOutcome
@@ -227,6 +228,7 @@ def failover(folder: Path) -> Pages:
             100 + number,
             faults[: number + 1],
             int(silent),
+            early=tuple(Early(call % 3 == 0, call % 9 == 0, int(made(case, number, call) * 1e9)) for call in range(20)),
         )
         for case, sibling, silent, served in (
             ("1 of 4 killed", False, False, 2.5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from gateway.core.kernel.config import OverflowMode
-from gateway.core.vocabulary import Jurisdiction, Place, RegionName
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.region_files import write_open_policies
@@ -61,6 +61,20 @@ CASES = (
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyCall:
+    """Call whose answer began before the death, while a gateway listened at every address of the name. Those of the
+    first second are none: all clients send them at once, to processes that have just started."""
+
+    is_further: bool
+    """A gateway of another region answered, since its address was the first."""
+    is_forwarded: bool
+    """An engine outside the answering gateway's region ran it, as the head says: one sent before that was known says
+    nothing."""
+    first_token_ns: int
+    """Time from the call to the first part of the answer, with lookup and connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class CaseOutcome:
     """Measurements of one case, played once. Times are seconds after the kill; None: not observed within the time
     limit."""
@@ -78,6 +92,9 @@ class CaseOutcome:
     """Cause, whether the answer had begun, and the client's error text."""
     hung: int
     """Requests that had not ended when the case was over."""
+    further_gateways: int = 1
+    """Regions beyond the nearest that the name leads to."""
+    early: tuple[EarlyCall, ...] = ()
 
 
 async def play(case: FailoverCase) -> CaseOutcome:
@@ -162,6 +179,8 @@ class _Played:
             len(asked),
             tuple(_failure(each, death) for each in asked if each.fault and each.ended_ns is not None),
             sum(each.ended_ns is None for each in asked),
+            self._case.further_gateways,
+            early_calls(asked, {each.gateway_id: each.region for each in self._mesh.members.values()}, death.killed_ns),
         )
 
     def _first_served(self, region: RegionName, since_ns: int) -> int | None:
@@ -169,6 +188,19 @@ class _Played:
         then."""
         found = [each.answers.first(region, since_ns) for each in self._clients]
         return min((each for each in found if each is not None), default=None)
+
+
+def early_calls(
+    asked: Sequence[SdkCall], region_of: Mapping[GatewayId, RegionName], killed_ns: int
+) -> tuple[EarlyCall, ...]:
+    """Calls after the first second whose answer began before the kill. `region_of`: each gateway's region."""
+    since_ns = min((each.left_ns for each in asked), default=0) + _SECOND_NS
+    return tuple(
+        EarlyCall(region != each.region, each.ran_in not in ("", region), each.first_ns - each.left_ns)
+        for each in asked
+        if each.left_ns >= since_ns and each.first_ns is not None and each.first_ns < killed_ns
+        for region in (region_of[GatewayId(each.gateway)],)
+    )
 
 
 def _failure(asked: SdkCall, death: Death) -> tuple[Cause, bool, str]:

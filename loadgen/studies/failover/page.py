@@ -11,13 +11,15 @@ from statistics import median
 
 from loadgen.bench.controller import SIZES, figure_at
 from loadgen.demo.watch import Cause
-from loadgen.pages.markdown import NOTHING, table
-from loadgen.studies.failover.cases import CaseOutcome
-from loadgen.studies.rendering import render, shortened
+from loadgen.pages.markdown import NOTHING, listed, table
+from loadgen.report import quantile
+from loadgen.studies.failover.cases import CaseOutcome, EarlyCall
+from loadgen.studies.rendering import percent, render, shortened
 
 REASSIGNED_MAX_S = 3.0
 RENAMED_MAX_S = 5.0
 SILENCE_MAX_S = 2.0
+_MILLISECOND_NS = 1_000_000
 _COSTS = (
     ("a report of a gateway, µs", "report_us"),
     ("a probe, µs", "probe_us"),
@@ -35,6 +37,7 @@ def page_of(outcomes: Sequence[CaseOutcome], bench: Mapping[str, object], machin
     return render(
         "failover/page.j2", machine=machine, cases=cases, rounds=max(map(len, cases.values()), default=0),
         causes=list(Cause), spread=_spread, failures_of=_failures, faults=_faults(outcomes),
+        first_reached=_first_reached(outcomes),
         judged=[*_judged(killed, outcomes), *_judged_of_silence(silent)], costs=_costs(bench),
     )  # fmt: skip
 
@@ -65,6 +68,34 @@ def _faults(outcomes: Sequence[CaseOutcome]) -> list[str]:
     """Failures in the client's own words, so that readers can check the classes."""
     said = Counter((cause, shortened(fault)) for cause, _, fault in _failures(outcomes))
     return [f"{count} × {cause}: `{fault}`" for (cause, fault), count in said.most_common(12)]
+
+
+def _first_reached(outcomes: Sequence[CaseOutcome]) -> str:
+    """Table of the calls before the kill, which until then are alike in cases with the same gateways."""
+    alike: dict[tuple[bool, int], list[CaseOutcome]] = {}
+    for each in outcomes:
+        alike.setdefault((each.has_sibling, each.further_gateways), []).append(each)
+    head = ["before the kill", "calls", "further address first", "of these forwarded"]
+    head += [f"{which}, p{share}, ms" for which in ("nearest", "further") for share in (50, 99)]
+    return table(head, [_reached_row(played) for played in alike.values()])
+
+
+def _reached_row(played: Sequence[CaseOutcome]) -> list[str]:
+    early = [each for outcome in played for each in outcome.early]
+    near, further = ([each for each in early if each.is_further is wanted] for wanted in (False, True))
+    return [
+        listed(list(_by_case(played))),
+        f"{len(early):,}",
+        percent(len(further) / len(early) if early else None),
+        percent(sum(each.is_forwarded for each in further) / len(further) if further else None),
+        *(_first_token(calls, share) for calls in (near, further) for share in (0.5, 0.99)),
+    ]
+
+
+def _first_token(calls: Sequence[EarlyCall], share: float) -> str:
+    if not calls:
+        return NOTHING
+    return f"{quantile([each.first_token_ns for each in calls], share) / _MILLISECOND_NS:.1f}"
 
 
 def _judged(killed: Sequence[CaseOutcome], outcomes: Sequence[CaseOutcome]) -> list[str]:

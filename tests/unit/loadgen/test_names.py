@@ -53,6 +53,16 @@ async def test_it_is_told_what_clients_of_its_network_are_told(names: NameServic
     assert set(elsewhere) == {each for each in EVERYBODY if ":" not in each}
 
 
+async def test_name_servers_shuffle_the_addresses_of_each_answer(names: NameService) -> None:
+    orders: set[tuple[str, ...]] = set()
+    for _ in range(64):
+        orders.add((await NameResolver(servers(names), IN_AP, Clock()).ask(NAME)).addresses)
+        if len(orders) > 1:
+            break
+    assert len(orders) > 1
+    assert {frozenset(each) for each in orders} == {frozenset(each for each in EVERYBODY if ":" not in each)}
+
+
 async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: NameService) -> None:
     clock = Hands()
     resolver = NameResolver(servers(names), IN_US, clock)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import GatewayId, RegionName
 from loadgen.demo.watch import Cause, Death
-from loadgen.studies.failover.cases import CASES, _failure
+from loadgen.studies.failover.cases import CASES, EarlyCall, _failure, early_calls
 from loadgen.studies.failover.clients import SdkCall
 
 DEATH = Death(frozenset({"127.77.3.1"}), 10, 12, 1_000)
@@ -35,3 +35,24 @@ def test_one_two_and_all_but_one_die_and_one_beside_a_sibling() -> None:
 )
 def test_a_failure_is_of_the_death_that_explains_it_or_of_none(asked: SdkCall, cause: Cause) -> None:
     assert _failure(asked, DEATH) == (cause, asked.has_begun, asked.fault)
+
+
+def test_calls_before_the_kill_are_told_by_the_region_of_the_gateway_that_answered() -> None:
+    us, eu = RegionName("us"), RegionName("eu")
+    second, killed_ns = 1_000_000_000, 10_000_000_000
+    near = SdkCall(us, 2 * second, first_ns=2 * second + 7, gateway="gw-us", ran_in="us")
+    asked = [
+        replace(near, left_ns=0, first_ns=second),
+        replace(near, left_ns=second - 1, first_ns=second + 1),
+        replace(near, ran_in=""),
+        replace(near, gateway="gw-eu", ran_in="eu", first_ns=killed_ns - 1),
+        replace(near, gateway="gw-eu"),
+        replace(near, gateway="gw-eu", first_ns=killed_ns),
+        replace(near, gateway="", first_ns=None, fault="no process listens"),
+    ]
+    assert early_calls(asked, {GatewayId("gw-us"): us, GatewayId("gw-eu"): eu}, killed_ns) == (
+        EarlyCall(is_further=False, is_forwarded=False, first_token_ns=7),
+        EarlyCall(is_further=True, is_forwarded=False, first_token_ns=8 * second - 1),
+        EarlyCall(is_further=True, is_forwarded=True, first_token_ns=7),
+    )
+    assert early_calls((), {}, killed_ns) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loadgen.demo.watch import Cause
-from loadgen.studies.failover.cases import CaseOutcome
+from loadgen.studies.failover.cases import CaseOutcome, EarlyCall
 from loadgen.studies.failover.page import page_of
 
 MACHINE = {"cpu": "A CPU", "cores": 2, "memory_gib": 8, "kernel": "6", "python": "CPython 3.11", "core": "plain Python"}
@@ -75,3 +75,16 @@ def test_what_the_core_costs_is_told_by_size_and_a_dash_where_it_is_not_known() 
     rows = {line.split(" | ")[0]: line for line in page(GOOD).splitlines() if line.startswith("| ")}
     assert rows["| a gateway's death, ms"].split(" | ")[1:] == ["0.123", "–", "–", "–", "–", "– |"]
     assert rows["| largest snapshot, KiB"].split(" | ")[3] == "2"
+
+
+def test_calls_to_the_further_address_stand_beside_those_to_the_nearest_of_all_cases_alike_before_the_kill() -> None:
+    def early(*milliseconds: int, is_further: bool, is_forwarded: bool = False) -> tuple[EarlyCall, ...]:
+        return tuple(EarlyCall(is_further, is_forwarded, each * 1_000_000) for each in milliseconds)
+
+    one = replace(GOOD, early=early(*range(1, 101), is_further=False))
+    forwarded = early(300, is_further=True, is_forwarded=True)
+    two = replace(GOOD, case="2 killed", early=early(200, 201, 202, is_further=True) + forwarded)
+    text = page(one, two, one, replace(GOOD, case="to all", further_gateways=3, early=two.early), BESIDE)
+    assert "| 1 killed and 2 killed | 204 | 2.0 % | 25.0 % | 50.0 | 99.0 | 201.0 | 300.0 |" in text
+    assert "| to all | 4 | 100.0 % | 25.0 % | – | – | 201.0 | 300.0 |" in text
+    assert "| 1 beside | 0 | – | – | – | – | – | – |" in text
