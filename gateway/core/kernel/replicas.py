@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
+from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of, with_bit
 from gateway.core.kernel.config import KernelConfig, PushingMode, pushing_mode_of
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.rooms import ReplicaRooms
@@ -57,6 +57,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "sampled_ns",
         "slots",
         "waiting",
+        "yielding",
     )
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: KernelConfig) -> None:
@@ -91,6 +92,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.retained = 0
         """Prompts that the replica has prefilled for this gateway and keeps until a decode worker has fetched their KV
         cache."""
+        self.yielding = 0
+        """Own legs whose slots an interactive request would be given, as the feature that interrupts them says."""
         self.slots = EngineSlots(spec.slots)
         self.read_from_ns: dict[LegKey, int] = {}
         """Own legs with an answer in one piece, each with the time from which its prompt is read if nothing waits."""
@@ -437,18 +440,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _note_standing(self, state: ReplicaState) -> None:
         super()._note_standing(state)
         bit = 1 << state.slot
-        if state.standing is AVAILABLE or state.standing in _FULL:
-            self.open |= bit
-        else:
-            self.open &= ~bit
-        if self.open & bit and state.standing is not Standing.OUTSTANDING:
-            self.pushable |= bit
-        else:
-            self.pushable &= ~bit
-        if state.standing in _OUT_OF_REACH:
-            self.reachable &= ~bit
-        else:
-            self.reachable |= bit
+        is_open = state.standing is AVAILABLE or state.standing in _FULL
+        self.open = with_bit(self.open, bit, is_set=is_open)
+        self.pushable = with_bit(self.pushable, bit, is_set=is_open and state.standing is not Standing.OUTSTANDING)
+        self.reachable = with_bit(self.reachable, bit, is_set=state.standing not in _OUT_OF_REACH)
 
     def _rebuild_groups(self) -> None:
         self.groups.rebuild([(state.slot, state.spec, self.context_of(state)) for state in self])

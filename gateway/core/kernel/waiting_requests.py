@@ -185,6 +185,10 @@ class WaitingRequests:
             return self._queues[request.request_class]
         return self._held[hold.slot][request.request_class, hold.is_cold]
 
+    def unheld(self) -> list[tuple[RequestClass, Queue]]:
+        """Queues of requests that wait for any target, with their classes."""
+        return list(self._queues.items())
+
     def queues(self, model: ModelName | None = None) -> list[tuple[RequestClass, Queue]]:
         """Queues with their classes, for one model or for all; for estimates and inspection."""
         queues = list(self._queues.items())

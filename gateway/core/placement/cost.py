@@ -284,14 +284,14 @@ class CostPolicy(Policy):
 
     def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
         """Nanoseconds until a slot is free for the request and for all others held there, which wait for the same
-        slots. 0 where the engine's slots are not known."""
+        slots; those that it would be given at once count as free. 0 where the engine's slots are not known."""
         books = self._books[slot]
         release_ns = books.state.slots.release_ns()
         if not release_ns:
             return 0.0
         ahead = books.holds.count_appending if self._appends else books.holds.count
         others = ahead - (held is not None and held.slot == slot)
-        return max(0, others + 1 - books.state.room) * release_ns
+        return max(0, others + 1 - books.state.room - books.state.yielding) * release_ns
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
         """Cost of the longer of the waits for prefill and for a slot."""

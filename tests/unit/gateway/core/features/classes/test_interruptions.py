@@ -1,0 +1,247 @@
+"""Running requests of classes that yield give their slots to interactive requests that find none free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core import events
+from gateway.core.config import CoreConfig
+from gateway.core.features.classes.config import ClassesConfig
+from gateway.core.kernel.config import PlacementPolicy
+from gateway.core.kernel.effects import Effect, TakeBackLeg
+from gateway.core.vocabulary import LegResult, RequestId, ServiceClass
+from tests.support.core import (
+    EU,
+    EU_PEER,
+    LAYERED,
+    MS,
+    SECOND,
+    Desk,
+    desk,
+    ended,
+    forward,
+    of_kind,
+    peer_spec,
+    profile,
+    replica_spec,
+    started,
+)
+
+SLOTS = 4
+BATCH = ("b1", "b2", "b3")
+"""Requests that a replica takes which keeps a tenth of its four slots free."""
+
+
+def arrive(
+    one: Desk, name: str, service_class: ServiceClass = ServiceClass.INTERACTIVE, *, deadline_s: int = 600
+) -> list[Effect]:
+    asked = replace(profile(name), service_class=service_class, stream=False)
+    return one.tell(events.RequestArrived(asked, one.now_ns + deadline_s * SECOND))
+
+
+def busy(
+    *interactive: str,
+    replicas: int = 1,
+    config: CoreConfig | None = None,
+    placement: PlacementPolicy | None = None,
+    peers: bool = False,
+    yielding: ServiceClass = ServiceClass.BATCH,
+    batch: Iterable[str] = BATCH,
+) -> Desk:
+    """Desk at whose only replica, r0, these requests run after three that yield."""
+    one = desk(
+        replicas=[replace(replica_spec(f"r{number}"), slots=SLOTS) for number in range(replicas)],
+        peers=[peer_spec(EU_PEER, EU)] if peers else (),
+        config=config,
+        placement=placement,
+    )
+    for name in batch:
+        assert started(arrive(one, name, yielding)) == ["r0"], name
+        one.wait(10 * MS)
+        one.probe("r0", running=one.core.replicas.at(0).in_flight)
+    for name in interactive:
+        assert started(arrive(one, name)) == ["r0"], name
+    return one
+
+
+def interrupted(effects: Iterable[Effect]) -> list[str]:
+    return [each.request_id for each in of_kind(TakeBackLeg, effects)]
+
+
+def give(one: Desk, name: str, attempt: int = 1) -> list[Effect]:
+    """End an interrupted leg."""
+    return one.finish(name, LegResult.TAKEN_BACK, attempt)
+
+
+def with_most(interruptions_max: int) -> CoreConfig:
+    return replace(CoreConfig(), classes=ClassesConfig(interruptions_max=interruptions_max))
+
+
+class TestInterruptions:
+    def test_the_request_that_began_last_gives_its_slot_to_an_interactive_one(self) -> None:
+        one = busy("i1")
+        effects = arrive(one, "i2")
+        assert interrupted(effects) == ["b3"]
+        assert started(effects) == ["r0"], "it need not wait here for the end of the leg"
+
+    def test_nothing_is_interrupted_while_a_slot_is_free(self) -> None:
+        one = busy()
+        assert not interrupted(arrive(one, "i1"))
+
+    def test_each_further_interactive_request_interrupts_one_more(self) -> None:
+        one = busy("i1", "i2")
+        assert interrupted(one.effects) == ["b3"]
+        assert interrupted(arrive(one, "i3")) == ["b2"]
+        assert interrupted(arrive(one, "i4")) == ["b1"]
+        assert not interrupted(arrive(one, "i5")), "nothing is left that would yield"
+
+    def test_a_request_held_here_starts_with_the_end_of_the_leg(self) -> None:
+        one = busy("i1", "i2")
+        assert not started(arrive(one, "i3")), "one waits in the engine already"
+        assert started(give(one, "b3")) == ["r0"]
+        assert not started(give(one, "b2"))
+        assert one.core.goodput.interrupted == {ServiceClass.BATCH: 2}
+
+    def test_an_interrupted_request_begins_anew_where_there_is_room_to_spare(self) -> None:
+        one = busy("i1", "i2")
+        assert not started(give(one, "b3"))
+        one.finish("i1")
+        assert started(one.probe("r0", running=3)) == []
+        one.finish("i2")
+        assert started(one.probe("r0", running=2)) == ["r0"]
+        assert ended(one.finish("b3", attempt=2)) == [("b3", "completed")]
+
+    def test_it_begins_anew_at_another_replica_at_once(self) -> None:
+        one = busy()
+        one.tell(
+            events.AssignmentApplied(
+                one.core.assignment_version + 1,
+                tuple(replace(replica_spec(name), slots=SLOTS) for name in ("r0", "r1")),
+                (),
+            )
+        )
+        for name in ("i1", "i2"):
+            arrive(one, name)
+        assert interrupted(one.effects) == ["b3"]
+        one.probe("r1")
+        assert started(give(one, "b3")) == ["r1"]
+
+    def test_best_effort_is_interrupted_too(self) -> None:
+        one = busy("i1", "i2", "i3", yielding=ServiceClass.BEST_EFFORT, batch=["b1"])
+        assert interrupted(arrive(one, "i4")) == ["b1"]
+
+    def test_requests_that_yield_interrupt_nothing(self) -> None:
+        one = busy("i1")
+        assert not interrupted(arrive(one, "b4", ServiceClass.BATCH) + one.wait(SECOND) + one.probe("r0", running=4))
+
+    def test_a_request_that_waited_so_long_that_it_is_served_as_interactive_interrupts_nothing(self) -> None:
+        one = busy("i1")
+        arrive(one, "b4", ServiceClass.BATCH)
+        for _ in range(130):
+            one.wait(SECOND)
+            one.probe("r0", running=4)
+        assert one.core.requests[RequestId("b4")].request_class.service_class is ServiceClass.INTERACTIVE
+        assert not interrupted(one.effects)
+
+
+class TestWhatIsNotInterrupted:
+    def test_an_answer_that_has_begun(self) -> None:
+        one = busy("i1")
+        one.first_token("b3")
+        assert interrupted(arrive(one, "i2")) == ["b2"]
+
+    def test_a_request_that_was_interrupted_as_often_as_allowed(self) -> None:
+        one = busy("i1", "i2", config=with_most(1), batch=BATCH)
+        give(one, "b3")
+        one.finish("i1")
+        one.finish("i2")
+        assert started(one.probe("r0", running=2)) == ["r0"], "b3 runs again"
+        for name in ("i3", "i4"):
+            arrive(one, name)
+        assert interrupted(one.effects) == ["b3", "b2"]
+
+    def test_none_where_the_config_says_so(self) -> None:
+        one = busy("i1", "i2", config=with_most(0))
+        assert not interrupted(one.effects)
+        assert one.core.replicas.at(0).yielding == 0
+
+    def test_a_request_that_has_used_more_time_than_it_has_left(self) -> None:
+        one = busy("i1")
+        one.wait(290 * SECOND)
+        one.probe("r0", running=4)
+        arrive(one, "i2")
+        one.finish("i1")
+        one.finish("i2")
+        give(one, "b3")
+        one.wait(20 * SECOND)
+        for name in ("i3", "i4"):
+            arrive(one, name)
+        assert interrupted(one.effects) == ["b3"]
+
+
+class TestLegsThatAreKept:
+    def test_another_one_is_interrupted_after_a_while(self) -> None:
+        one = busy("i1", "i2")
+        arrive(one, "i3")
+        assert interrupted(one.effects) == ["b3", "b2"]
+        one.wait(100 * MS)
+        assert not interrupted(one.probe("r0", running=4, waiting=1)), "they may still end"
+        one.wait(150 * MS)
+        assert interrupted(one.probe("r0", running=4, waiting=1)) == ["b1"]
+
+    def test_none_is_asked_twice(self) -> None:
+        one = busy("i1", "i2", batch=BATCH)
+        for _ in range(10):
+            one.wait(SECOND)
+            arrive(one, f"more{one.now_ns}")
+            one.probe("r0", running=4, waiting=1)
+        assert sorted(interrupted(one.effects)) == list(BATCH)
+
+
+class TestForwards:
+    def test_an_interrupted_forward_waits_at_its_origin(self) -> None:
+        one = desk(replicas=[replace(replica_spec("r0"), slots=SLOTS)], peers=[peer_spec(EU_PEER, EU)])
+        asked = forward("f1", origin=EU_PEER, deadline_ns=600 * SECOND)
+        asked = replace(asked, profile=replace(asked.profile, service_class=ServiceClass.BATCH, stream=False))
+        assert started(one.tell(asked)) == ["r0"]
+        for name in ("i1", "i2", "i3", "i4"):
+            arrive(one, name)
+        assert interrupted(one.effects) == ["f1"]
+        assert ended(give(one, "f1")) == [("f1", "rejected_queue_full")]
+
+
+class TestPlacement:
+    def test_an_interactive_request_stays_where_it_would_be_given_a_slot(self) -> None:
+        one = busy("i1", peers=True)
+        one.hear(EU_PEER, EU, room=8, rtt_ms=150)
+        for name in ("i2", "i3"):
+            assert "eu" not in str(started(arrive(one, name)))
+        assert interrupted(one.effects) == ["b3", "b2"]
+
+    def test_a_policy_that_waits_for_any_replica_has_a_slot_freed_too(self) -> None:
+        one = busy("i1", placement=LAYERED)
+        one.probe("r0", running=4, waiting=1)
+        effects = arrive(one, "i2")
+        assert not started(effects)
+        assert interrupted(effects) == ["b3"]
+
+
+def test_a_replica_that_leaves_the_fleet_is_forgotten_with_its_legs() -> None:
+    one = busy("i1")
+    one.tell(events.AssignmentApplied(one.core.assignment_version + 1, (replica_spec("r9"),), ()))
+    for name in (*BATCH, "i1"):
+        one.finish(name)
+    assert not one.core.requests
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_a_leg_that_completes_all_the_same_ends_its_request(name: str) -> None:
+    one = busy("i1", "i2")
+    for each in ("i3", "i4"):
+        arrive(one, each)
+    assert sorted(interrupted(one.effects)) == list(BATCH)
+    assert ended(one.finish(name)) == [(name, "completed")]
+    assert one.core.replicas.at(0).yielding == 0
