@@ -15,7 +15,6 @@ from gateway.core.kernel.effects import Effect, TakeBackLeg
 from gateway.core.vocabulary import LegResult, RequestId, ServiceClass
 from tests.support.core import (
     EU,
-    EU_PEER,
     LAYERED,
     MS,
     SECOND,
@@ -54,7 +53,7 @@ def busy(
     """Desk at whose only replica, r0, these requests run after three that yield."""
     one = desk(
         replicas=[replace(replica_spec(f"r{number}"), slots=SLOTS) for number in range(replicas)],
-        peers=[peer_spec(EU_PEER, EU)] if peers else (),
+        peers=[peer_spec("gw-eu", EU)] if peers else (),
         config=config,
         placement=placement,
     )
@@ -203,8 +202,8 @@ class TestLegsThatAreKept:
 
 class TestForwards:
     def test_an_interrupted_forward_waits_at_its_origin(self) -> None:
-        one = desk(replicas=[replace(replica_spec("r0"), slots=SLOTS)], peers=[peer_spec(EU_PEER, EU)])
-        asked = forward("f1", origin=EU_PEER, deadline_ns=600 * SECOND)
+        one = desk(replicas=[replace(replica_spec("r0"), slots=SLOTS)], peers=[peer_spec("gw-eu", EU)])
+        asked = forward("f1", deadline_ns=600 * SECOND)
         asked = replace(asked, profile=replace(asked.profile, service_class=ServiceClass.BATCH, stream=False))
         assert started(one.tell(asked)) == ["r0"]
         for name in ("i1", "i2", "i3", "i4"):
@@ -216,9 +215,9 @@ class TestForwards:
 class TestPlacement:
     def test_an_interactive_request_stays_where_it_would_be_given_a_slot(self) -> None:
         one = busy("i1", peers=True)
-        one.hear(EU_PEER, EU, room=8, rtt_ms=150)
+        one.hear("gw-eu", EU, room=8, rtt_ms=150)
         for name in ("i2", "i3"):
-            assert "eu" not in str(started(arrive(one, name)))
+            assert "gw-eu" not in started(arrive(one, name))
         assert interrupted(one.effects) == ["b3", "b2"]
 
     def test_a_policy_that_waits_for_any_replica_has_a_slot_freed_too(self) -> None:
