@@ -79,7 +79,7 @@ async def test_a_batch_is_run_where_another_region_is_idle_and_says_there_what_i
     assert len(eu.engine.received) == 1
 
 
-async def test_an_interactive_request_is_given_the_slot_of_a_running_batch_request_which_begins_anew(mesh: Mesh) -> None:
+async def test_an_interactive_request_is_given_the_slot_of_a_running_batch_request(mesh: Mesh) -> None:
     us = await mesh.region("us-1", US)
     (only,) = us.config.replicas
     us.config = replace(us.config, replicas=(replace(only, spec=replace(only.spec, slots=2)),))
