@@ -34,8 +34,9 @@ _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE, Standing.LEAVING}
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
-_READ_NS_PER_BYTE: Final = 20_000
-"""Time after which an engine where nothing waits has read a byte of a prompt: twice that of an 8B model on an H100."""
+READ_NS_PER_BYTE: Final = 20_000
+"""Least time after which an engine where nothing waits is taken to have read a byte of a prompt: twice that of an 8B
+model on an H100."""
 _SIGNS_MISSED_MAX = 3
 
 
@@ -143,6 +144,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.changed = 0
         """Mask of the replicas with any change since a reader last reset this to 0."""
         self.rooms = ReplicaRooms(self._by_slot)
+        self.read_ns_per_byte = READ_NS_PER_BYTE
+        """Time after which an engine where nothing waits is taken to have read a byte of a prompt."""
 
     @property
     def available(self) -> int:
@@ -241,8 +244,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     ) -> None:
         super().started(state, key, now_ns, uncached_bytes)
         if is_whole and state.spec.role is _UNIFIED:
-            state.read_from_ns[key] = now_ns + _READ_NS_PER_BYTE * uncached_bytes
+            state.read_from_ns[key] = now_ns + self.read_ns_per_byte * uncached_bytes
         state.slots.started(state.in_flight)
+
+    def take_as_read(self, state: ReplicaState, now_ns: int) -> None:
+        """Take the prompts of answers in one piece to be read by now, if nothing waited at the last probe."""
+        if state.healthy and not state.waiting:
+            self._note_read(state, now_ns, now_ns)
 
     def _note_read(self, state: ReplicaState, sampled_ns: int, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by an engine at which nothing waited at this time."""
@@ -318,10 +326,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         capacity."""
         if is_full is (pool in self._full_pools):
             return
-        if is_full:
-            self._full_pools.add(pool)
-        else:
-            self._full_pools.discard(pool)
+        self._full_pools ^= {pool}
         for state in self:
             if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)

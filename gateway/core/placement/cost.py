@@ -161,6 +161,9 @@ class CostPolicy(Policy):
     def reading_again_ns(self, uncached_bytes: int) -> float:
         return self._caches.follow_ups() * self._byte_ns * uncached_bytes
 
+    def byte_ns(self) -> float:
+        return self._line.byte_ns() or 0.0
+
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:

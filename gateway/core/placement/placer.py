@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.peers import Peers, PeerState
-from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.replicas import READ_NS_PER_BYTE, Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.spare_capacity import Homes
@@ -58,6 +58,8 @@ _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 
 TOLD_BLOCKS: Final = "told_blocks"
 """Figure of a peer that tells of more of the prompt than was forwarded there."""
+_READ_MARGIN: Final = 2
+"""Multiple of the measured time after which a prompt is taken to be read where no first token is heard of."""
 _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 
@@ -200,6 +202,7 @@ class Placer:
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
+            self._replicas.read_ns_per_byte = max(READ_NS_PER_BYTE, round(_READ_MARGIN * self._policy.byte_ns()))
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
         if event.result in _UNREAD and leg.state.listed:
