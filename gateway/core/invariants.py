@@ -355,10 +355,19 @@ class Checker:
             if target is not None:
                 at[target] += 1
         for target, count in at.items():
-            state = self._core.replicas.get(target.id)
-            waiting = sum(each.profile.service_class is ServiceClass.INTERACTIVE for each in self._core.waiting)
-            unread = len(state.prefilling) if state is not None else 0
-            self._expect("requests are interrupted for interactive ones alone", count <= waiting + unread, str(target))
+            wanting = sum(self._wants_slot(each, target) for each in self._core.requests.values())
+            self._expect("requests are interrupted for interactive ones alone", count <= wanting, str(target))
+
+    def _wants_slot(self, request: RequestState, target: Target) -> bool:
+        """Return true for an interactive request that waits for this replica, or there without a first token."""
+        profile, story, state = request.profile, self._stories[request.request_id], self._core.replicas.get(target.id)
+        if profile.service_class is not ServiceClass.INTERACTIVE or profile.is_control or state is None:
+            return False
+        if request.phase is Phase.WAITING:
+            is_elsewhere = request.held is not None and request.held.slot != state.slot
+            pinned = request.request_class.pinned
+            return profile.model in state.spec.models and not is_elsewhere and pinned in (None, target)
+        return any(leg not in story.answering_legs and at == target for leg, at in story.living_legs.items())
 
     def _check_room_elsewhere(self, taken: list[tuple[TakeBackLeg, Target]]) -> None:
         rooms: dict[Target, int] = {}
@@ -392,7 +401,7 @@ class Checker:
             return self._allows(request.profile, place) if is_own else request.stamp.rule.allows(place)
 
         found = {
-            state.target: max(1, state.room)
+            state.target: max(1, state.room + state.yielding)
             for state in core.replicas
             if state.standing is Standing.AVAILABLE
             and model in state.spec.models
@@ -406,7 +415,7 @@ class Checker:
             peers = [each for each in core.peers if each.standing is Standing.AVAILABLE and each.target != left]
         for peer in peers:
             told = () if peer.report is None else peer.report.capacities
-            room = sum(each.room for each in told if each.model == model and allows(each.place))
+            room = sum(each.room + each.yielding for each in told if each.model == model and allows(each.place))
             if room > len(peer.unreflected) and allows(peer.spec.place):
                 found[peer.target] = room - len(peer.unreflected)
         return {target: room for target, room in found.items() if target not in request.failed_at}

@@ -336,7 +336,10 @@ class Peers(Targets[PeerState, PeerSpec]):
         if fit is not None:
             fitting = fit.preferred_among(fitting)
         ahead = self._queue_length_for(state, fitting, wanted.model, fit, appends=wanted.appends)
-        return max(0, 1 - self._position(state, fitting, ahead))
+        position = self._position(state, fitting, ahead)
+        if wanted.service_rank:
+            position += sum([capacity.yielding for capacity in fitting])
+        return max(0, 1 - position)
 
     # Inside
 
@@ -351,8 +354,9 @@ class Peers(Targets[PeerState, PeerSpec]):
         return length if fit is None else _pool_queue(state, fitting, length)
 
     def _position(self, state: PeerState, capacities: list[ModelCapacity], queue_length: int) -> int:
-        """Place of one more request among those that wait for a slot there; 0 or less: a slot is free for it."""
-        room = sum([capacity.room for capacity in capacities])
+        """Place of one more interactive request among those that wait for a slot there; 0 or less: a slot is free for
+        it, or would be given to it."""
+        room = sum([capacity.room + capacity.yielding for capacity in capacities])
         return queue_length + len(state.unreflected) + 1 - room
 
     def _ahead_max(self, state: PeerState, release_ns: float) -> float:

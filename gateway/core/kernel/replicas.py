@@ -35,8 +35,7 @@ _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
 READ_NS_PER_BYTE: Final = 20_000
-"""Least time after which an engine where nothing waits is taken to have read a byte of a prompt: twice that of an 8B
-model on an H100."""
+"""Least time for a byte of a prompt to be taken as read where nothing waits: twice that of an 8B model on an H100."""
 _SIGNS_MISSED_MAX = 3
 
 
@@ -94,7 +93,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         """Prompts that the replica has prefilled for this gateway and keeps until a decode worker has fetched their KV
         cache."""
         self.yielding = 0
-        """Own legs whose slots an interactive request would be given, as the feature that interrupts them says."""
+        """Own legs whose slots interactive requests are or would be given, as the feature that interrupts them says."""
         self.slots = EngineSlots(spec.slots)
         self.read_from_ns: dict[LegKey, int] = {}
         """Own legs with an answer in one piece, each with the time from which its prompt is read if nothing waits."""
@@ -107,12 +106,9 @@ class ReplicaState(TargetState[ReplicaSpec]):
     def room(self) -> int:
         """Requests that the replica could begin at once; negative: number of requests that wait there for a slot."""
         return self.slots.room(
-            running=self.running,
-            waiting=self.waiting,
-            unreflected=len(self.unreflected),
-            in_flight=self.in_flight,
-            kv_usage=self.kv_usage,
-        )
+            running=self.running, waiting=self.waiting, unreflected=len(self.unreflected),
+            in_flight=self.in_flight, kv_usage=self.kv_usage,
+        )  # fmt: skip
 
 
 class Replicas(Targets[ReplicaState, ReplicaSpec]):
@@ -139,6 +135,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that are available or only too full to be."""
         self.pushable = 0
         """Mask of the open replicas that take requests even when full: not those whose load own legs alone tell."""
+        self.giving = 0
+        """Mask of the replicas with legs whose slots interactive requests are or would be given."""
         self.loads_version = 0
         """Changes with every change of a load."""
         self.changed = 0
@@ -420,6 +418,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
             room=self.rooms.total(members & taking),
             release_ns=self.rooms.release_ns(members & self.pushable),
+            yielding=self.rooms.yielding(members & taking & self.giving),
         )
 
     # Internals
@@ -436,6 +435,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.reachable &= ~(1 << state.slot)
         self.open &= ~(1 << state.slot)
         self.pushable &= ~(1 << state.slot)
+        self.giving &= ~(1 << state.slot)
 
     def _note_change(self, state: ReplicaState) -> None:
         self.changed |= 1 << state.slot

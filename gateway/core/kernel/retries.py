@@ -46,8 +46,6 @@ class Retries:
             self._tell_failed(request, worst)
             if request.phase is not Phase.ENDED:
                 self.try_again_after_failure(request, now_ns, target_is_gone=not worst.leg.state.healthy)
-        elif worst.result is LegResult.TAKEN_BACK and worst.leg.gave_way_ns is not None and request.origin_gateway_id:
-            self._core.end(request, Outcome.REJECTED_QUEUE_FULL, worst.in_words)  # the origin queues it again
         elif worst.result is LegResult.TAKEN_BACK:
             self._bind(request, attempt)
             request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)

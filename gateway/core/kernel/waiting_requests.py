@@ -68,6 +68,10 @@ class WaitingRequests:
         """Number of interactive requests that wait for a model."""
         return self._length_of.get(model, 0) - self._yielding.get(model, 0)
 
+    def any_interactive(self) -> bool:
+        """Return whether any request waits that is served as interactive."""
+        return self.count > sum(self._yielding.values())
+
     def tenant_length(self, tenant: TenantName) -> int:
         return self._length_of_tenant.get(tenant, 0)
 

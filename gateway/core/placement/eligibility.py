@@ -76,6 +76,10 @@ class Eligibility:
         """Replicas that may serve the class, in any pool, available or not."""
         return self._targets_of(request_class).eligible_replicas
 
+    def preferred_replicas(self, request_class: RequestClass) -> int:
+        """Replicas that may serve the class in its preferred pool, available or not."""
+        return self._targets_of(request_class).preferred_replicas
+
     def available_replicas(self, request_class: RequestClass) -> int:
         mask = self._targets_of(request_class).preferred_replicas & self._replicas.available
         return mask if request_class.service_class is _INTERACTIVE else self.with_room(mask, request_class)
@@ -164,8 +168,9 @@ class Eligibility:
 
     def rooms(self, request_class: RequestClass) -> dict[Target, int]:
         """Number of requests of the class that each available target could begin at once, by its last report, what was
-        sent there since and the limits on own legs there; for a class that yields, each target counts as one. Targets
-        that failed the request and those without room are left out. O(available targets)."""
+        sent there since and the limits on own legs there; an interactive one is given the slots of those that yield, and
+        for a class that yields itself, each target counts as one. Targets that failed the request and those without
+        room are left out. O(available targets)."""
         wanted = request_class
         replicas = self.available_replicas(wanted) & ~wanted.failed_replicas
         peers = (self.available_siblings(wanted) | self.available_remotes(wanted)) & ~wanted.failed_peers
@@ -173,7 +178,7 @@ class Eligibility:
         found: dict[Target, int] = {}
         for slot in slots_of(replicas):
             replica = self._replicas.at(slot)
-            found[replica.target] = 1 if yields else min(replica.room, replica.legs_left)
+            found[replica.target] = 1 if yields else min(replica.room + replica.yielding, replica.legs_left)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
             room = self._peers.room(peer, wanted)

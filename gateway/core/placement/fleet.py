@@ -103,6 +103,11 @@ class Fleet:
         """Legs of this gateway at the replica."""
         return self._replicas.at(slot).in_flight
 
+    def gives_slots(self, mask: int) -> bool:
+        """Return whether an interactive request would be given a slot at one of these replicas, as none has a free
+        one."""
+        return bool(mask & self._replicas.giving) and self._replicas.rooms.total(mask) <= 0
+
     def replica_backlog_bytes(self, slot: int) -> int:
         """Bytes of prompt that this gateway's legs without a first token have to prefill there, as far as known."""
         return self._replicas.at(slot).backlog_bytes

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.peers import Peers, PeerState
@@ -262,10 +263,12 @@ class Placer:
         return bool(eligibility.available_replicas(request_class) or eligibility.spill_replicas(request_class))
 
     def position_of(self, request_class: RequestClass, queue_length: int, origin: GatewayId) -> tuple[int, float]:
-        """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it),
-        and the largest place that its origin may count on (`Peers.ahead_max`)."""
+        """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it, or
+        would be given to it), and the largest place that its origin may count on (`Peers.ahead_max`)."""
         eligible = self._eligibility.eligible_replicas(request_class)
         position = queue_length + 1 - self._replicas.rooms.total(eligible & self.taking)
+        if position > 0 and request_class.service_class is ServiceClass.INTERACTIVE:
+            position -= self._replicas.rooms.yielding(eligible & self.taking & self._replicas.giving)
         return position, self._peers.ahead_max(
             origin, self._replicas.rooms.release_ns(eligible & self._replicas.pushable)
         )
@@ -301,6 +304,21 @@ class Placer:
 
     def replicas_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.eligible_replicas(request_class)
+
+    def replicas_wanted_by(self, request_class: RequestClass) -> int:
+        """Mask of the replicas that a waiting request takes as soon as they have a free slot: of pools, the preferred
+        one's."""
+        pinned = request_class.pinned
+        if pinned is not None:
+            return self._replicas.mask_of([pinned]) if pinned.kind is TargetKind.REPLICA else 0
+        return self._eligibility.preferred_replicas(request_class)
+
+    def is_given_slot(self, request_class: RequestClass) -> bool:
+        """Return true if a request of the class would be given a slot of one that yields."""
+        if not self._replicas.giving or request_class.service_class is not ServiceClass.INTERACTIVE:
+            return False
+        mask = self.replicas_wanted_by(request_class) & self._replicas.giving & self._replicas.open
+        return any(self._replicas.at(slot).room + self._replicas.at(slot).yielding > 0 for slot in slots_of(mask))
 
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.peers_to_wait_for(request_class)

@@ -25,6 +25,8 @@ from gateway.core.vocabulary import RequestProfile, ServiceClass
 
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 _TIMER: Final = "classes"
+_RECEIVERS_SHARE: Final = 10
+"""Divisor of the longest wait of a request that was forwarded here, once it has begun."""
 
 
 class Classes(Feature):
@@ -60,8 +62,13 @@ class Classes(Feature):
             request.look_ns = self._config.promotion_at(service_class, now_ns)
 
     def wait_max_ns(self, request: RequestState, /) -> int | None:
+        """Longest time that a request of a class that yields may wait for its next attempt. A forwarded one waits only
+        briefly here: its origin can choose among all regions."""
         service_class = request.request_class.service_class
-        return None if service_class is _INTERACTIVE else self._config.wait_max_ns(service_class, 0)
+        if service_class is _INTERACTIVE:
+            return None
+        whole_ns = self._config.wait_max_ns(service_class, 0)
+        return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 
     def waited(self, request: RequestState, now_ns: int, /) -> None:  # noqa: ARG002
         """Serve the request as interactive from here on: it has yielded for long enough."""

@@ -8,7 +8,6 @@ first. Each request is interrupted a limited number of times, and only while it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from gateway.core.config import all_of
@@ -20,6 +19,7 @@ from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.queues import Queue
 from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import LegState, Phase, RequestState
 from gateway.core.kernel.targets import LegKey
 from gateway.core.vocabulary import LegResult, LegRole, ReplicaObservation, ServiceClass, Standing
@@ -31,7 +31,8 @@ _DETAIL: Final = "it gave its slot to an interactive request"
 _FULL: Final = frozenset({Standing.PENDING, Standing.OUTSTANDING})
 
 Interruptible = dict[LegKey, tuple[RequestState, LegState]]
-"""Legs at one replica of requests that yield and whose clients have nothing yet, in the order of their starts."""
+"""Legs at one replica of requests that yield and whose clients have nothing yet, in the order of their starts; also
+those that were ordered to end, until they have."""
 
 
 class Interruptions(Feature):
@@ -40,63 +41,82 @@ class Interruptions(Feature):
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
-        self._most = self._was_most = ClassesConfig().interruptions_max
+        self._config = ClassesConfig()
         self._at: dict[ReplicaState, Interruptible] = {}
+        self._joined: list[RequestState] = []
+        """Interactive requests that have begun to wait in the event that is handled."""
+        self._short: dict[ReplicaState, None] = {}
+        """Replicas that may be short of slots, to be looked at after that event."""
 
     def is_on(self) -> bool:
         return True
 
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
-        self._most = all_of(config).classes.interruptions_max
-        self._was_most = max(self._was_most, self._most)
+        self._config = all_of(config).classes
+        if not self._config.interruptions_max:
+            for legs in list(self._at.values()):
+                for request, leg in list(legs.values()):
+                    self._forget(request, leg)
 
     def violations(self) -> list[tuple[str, str]]:
-        counts = {state: sum(leg.gave_way_ns is None for _, leg in legs.values()) for state, legs in self._at.items()}
         wrong = [
             ("replicas know how many legs give way", f"{state.target}: {state.yielding}")
             for state in self._core.replicas
-            if state.yielding != counts.get(state, 0)
+            if state.yielding != len(self._at.get(state, ()))
+            or bool(state.yielding) is not bool(self._core.replicas.giving >> state.slot & 1)
         ]
         often = [
             ("no request is interrupted too often", request.request_id)
             for request in self._core.requests.values()
-            if sum(map(_was_interrupted, request.record.legs)) > self._was_most
+            if sum(map(_was_interrupted, request.record.legs)) > max(self._config.interruptions_max, _DEFAULT_MOST)
         ]
         return wrong + often
 
     # Events
 
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:  # noqa: ARG002
-        """Note a leg that may be interrupted, and look for a slot for an interactive request that would wait for one
-        in the engine."""
+        """Note a leg that may be interrupted, and a replica whose engine has no slot for an interactive request."""
         state = leg.state
         if not isinstance(state, ReplicaState):
             return
         if request.request_class.service_class is _INTERACTIVE:
-            if self._at and state.room < 0 and state in self._at and _goes_first(request):
-                self._core.after_placing(self._look)
+            if self._at and state.room < 0 and state in self._at:
+                self._look_at(state)
         elif leg.role is LegRole.WHOLE and self._may_be_interrupted(request, leg.started_ns):
             self._at.setdefault(state, {})[_key_of(request, leg)] = (request, leg)
             state.yielding += 1
+            if state.listed:
+                self._core.replicas.giving |= 1 << state.slot
 
     def joined(self, request: RequestState, /) -> None:
         if self._at and _goes_first(request):
+            self._joined.append(request)
             self._core.after_placing(self._look)
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:  # noqa: ARG002
-        """Look again for requests that still wait: an interrupted leg may have been kept."""
-        if self._at and self._core.waiting.count:
-            self._core.after_placing(self._look)
+        """Look again at replicas that are short of slots: requests may wait in their engines that this gateway took to
+        run there, or an interrupted leg was kept."""
+        if not self._at:
+            return
+        for each in observations:
+            state = self._core.replicas.get(each.replica_id)
+            if state is not None and state in self._at and state.room <= 0:
+                self._look_at(state)
 
     def leg_answered(self, request: RequestState, leg: LegState, now_ns: int, /) -> None:  # noqa: ARG002
         if self._at:
             self._forget(request, leg)
 
-    def leg_over(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int, /) -> None:  # noqa: ARG002
+    def leg_over(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int, /) -> None:
         if self._at:
             self._forget(request, leg)
         if leg.gave_way_ns is not None and event.result is LegResult.TAKEN_BACK:
+            request.look_ns = self._config.promotion_at(request.request_class.service_class, now_ns)
             self._core.goodput.gave_way(request.profile)
+
+    def _look_at(self, state: ReplicaState) -> None:
+        self._short[state] = None
+        self._core.after_placing(self._look)
 
     def _forget(self, request: RequestState, leg: LegState) -> None:
         """Drop a leg that may not be interrupted any more."""
@@ -106,61 +126,84 @@ class Interruptions(Feature):
         legs = self._at.get(state)
         if legs is None or legs.pop(_key_of(request, leg), None) is None:
             return
-        state.yielding -= leg.gave_way_ns is None
+        state.yielding -= 1
         if not legs:
             del self._at[state]
+            if state.listed:
+                self._core.replicas.giving &= ~(1 << state.slot)
 
     # Interruptions
 
     def _look(self, now_ns: int) -> None:
         """Interrupt requests at the replicas that interactive ones wait for, in the engine or held here, and for those
-        that wait for any replica. O(interruptible legs + waiting interactive requests, at most as many)."""
-        for state, legs in list(self._at.items()):
-            if state.listed and self._core.replicas.open >> state.slot & 1:
-                self._interrupt(state, legs, self._short_at(state, legs) - _freed(legs, now_ns), now_ns)
-        for request_class, queue in self._core.waiting.unheld():
-            if request_class.service_class is _INTERACTIVE:
-                wanted = self._core.placer.replicas_to_wait_for(request_class)
-                self._interrupt_for_any(wanted, queue, now_ns)
+        that wait for any replica. O(waiting interactive requests + legs, of these replicas and classes)."""
+        waits_for_any = False
+        for request in self._joined:
+            if request.is_queued and request.held is None:
+                waits_for_any = True
+            elif request.held is not None and self._core.replicas.giving >> request.held.slot & 1:
+                self._short[self._core.replicas.at(request.held.slot)] = None
+        self._joined.clear()
+        short, self._short = self._short, {}
+        for state in short:
+            legs = self._at.get(state)
+            if legs is not None and state.listed and self._core.replicas.open >> state.slot & 1:
+                self._interrupt(legs, self._short_at(state), now_ns)
+                waits_for_any = waits_for_any or state.standing in _FULL
+        if waits_for_any and self._core.waiting.any_interactive():
+            for request_class, queue in self._core.waiting.unheld():
+                if request_class.service_class is _INTERACTIVE:
+                    self._interrupt_for_next(request_class, queue, now_ns)
 
-    def _short_at(self, state: ReplicaState, legs: Interruptible) -> int:
+    def _short_at(self, state: ReplicaState) -> int:
         """Interactive requests that wait for a slot of this replica beyond those that are free."""
-        held = sum(map(_goes_first, self._core.waiting.all_held_for(state.slot)))
+        waiting = self._core.waiting
+        held = sum(map(_waits_for_slot, waiting.all_held_for(state.slot)))
         room = state.room
-        if room > 0:
+        if room >= 0:
             return held - room
-        return held + min(-room, sum(key not in legs for key in state.prefilling))
+        unread = [self._core.requests.get(request_id) for request_id, _, _ in state.prefilling]
+        return held + min(-room, sum(each is not None and _goes_first(each) for each in unread))
 
-    def _interrupt_for_any(self, wanted: int, queue: Queue, now_ns: int) -> None:
-        """Interrupt requests at full replicas of the mask for those that wait for any of these."""
+    def _interrupt_for_next(self, request_class: RequestClass, queue: Queue, now_ns: int) -> None:
+        """Interrupt one request for the next of a queue, at a full replica of those that it waits for, unless a slot
+        was given there that is not free yet."""
+        if not _goes_first(queue.head()):
+            return
+        wanted = self._core.placer.replicas_wanted_by(request_class) & self._core.replicas.giving
         full = [
-            (state, legs)
-            for state, legs in self._at.items()
-            if state.listed and wanted >> state.slot & 1 and state.standing in _FULL
+            legs for state, legs in self._at.items() if state.listed and wanted >> state.slot & 1 and _is_full(state)
         ]
-        legs_count = sum(len(legs) for _, legs in full)
-        short = sum(map(_goes_first, islice(queue, legs_count))) - sum(_freed(legs, now_ns) for _, legs in full)
-        for state, legs in full:
-            short = self._interrupt(state, legs, short, now_ns)
+        if any(leg.gave_way_ns is not None for legs in full for _, leg in legs.values()):
+            return
+        for legs in full:
+            if not self._interrupt(legs, 1, now_ns):
+                return
 
-    def _interrupt(self, state: ReplicaState, legs: Interruptible, count: int, now_ns: int) -> int:
-        """Order so many legs to end, the one that started last first. Return how many are missing."""
+    def _interrupt(self, legs: Interruptible, count: int, now_ns: int) -> int:
+        """Order as many legs to end as make, with those that were ordered before, this count: the one that started last
+        first. Return how many are missing."""
         if count <= 0:
             return count
         for request, leg in reversed(list(legs.values())):
+            if leg.gave_way_ns is not None:
+                if now_ns < leg.gave_way_ns + _GIVEN_NS:
+                    count -= 1
+                else:
+                    self._forget(request, leg)
+        for request, leg in reversed(list(legs.values())):
+            if count <= 0:
+                break
             if leg.gave_way_ns is not None:
                 continue
             if not self._may_be_interrupted(request, now_ns):
                 self._forget(request, leg)
                 continue
             leg.gave_way_ns = now_ns
-            state.yielding -= 1
             self._core.effects.append(
                 TakeBackLeg(request.request_id, leg.attempt, leg.number, _DETAIL, may_append=False, identity="")
             )
             count -= 1
-            if not count:
-                break
         return count
 
     def _may_be_interrupted(self, request: RequestState, now_ns: int) -> bool:
@@ -169,17 +212,24 @@ class Interruptions(Feature):
             return False
         if now_ns - request.arrived_ns > request.deadline_ns - now_ns:
             return False
-        return sum(map(_was_interrupted, request.record.legs)) < self._most
+        return sum(map(_was_interrupted, request.record.legs)) < self._config.interruptions_max
+
+
+_DEFAULT_MOST: Final = ClassesConfig().interruptions_max
 
 
 def _key_of(request: RequestState, leg: LegState) -> LegKey:
     return request.request_id, leg.attempt, leg.number
 
 
-def _freed(legs: Interruptible, now_ns: int) -> int:
-    """Slots that will be free once the legs that were ordered to end have ended."""
-    given = [leg.gave_way_ns for _, leg in legs.values()]
-    return sum(at_ns is not None and now_ns < at_ns + _GIVEN_NS for at_ns in given)
+def _waits_for_slot(request: RequestState) -> bool:
+    """Return true for a request held for a replica because its slots are taken, rather than because of what its cache
+    holds."""
+    return _goes_first(request) and request.held is not None and not request.held.is_cold
+
+
+def _is_full(state: ReplicaState) -> bool:
+    return state.standing in _FULL and state.room <= 0
 
 
 def _was_interrupted(leg: LegState) -> bool:
@@ -187,6 +237,7 @@ def _was_interrupted(leg: LegState) -> bool:
 
 
 def _goes_first(request: RequestState) -> bool:
-    """Return true for an interactive request; not for one that has been waiting so long that it is served as one, or of
-    a tenant that uses more than its share."""
-    return request.profile.service_class is _INTERACTIVE and not request.leaves_room
+    """Return true for an interactive request that needs a slot; not for one that has been waiting so long that it is
+    served as one, or of a tenant that uses more than its share."""
+    profile = request.profile
+    return profile.service_class is _INTERACTIVE and not (profile.is_control or request.leaves_room)

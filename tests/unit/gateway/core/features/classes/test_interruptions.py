@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from gateway.core import events
 from gateway.core.config import CoreConfig
-from gateway.core.features.classes.config import ClassesConfig
+from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
 from gateway.core.kernel.config import PlacementPolicy
-from gateway.core.kernel.effects import Effect, TakeBackLeg
+from gateway.core.kernel.effects import Effect, PublishLoad, RefuseForward, TakeBackLeg
 from gateway.core.vocabulary import LegResult, RequestId, ServiceClass
 from tests.support.core import (
     EU,
@@ -201,7 +201,7 @@ class TestLegsThatAreKept:
 
 
 class TestForwards:
-    def test_an_interrupted_forward_waits_at_its_origin(self) -> None:
+    def test_an_interrupted_forward_waits_here_only_briefly(self) -> None:
         one = desk(replicas=[replace(replica_spec("r0"), slots=SLOTS)], peers=[peer_spec("gw-eu", EU)])
         asked = forward("f1", deadline_ns=600 * SECOND)
         asked = replace(asked, profile=replace(asked.profile, service_class=ServiceClass.BATCH, stream=False))
@@ -209,7 +209,12 @@ class TestForwards:
         for name in ("i1", "i2", "i3", "i4"):
             arrive(one, name)
         assert interrupted(one.effects) == ["f1"]
-        assert ended(give(one, "f1")) == [("f1", "rejected_queue_full")]
+        assert not ended(give(one, "f1"))
+        effects: list[Effect] = []
+        for _ in range(31):
+            effects += one.probe("r0", running=SLOTS)
+            effects += one.wait(SECOND)
+        assert ended(effects) == [("f1", "expired_in_queue")]
 
 
 class TestPlacement:
@@ -222,7 +227,8 @@ class TestPlacement:
 
     def test_a_policy_that_waits_for_any_replica_has_a_slot_freed_too(self) -> None:
         one = busy("i1", placement=LAYERED)
-        one.probe("r0", running=4, waiting=1)
+        one.first_token("i1")
+        assert not interrupted(one.probe("r0", running=4, waiting=1)), "no interactive request of this gateway waits"
         effects = arrive(one, "i2")
         assert not started(effects)
         assert interrupted(effects) == ["b3"]
@@ -243,4 +249,135 @@ def test_a_leg_that_completes_all_the_same_ends_its_request(name: str) -> None:
         arrive(one, each)
     assert sorted(interrupted(one.effects)) == list(BATCH)
     assert ended(one.finish(name)) == [(name, "completed")]
+    for each in BATCH:
+        if each != name:
+            give(one, each)
     assert one.core.replicas.at(0).yielding == 0
+
+
+class TestOtherRegions:
+    def test_a_heartbeat_tells_how_many_slots_would_be_given_away(self) -> None:
+        one = busy("i1")
+        one.wait(200 * MS)
+        told = of_kind(PublishLoad, one.probe("r0", running=4) + one.wait(200 * MS))[-1].report.capacities
+        assert [(each.room, each.yielding) for each in told] == [(0, 3)]
+        told = of_kind(PublishLoad, arrive(one, "i2") + one.wait(150 * MS))[-1].report.capacities
+        assert [(each.room, each.yielding) for each in told] == [(-1, 3)]
+
+    @pytest.mark.parametrize(("yielding", "target"), [(0, []), (2, ["gw-eu"])])
+    def test_requests_overflow_to_a_region_that_is_full_of_batches(self, yielding: int, target: list[str]) -> None:
+        one = desk(replicas=0, peers=[peer_spec("gw-eu", EU)])
+        one.hear("gw-eu", EU, room=-1, yielding=yielding)
+        assert started(arrive(one, "i1")) == target
+        assert started(arrive(one, "b1", ServiceClass.BATCH)) == []
+
+    def test_no_more_are_sent_than_would_be_given_slots(self) -> None:
+        one = desk(replicas=0, peers=[peer_spec("gw-eu", EU)])
+        one.hear("gw-eu", EU, room=0, yielding=2)
+        assert [started(arrive(one, f"i{number}")) for number in range(3)] == [["gw-eu"], ["gw-eu"], []]
+
+    @pytest.mark.parametrize(("batch", "taken"), [((), 0), (BATCH, 3)])
+    def test_a_full_region_takes_as_many_forwards_as_it_has_slots_to_give(
+        self, batch: tuple[str, ...], taken: int
+    ) -> None:
+        one = busy(*[f"i{number}" for number in range(5 - len(batch))], peers=True, batch=batch)
+        one.core.replicas.at(0).slots.duration_ns = SLOTS * SECOND
+        one.probe("r0", running=SLOTS)
+        arrivals = [one.tell(forward(f"f{number}", deadline_ns=600 * SECOND)) for number in range(9)]
+        assert [not of_kind(RefuseForward, effects) for effects in arrivals] == [True] * taken + [False] * (9 - taken)
+        assert len(interrupted(one.effects)) == len(batch)
+
+
+class TestWhoInterrupts:
+    def test_a_promoted_request_in_the_engine_interrupts_nothing_while_another_batch_request_waits(self) -> None:
+        one = busy("i1")
+        one.first_token("i1")
+        arrive(one, "b4", ServiceClass.BATCH)
+        for _ in range(125):
+            one.wait(SECOND)
+            one.probe("r0", running=SLOTS)
+        arrive(one, "b5", ServiceClass.BATCH)
+        assert one.core.replicas.at(0).room == -1, "b4 waits in the engine"
+        one.wait(SECOND)
+        assert not interrupted([*one.effects, *one.probe("r0", running=SLOTS, waiting=1)])
+
+    def test_an_interrupted_request_is_not_promoted_at_once(self) -> None:
+        one = busy("i1")
+        for _ in range(125):
+            one.wait(SECOND)
+            one.probe("r0", running=SLOTS)
+        for name in ("i2", "i3"):
+            arrive(one, name)
+        assert interrupted(one.effects) == ["b3", "b2"]
+        assert started(give(one, "b3")) == ["r0"]
+        assert not started(give(one, "b2") + one.probe("r0", running=SLOTS))
+        assert one.core.requests[RequestId("b3")].request_class.service_class is ServiceClass.BATCH
+
+    def test_a_slot_next_door_is_taken_rather_than_one_given(self) -> None:
+        one = busy("i1", replicas=2, batch=())
+        asked = [f"i{number}" for number in range(2, 8)]
+        for name in BATCH:
+            arrive(one, name, ServiceClass.BATCH)
+            one.wait(10 * MS)
+            one.probe()
+        for name in asked[: 2 * SLOTS - 4]:
+            assert started(arrive(one, name))
+        assert not interrupted(one.effects)
+        assert len(one.core.replicas.at(0).prefilling) + len(one.core.replicas.at(1).prefilling) <= 2 * SLOTS
+
+    def test_a_request_that_is_rejected_at_once_interrupts_nothing(self) -> None:
+        config = replace(CoreConfig(), queue=replace(CoreConfig().queue, tenant_length_max=1))
+        one = busy("i1", "i2", config=config)
+        for name in ("i3", "i4", "i5"):
+            arrive(one, name)
+        rejected = [name for name, outcome in ended(one.effects) if outcome.startswith("rejected")]
+        assert rejected
+        assert len(interrupted(one.effects)) == 4 - len(rejected)
+
+    def test_a_call_about_a_stored_response_interrupts_nothing(self) -> None:
+        one = busy("i1")
+        asked = replace(profile("c1"), is_control=True, follows="resp_1", stream=False)
+        one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))
+        assert not interrupted(one.effects)
+
+    def test_a_request_in_the_engine_is_looked_at_again_where_the_first_leg_was_kept(self) -> None:
+        one = busy("i1", "i2")
+        assert interrupted(one.effects) == ["b3"]
+        for _ in range(4):
+            one.wait(300 * MS)
+            one.probe("r0", running=SLOTS, waiting=1)
+        assert interrupted(one.effects) == ["b3", "b2", "b1"]
+
+    def test_an_engine_that_turns_out_to_be_full_gives_a_slot(self) -> None:
+        one = busy("i1")
+        assert not interrupted(one.effects)
+        assert interrupted(one.probe("r0", running=SLOTS, waiting=1)) == ["b3"], "others send requests there, too"
+
+    def test_a_request_that_a_slot_is_given_is_not_called_late(self) -> None:
+        classes = replace(ClassesConfig(), interactive=InteractiveConfig(first_token_ns=SECOND))
+        one = busy("i1", "i2", config=replace(CoreConfig(), classes=classes))
+        for number in range(9):
+            one.core.drain_rates.served(one.core.waiting, one.core.requests[RequestId("i1")], number * 2 * SECOND)
+        assert not ended(arrive(one, "i3"))
+        assert interrupted(one.effects) == ["b3", "b2"]
+
+
+def test_interruptions_leave_the_moves_from_silent_targets() -> None:
+    one = busy("i1", "i2", replicas=1)
+    give(one, "b3")
+    one.finish("i1")
+    one.finish("i2")
+    one.probe("r0", running=2)
+    for name in ("i3", "i4"):
+        arrive(one, name)
+    give(one, "b3", 2)
+    request = one.core.requests[RequestId("b3")]
+    assert [leg.result for leg in request.record.legs] == [LegResult.TAKEN_BACK] * 2
+    assert one.core._take_backs._may_move_again(request)
+
+
+def test_a_config_that_forbids_it_forgets_what_would_yield() -> None:
+    one = busy("i1")
+    one.tell(events.ConfigApplied(with_most(0)))
+    assert one.core.replicas.at(0).yielding == 0
+    assert not interrupted(arrive(one, "i2"))

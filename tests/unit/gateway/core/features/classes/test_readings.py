@@ -12,7 +12,9 @@ from tests.support.core import MS, SECOND, Desk, desk, profile, replica_spec, st
 PROMPT = "a prompt of so many bytes" * 40
 
 
-def arrive(one: Desk, name: str, *, stream: bool = False, service_class: ServiceClass = ServiceClass.BATCH) -> list[str]:
+def arrive(
+    one: Desk, name: str, *, stream: bool = False, service_class: ServiceClass = ServiceClass.BATCH
+) -> list[str]:
     asked = replace(profile(name, prompt=f"{name} {PROMPT}"), service_class=service_class, stream=stream)
     return started(one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND)))
 
