@@ -168,7 +168,7 @@ class Eligibility:
 
     def rooms(self, request_class: RequestClass) -> dict[Target, int]:
         """Number of requests of the class that each available target could begin at once, by its last report, what was
-        sent there since and the limits on own legs there; an interactive one is given the slots of those that yield, and
+        sent there since and the limits on own legs there. An interactive one is given the slots of those that yield;
         for a class that yields itself, each target counts as one. Targets that failed the request and those without
         room are left out. O(available targets)."""
         wanted = request_class
