@@ -18,6 +18,7 @@ from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.cache_digests.holdings import Group, Holdings
 from gateway.core.features.cache_digests.telling import ByteBudget
 from gateway.core.features.cache_digests.told import ToldDigest
+from gateway.core.features.classes.interruptions import Interruptions
 from gateway.core.features.kv_events.engine_cache import Answer, EngineCache
 from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, EngineTold
 from gateway.core.features.kv_events.feature import KvEvents
@@ -290,7 +291,7 @@ def reads_the_same_words_once(original: Original, policy: CostPolicy, profile: R
 )
 def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: RequestState, remotes: int) -> Offer:
     offer: Offer = original(placer, request, remotes)
-    if remotes != placer._eligibility.available_remotes(request.request_class):
+    if remotes != placer.eligibility.available_remotes(request.request_class):
         offer.replicas = offer.siblings = 0
     return offer
 
@@ -453,6 +454,47 @@ def goes_by_old_rules(
     original: Original, take_backs: TakeBacks, request: RequestState, leg: LegState
 ) -> RequestClass | None:
     return request.request_class
+
+
+# Requests that give their slots away
+
+
+@mutant(
+    "answers that have begun are interrupted",
+    "features.classes.interruptions:Interruptions.leg_answered",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def interrupts_what_has_begun(
+    original: Original, interruptions: Interruptions, request: RequestState, leg: LegState, now_ns: int
+) -> None:
+    return
+
+
+@mutant(
+    "one interactive request is given every slot",
+    "features.classes.interruptions:Interruptions._short_at",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_every_slot(original: Original, interruptions: Interruptions, state: ReplicaState) -> int:
+    return 99 if original(interruptions, state) > 0 else 0
+
+
+@mutant(
+    "requests are interrupted again and again",
+    "features.classes.interruptions:Interruptions._may_be_interrupted",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def interrupts_for_ever(original: Original, interruptions: Interruptions, request: RequestState, now_ns: int) -> bool:
+    return True
+
+
+@mutant(
+    "a slot is given though there is a free one next door",
+    "placement.fleet:Fleet.gives_slots",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_slots_beside_free_ones(original: Original, fleet: Fleet, mask: int) -> bool:
+    return bool(mask & fleet._replicas.giving)
 
 
 @mutant(

@@ -76,9 +76,20 @@ class Eligibility:
         """Replicas that may serve the class, in any pool, available or not."""
         return self._targets_of(request_class).eligible_replicas
 
-    def preferred_replicas(self, request_class: RequestClass) -> int:
-        """Replicas that may serve the class in its preferred pool, available or not."""
+    def replicas_wanted_by(self, request_class: RequestClass) -> int:
+        """Replicas that a waiting request takes as soon as they have a free slot: of pools, the preferred one's."""
+        pinned = request_class.pinned
+        if pinned is not None:
+            return self._replicas.mask_of([pinned]) if pinned.kind is TargetKind.REPLICA else 0
         return self._targets_of(request_class).preferred_replicas
+
+    def is_given_slot(self, request_class: RequestClass) -> bool:
+        """Return true if a waiting request of the class will be given a slot of one that yields."""
+        replicas = self._replicas
+        if not replicas.giving or request_class.service_class is not _INTERACTIVE:
+            return False
+        mask = self.replicas_wanted_by(request_class) & replicas.giving & replicas.open
+        return any(replicas.at(slot).room + replicas.at(slot).yielding > 0 for slot in slots_of(mask))
 
     def available_replicas(self, request_class: RequestClass) -> int:
         mask = self._targets_of(request_class).preferred_replicas & self._replicas.available

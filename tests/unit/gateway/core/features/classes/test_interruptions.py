@@ -35,10 +35,10 @@ BATCH = ("b1", "b2", "b3")
 
 
 def arrive(
-    one: Desk, name: str, service_class: ServiceClass = ServiceClass.INTERACTIVE, *, deadline_s: int = 600
+    one: Desk, name: str, service_class: ServiceClass = ServiceClass.INTERACTIVE, *, prompt: str = "hello"
 ) -> list[Effect]:
-    asked = replace(profile(name), service_class=service_class, stream=False)
-    return one.tell(events.RequestArrived(asked, one.now_ns + deadline_s * SECOND))
+    asked = replace(profile(name, prompt=prompt), service_class=service_class, stream=False)
+    return one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))
 
 
 def busy(
@@ -150,6 +150,7 @@ class TestWhatIsNotInterrupted:
     def test_an_answer_that_has_begun(self) -> None:
         one = busy("i1")
         one.first_token("b3")
+        assert one.core.replicas.at(0).yielding == 2
         assert interrupted(arrive(one, "i2")) == ["b2"]
 
     def test_a_request_that_was_interrupted_as_often_as_allowed(self) -> None:
@@ -313,17 +314,26 @@ class TestWhoInterrupts:
         assert not started(give(one, "b2") + one.probe("r0", running=SLOTS))
         assert one.core.requests[RequestId("b3")].request_class.service_class is ServiceClass.BATCH
 
-    def test_a_slot_next_door_is_taken_rather_than_one_given(self) -> None:
-        one = busy("i1", replicas=2, batch=())
-        asked = [f"i{number}" for number in range(2, 8)]
+    @pytest.mark.parametrize(("free", "target"), [(True, "r1"), (False, "r0")])
+    def test_a_free_slot_next_door_is_taken_rather_than_one_given_where_the_prompt_is_cached(
+        self, free: bool, target: str
+    ) -> None:
+        one = busy(replicas=2, batch=())
+        one.probe("r1", healthy=False)
         for name in BATCH:
-            arrive(one, name, ServiceClass.BATCH)
+            assert started(arrive(one, name, ServiceClass.BATCH)) == ["r0"]
             one.wait(10 * MS)
-            one.probe()
-        for name in asked[: 2 * SLOTS - 4]:
-            assert started(arrive(one, name))
-        assert not interrupted(one.effects)
-        assert len(one.core.replicas.at(0).prefilling) + len(one.core.replicas.at(1).prefilling) <= 2 * SLOTS
+            one.probe("r0", running=one.core.replicas.at(0).in_flight)
+        cached = "a prompt that is long" * 1000
+        assert started(arrive(one, "i1", prompt=cached)) == ["r0"]
+        one.first_token("i1")
+        one.core.replicas.at(0).slots.duration_ns = one.core.replicas.at(1).slots.duration_ns = SLOTS * SECOND
+        one.probe("r0", running=SLOTS)
+        one.probe("r1", running=0 if free else SLOTS)
+        assert [each.room for each in one.core.replicas] == [0, SLOTS if free else 0]
+        effects = arrive(one, "i2", prompt=cached)
+        assert started(effects) == [target]
+        assert interrupted(effects) == ([] if free else ["b3"])
 
     def test_a_request_that_is_rejected_at_once_interrupts_nothing(self) -> None:
         config = replace(CoreConfig(), queue=replace(CoreConfig().queue, tenant_length_max=1))
