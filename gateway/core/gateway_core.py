@@ -354,7 +354,8 @@ class GatewayCore(Kernel):
             self.end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
             late = None
-            if not self.placer.eligibility.is_given_slot(request.request_class):
+            given = self.placer.eligibility.slots_given(request.request_class)
+            if given < self.waiting.interactive_length(request.profile.model):
                 late = self.drain_rates.lateness(self.waiting, request, self.promised_ns(request), now_ns)
             if late is not None:
                 self.end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)

@@ -41,7 +41,7 @@ from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.slots import EngineSlots
+from gateway.core.kernel.slots import GIVEN_SLOT_NS, EngineSlots
 from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
 from gateway.core.kernel.take_backs import TakeBacks
@@ -68,6 +68,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     RequestProfile,
+    ServiceClass,
     Standing,
     Target,
     TenantName,
@@ -489,12 +490,22 @@ def interrupts_for_ever(original: Original, interruptions: Interruptions, reques
 
 
 @mutant(
-    "a slot is given though there is a free one next door",
-    "placement.fleet:Fleet.gives_slots",
+    "a slot that is given costs no more than a free one",
+    "placement.cost:CostPolicy._slot_wait_ns",
     hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
 )
-def gives_slots_beside_free_ones(original: Original, fleet: Fleet, mask: int) -> bool:
-    return bool(mask & fleet._replicas.giving)
+def gives_slots_for_nothing(original: Original, policy: CostPolicy, slot: int, held: Hold | None) -> float:
+    wait_ns = float(original(policy, slot, held))
+    return 0.0 if policy.fleet.goes_first and wait_ns <= GIVEN_SLOT_NS else wait_ns
+
+
+@mutant(
+    "requests that have yielded for long are given slots like interactive ones",
+    "features.classes.interruptions:_goes_first",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_slots_to_the_promoted(original: Original, request: RequestState) -> bool:
+    return request.request_class.service_class is ServiceClass.INTERACTIVE
 
 
 @mutant(

@@ -248,7 +248,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def take_as_read(self, state: ReplicaState, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by now, if nothing waited at the last probe."""
         if state.healthy and not state.waiting:
-            self._note_read(state, now_ns, now_ns)
+            for key in [key for key, from_ns in state.read_from_ns.items() if from_ns <= now_ns]:
+                state.backlog_bytes -= state.prefilling.pop(key, 0)
 
     def _note_read(self, state: ReplicaState, sampled_ns: int, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by an engine at which nothing waited at this time."""
@@ -485,11 +486,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _stale_ns(self, state: ReplicaState) -> int:
         if state.sampled_ns is None:
             return 0
-        stale_ns = self._config.observation.replica_stale_ns
-        sign_of_life_ns = state.spec.sign_of_life_ns
-        if sign_of_life_ns is not None:
-            stale_ns = max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
-        return state.sampled_ns + stale_ns
+        signs_ns = _SIGNS_MISSED_MAX * (state.spec.sign_of_life_ns or 0)
+        return state.sampled_ns + max(self._config.observation.replica_stale_ns, signs_ns)
 
 
 def _set_credit(state: ReplicaState, config: KernelConfig) -> None:

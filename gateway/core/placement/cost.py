@@ -16,6 +16,7 @@ from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import Hold
+from gateway.core.kernel.slots import wait_for_slot_ns
 from gateway.core.placement.caches import Caches
 from gateway.core.placement.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
@@ -110,8 +111,6 @@ class CostPolicy(Policy):
         self._load = 0.0
         self._load_here = 0.0
         """Mean load of the own replicas of the latest offer."""
-        self._takes_slots = False
-        """True if the latest request would be given a slot of one that yields, as no own replica has a free one."""
         self._delay_weight = 1.0
         self._crowding_bytes = 0.0
         """Bytes of prompt whose prefill weighs as much as one more request on a replica, for the latest offer."""
@@ -183,7 +182,6 @@ class CostPolicy(Policy):
         ours = offer.replicas.bit_count()
         total = self.fleet.total_load(offer.replicas)
         self._load_here = total / ours if ours else 0.0
-        self._takes_slots = self.fleet.gives_slots(offer.replicas)
         peers = offer.siblings | offer.remotes
         self._load = self._load_everywhere(profile, ours, total, peers) if peers else self._load_here
         self._delay_weight = self.config.delay_weight / (1 + self._load)
@@ -290,16 +288,17 @@ class CostPolicy(Policy):
 
     def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
         """Nanoseconds until a slot is free for the request and for all others held there, which wait for the same
-        slots. Where no replica has a free one, those that it would be given count as free. 0 where the engine's
-        slots are not known."""
+        slots; one that they are given by a request that yields counts as a short wait. 0 where the engine's slots are
+        not known."""
         books = self._books[slot]
         release_ns = books.state.slots.release_ns()
         if not release_ns:
             return 0.0
         ahead = books.holds.count_appending if self._appends else books.holds.count
         others = ahead - (held is not None and held.slot == slot)
-        room = books.state.room + (books.state.yielding if self._takes_slots else 0)
-        return max(0, others + 1 - room) * release_ns
+        state = books.state
+        given = state.yielding if self.fleet.goes_first else 0
+        return wait_for_slot_ns(others + 1 - state.room, given, release_ns)
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
         """Cost of the longer of the waits for prefill and for a slot."""

@@ -83,13 +83,13 @@ class Eligibility:
             return self._replicas.mask_of([pinned]) if pinned.kind is TargetKind.REPLICA else 0
         return self._targets_of(request_class).preferred_replicas
 
-    def is_given_slot(self, request_class: RequestClass) -> bool:
-        """Return true if a waiting request of the class will be given a slot of one that yields."""
+    def slots_given(self, request_class: RequestClass) -> int:
+        """Slots that waiting requests of the class will be given by requests that yield."""
         replicas = self._replicas
-        if not replicas.giving or request_class.service_class is not _INTERACTIVE:
-            return False
+        if not (replicas.giving and request_class.goes_first):
+            return 0
         mask = self.replicas_wanted_by(request_class) & replicas.giving & replicas.open
-        return any(replicas.at(slot).room + replicas.at(slot).yielding > 0 for slot in slots_of(mask))
+        return sum(max(0, replicas.at(slot).room + replicas.at(slot).yielding) for slot in slots_of(mask))
 
     def available_replicas(self, request_class: RequestClass) -> int:
         mask = self._targets_of(request_class).preferred_replicas & self._replicas.available
@@ -189,7 +189,8 @@ class Eligibility:
         found: dict[Target, int] = {}
         for slot in slots_of(replicas):
             replica = self._replicas.at(slot)
-            found[replica.target] = 1 if yields else min(replica.room + replica.yielding, replica.legs_left)
+            room = replica.room + (replica.yielding if wanted.goes_first else 0)
+            found[replica.target] = 1 if yields else min(room, replica.legs_left)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
             room = self._peers.room(peer, wanted)
@@ -323,6 +324,7 @@ class Eligibility:
         available = self._peers.available(
             wanted.model, wanted.rule,
             connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity, appends=wanted.appends,
+            goes_first=wanted.goes_first,
         )  # fmt: skip
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):

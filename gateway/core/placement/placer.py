@@ -55,7 +55,6 @@ from gateway.core.vocabulary import (
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """Target, the reason for it, and the number of the prompt's blocks that it has."""
 
-
 TOLD_BLOCKS: Final = "told_blocks"
 """Figure of a peer that tells of more of the prompt than was forwarded there."""
 _READ_MARGIN: Final = 2
@@ -266,7 +265,7 @@ class Placer:
         would be given to it), and the largest place that its origin may count on (`Peers.ahead_max`)."""
         eligible = self.eligibility.eligible_replicas(request_class)
         position = queue_length + 1 - self._replicas.rooms.total(eligible & self.taking)
-        if position > 0 and request_class.service_class is ServiceClass.INTERACTIVE:
+        if position > 0 and request_class.goes_first:
             position -= self._replicas.rooms.yielding(eligible & self.taking & self._replicas.giving)
         return position, self._peers.ahead_max(
             origin, self._replicas.rooms.release_ns(eligible & self._replicas.pushable)
@@ -314,7 +313,8 @@ class Placer:
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target and remember the prefix there; None if the request has to wait, Hold if it waits for one
         replica."""
-        fit = self._fleet.fit = request.request_class.fit
+        self._fleet.goes_first, fit = request.request_class.goes_first, request.request_class.fit
+        self._fleet.fit = fit
         if request.request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
         placement = self._weigh(request, now_ns)
@@ -350,7 +350,7 @@ class Placer:
         remotes = self.eligibility.shadow_remotes(request.request_class)
         if not remotes:
             return None
-        self._fleet.fit = request.request_class.fit
+        self._fleet.fit, self._fleet.goes_first = request.request_class.fit, request.request_class.goes_first
         offer = self._offer(request, remotes) if self.takes_full_replicas else Offer(0, remotes=remotes)
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:

@@ -21,6 +21,7 @@ from gateway.core.kernel.queues import Queue
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import LegState, Phase, RequestState
+from gateway.core.kernel.slots import KV_FULL
 from gateway.core.kernel.targets import LegKey
 from gateway.core.vocabulary import LegResult, LegRole, ReplicaObservation, ServiceClass, Standing
 
@@ -43,6 +44,8 @@ class Interruptions(Feature):
         self._core = core
         self._config = ClassesConfig()
         self._at: dict[ReplicaState, Interruptible] = {}
+        self._ended: dict[ReplicaState, int] = {}
+        """Interrupted legs that have ended since the last probe of each replica."""
         self._joined: list[RequestState] = []
         """Interactive requests that have begun to wait in the event that is handled."""
         self._short: dict[ReplicaState, None] = {}
@@ -80,7 +83,7 @@ class Interruptions(Feature):
         if not isinstance(state, ReplicaState):
             return
         if request.request_class.service_class is _INTERACTIVE:
-            if self._at and state.room < 0 and state in self._at:
+            if self._at and state in self._at and _room(state) < 0 and _goes_first(request):
                 self._look_at(state)
         elif leg.role is LegRole.WHOLE and self._may_be_interrupted(request, leg.started_ns):
             self._at.setdefault(state, {})[_key_of(request, leg)] = (request, leg)
@@ -93,14 +96,21 @@ class Interruptions(Feature):
             self._joined.append(request)
             self._core.after_placing(self._look)
 
-    def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:  # noqa: ARG002
+    def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         """Look again at replicas that are short of slots: requests may wait in their engines that this gateway took to
-        run there, or an interrupted leg was kept."""
+        run there, or an interrupted leg was kept. The oldest leg of each is dropped once its time is half over."""
         if not self._at:
             return
         for each in observations:
             state = self._core.replicas.get(each.replica_id)
-            if state is not None and state in self._at and state.room <= 0:
+            legs = None if state is None else self._at.get(state)
+            if state is None or legs is None:
+                continue
+            self._ended.pop(state, None)
+            request, leg = next(iter(legs.values()))
+            if not self._may_be_interrupted(request, now_ns):
+                self._forget(request, leg)
+            if _room(state) <= 0:
                 self._look_at(state)
 
     def leg_answered(self, request: RequestState, leg: LegState, now_ns: int, /) -> None:  # noqa: ARG002
@@ -113,6 +123,8 @@ class Interruptions(Feature):
         if leg.gave_way_ns is not None and event.result is LegResult.TAKEN_BACK:
             request.look_ns = self._config.promotion_at(request.request_class.service_class, now_ns)
             self._core.goodput.gave_way(request.profile)
+            if leg.state in self._at and isinstance(leg.state, ReplicaState):
+                self._ended[leg.state] = self._ended.get(leg.state, 0) + 1
 
     def _look_at(self, state: ReplicaState) -> None:
         self._short[state] = None
@@ -129,6 +141,7 @@ class Interruptions(Feature):
         state.yielding -= 1
         if not legs:
             del self._at[state]
+            self._ended.pop(state, None)
             if state.listed:
                 self._core.replicas.giving &= ~(1 << state.slot)
 
@@ -159,11 +172,13 @@ class Interruptions(Feature):
         """Interactive requests that wait for a slot of this replica beyond those that are free."""
         waiting = self._core.waiting
         held = sum(map(_waits_for_slot, waiting.all_held_for(state.slot)))
-        room = state.room
+        room = _room(state)
+        if state.waiting and state.kv_usage >= KV_FULL:  # the last probe tells the room
+            room += self._ended.get(state, 0)
         if room >= 0:
             return held - room
-        unread = [self._core.requests.get(request_id) for request_id, _, _ in state.prefilling]
-        return held + min(-room, sum(each is not None and _goes_first(each) for each in unread))
+        last = [self._core.requests.get(request_id) for request_id, _, _ in list(state.prefilling)[room:]]
+        return held + sum(each is not None and _goes_first(each) for each in last)
 
     def _interrupt_for_next(self, request_class: RequestClass, queue: Queue, now_ns: int) -> None:
         """Interrupt one request for the next of a queue, at a full replica of those that it waits for, unless a slot
@@ -174,7 +189,8 @@ class Interruptions(Feature):
         full = [
             legs for state, legs in self._at.items() if state.listed and wanted >> state.slot & 1 and _is_full(state)
         ]
-        if any(leg.gave_way_ns is not None for legs in full for _, leg in legs.values()):
+        given = [leg.gave_way_ns for legs in full for _, leg in legs.values()]
+        if any(at_ns is not None and now_ns < at_ns + _GIVEN_NS for at_ns in given):
             return
         for legs in full:
             if not self._interrupt(legs, 1, now_ns):
@@ -228,8 +244,13 @@ def _waits_for_slot(request: RequestState) -> bool:
     return _goes_first(request) and request.held is not None and not request.held.is_cold
 
 
+def _room(state: ReplicaState) -> int:
+    """Requests that the replica could begin at once, by its slots and by the limit on own legs there."""
+    return min(state.room, state.legs_max - state.in_flight)
+
+
 def _is_full(state: ReplicaState) -> bool:
-    return state.standing in _FULL and state.room <= 0
+    return state.standing in _FULL and _room(state) <= 0
 
 
 def _was_interrupted(leg: LegState) -> bool:
@@ -237,7 +258,5 @@ def _was_interrupted(leg: LegState) -> bool:
 
 
 def _goes_first(request: RequestState) -> bool:
-    """Return true for an interactive request that needs a slot; not for one that has been waiting so long that it is
-    served as one, or of a tenant that uses more than its share."""
-    profile = request.profile
-    return profile.service_class is _INTERACTIVE and not (profile.is_control or request.leaves_room)
+    """Return true for a request that is given slots, unless its tenant uses more than its share."""
+    return request.request_class.goes_first and not request.leaves_room

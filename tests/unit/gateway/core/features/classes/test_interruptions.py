@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
-from gateway.core.kernel.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy, PushingMode
 from gateway.core.kernel.effects import Effect, PublishLoad, RefuseForward, TakeBackLeg
 from gateway.core.vocabulary import LegResult, RequestId, ServiceClass
 from tests.support.core import (
+    AP,
     EU,
     LAYERED,
+    MODEL,
     MS,
     SECOND,
     Desk,
@@ -73,6 +75,12 @@ def interrupted(effects: Iterable[Effect]) -> list[str]:
 def give(one: Desk, name: str, attempt: int = 1) -> list[Effect]:
     """End an interrupted leg."""
     return one.finish(name, LegResult.TAKEN_BACK, attempt)
+
+
+def turns_take(one: Desk, turn_ns: int) -> None:
+    """Have the core know that one waiting interactive request starts in this time."""
+    drain = one.core.drain_rates._of(MODEL).interactive
+    drain.count, drain.busy_ns = 10, 10.0 * turn_ns
 
 
 def with_most(interruptions_max: int) -> CoreConfig:
@@ -292,7 +300,6 @@ class TestOtherRegions:
 class TestWhoInterrupts:
     def test_a_promoted_request_in_the_engine_interrupts_nothing_while_another_batch_request_waits(self) -> None:
         one = busy("i1")
-        one.first_token("i1")
         arrive(one, "b4", ServiceClass.BATCH)
         for _ in range(125):
             one.wait(SECOND)
@@ -314,9 +321,9 @@ class TestWhoInterrupts:
         assert not started(give(one, "b2") + one.probe("r0", running=SLOTS))
         assert one.core.requests[RequestId("b3")].request_class.service_class is ServiceClass.BATCH
 
-    @pytest.mark.parametrize(("free", "target"), [(True, "r1"), (False, "r0")])
-    def test_a_free_slot_next_door_is_taken_rather_than_one_given_where_the_prompt_is_cached(
-        self, free: bool, target: str
+    @pytest.mark.parametrize(("free", "words", "target"), [(True, 100, "r1"), (True, 1000, "r0"), (False, 60, "r0")])
+    def test_a_free_slot_next_door_is_taken_unless_much_more_of_the_prompt_is_cached_where_one_is_given(
+        self, free: bool, words: int, target: str
     ) -> None:
         one = busy(replicas=2, batch=())
         one.probe("r1", healthy=False)
@@ -324,7 +331,7 @@ class TestWhoInterrupts:
             assert started(arrive(one, name, ServiceClass.BATCH)) == ["r0"]
             one.wait(10 * MS)
             one.probe("r0", running=one.core.replicas.at(0).in_flight)
-        cached = "a prompt that is long" * 1000
+        cached = "a prompt that is long" * words
         assert started(arrive(one, "i1", prompt=cached)) == ["r0"]
         one.first_token("i1")
         one.core.replicas.at(0).slots.duration_ns = one.core.replicas.at(1).slots.duration_ns = SLOTS * SECOND
@@ -333,7 +340,7 @@ class TestWhoInterrupts:
         assert [each.room for each in one.core.replicas] == [0, SLOTS if free else 0]
         effects = arrive(one, "i2", prompt=cached)
         assert started(effects) == [target]
-        assert interrupted(effects) == ([] if free else ["b3"])
+        assert interrupted(effects) == (["b3"] if target == "r0" else [])
 
     def test_a_request_that_is_rejected_at_once_interrupts_nothing(self) -> None:
         config = replace(CoreConfig(), queue=replace(CoreConfig().queue, tenant_length_max=1))
@@ -366,8 +373,7 @@ class TestWhoInterrupts:
     def test_a_request_that_a_slot_is_given_is_not_called_late(self) -> None:
         classes = replace(ClassesConfig(), interactive=InteractiveConfig(first_token_ns=SECOND))
         one = busy("i1", "i2", config=replace(CoreConfig(), classes=classes))
-        for number in range(9):
-            one.core.drain_rates.served(one.core.waiting, one.core.requests[RequestId("i1")], number * 2 * SECOND)
+        turns_take(one, 2 * SECOND)
         assert not ended(arrive(one, "i3"))
         assert interrupted(one.effects) == ["b3", "b2"]
 
@@ -391,3 +397,88 @@ def test_a_config_that_forbids_it_forgets_what_would_yield() -> None:
     one.tell(events.ConfigApplied(with_most(0)))
     assert one.core.replicas.at(0).yielding == 0
     assert not interrupted(arrive(one, "i2"))
+
+
+class TestPromoted:
+    """Requests that have yielded for so long that they are served as interactive are given nothing."""
+
+    def promoted(self, one: Desk, name: str = "b9") -> None:
+        arrive(one, name, ServiceClass.BATCH)
+        for _ in range(125):
+            one.wait(SECOND)
+            for state in one.core.replicas:
+                one.probe("r0", running=min(SLOTS, state.in_flight), waiting=max(0, state.in_flight - SLOTS))
+        assert one.core.requests[RequestId(name)].request_class.service_class is ServiceClass.INTERACTIVE
+
+    def test_one_waits_where_only_slots_to_give_are_told(self) -> None:
+        one = desk(replicas=0, peers=[peer_spec("gw-eu", EU)])
+        one.hear("gw-eu", EU, room=0, yielding=8)
+        self.promoted(one)
+        assert not started([*one.effects, *one.hear("gw-eu", EU, room=0, yielding=8)])
+
+    def test_one_in_the_engine_takes_no_slot_while_an_interactive_prompt_is_read_in_its_own(self) -> None:
+        one = busy()
+        asked = replace(profile("s1", prompt="a long prompt" * 1000), stream=True)
+        assert started(one.tell(events.RequestArrived(asked, one.now_ns + 600 * SECOND))) == ["r0"]
+        self.promoted(one)
+        assert one.core.replicas.at(0).room == -1
+        assert not interrupted([*one.effects, *one.probe("r0", running=SLOTS, waiting=1)])
+
+    def test_interactive_requests_behind_one_are_given_slots(self) -> None:
+        one = busy("i1", placement=LAYERED)
+        one.first_token("i1")
+        one.probe("r0", running=SLOTS, waiting=1)
+        arrive(one, "b9", ServiceClass.BATCH)
+        for _ in range(125):
+            one.wait(SECOND)
+            one.probe("r0", running=SLOTS, waiting=1)
+        assert not interrupted(one.effects)
+        assert interrupted(arrive(one, "i2")) == ["b3"]
+
+
+class TestHowMany:
+    def test_a_peer_with_a_free_slot_is_preferred_to_one_as_near_that_gives_slots(self) -> None:
+        one = desk(replicas=0, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)])
+        one.hear("gw-eu", EU, room=0, yielding=8, rtt_ms=100, release_ns=SECOND)
+        one.hear("gw-ap", AP, room=8, rtt_ms=101, release_ns=SECOND)
+        assert started(arrive(one, "i1")) == ["gw-ap"]
+
+    def test_more_requests_than_slots_to_give_are_rejected_as_late(self) -> None:
+        classes = replace(ClassesConfig(), interactive=InteractiveConfig(first_token_ns=SECOND))
+        one = busy("i1", config=replace(CoreConfig(), classes=classes))
+        turns_take(one, 2 * SECOND)
+        for number in range(12):
+            arrive(one, f"more{number}")
+        late = [name for name, outcome in ended(one.effects) if outcome == "rejected_deadline"]
+        assert len(late) >= 12 - SLOTS - 1
+        assert sorted(interrupted(one.effects)) == list(BATCH)
+
+    def test_requests_that_yield_do_not_fill_an_engine_whose_slots_are_not_known(self) -> None:
+        one = desk(replicas=1)
+        for number in range(40):
+            arrive(one, f"b{number}", ServiceClass.BATCH)
+        one.wait(90 * MS)
+        assert one.core.replicas.at(0).in_flight <= 9
+
+    def test_a_limit_on_own_legs_counts_as_slots(self) -> None:
+        pushing = replace(CoreConfig().pushing, mode=PushingMode.OUTSTANDING, outstanding_max=3)
+        one = busy(config=replace(CoreConfig(), pushing=pushing))
+        assert interrupted(arrive(one, "i1")) == ["b3"]
+
+    def test_a_leg_that_is_kept_blocks_no_other_where_requests_wait_for_any_replica(self) -> None:
+        one = busy("i1", placement=LAYERED)
+        one.first_token("i1")
+        one.probe("r0", running=SLOTS, waiting=1)
+        arrive(one, "i2")
+        for _ in range(3):
+            one.wait(300 * MS)
+            one.probe("r0", running=SLOTS, waiting=1)
+        assert interrupted(one.effects) == ["b3", "b2", "b1"]
+
+    def test_a_leg_that_ended_counts_although_the_last_probe_found_the_cache_full(self) -> None:
+        one = busy("i1")
+        one.probe("r0", running=SLOTS, waiting=1, kv_usage=0.95)
+        assert interrupted(one.effects) == ["b3"]
+        give(one, "b3")
+        arrive(one, "i2")
+        assert interrupted(one.effects) == ["b3", "b2"]
