@@ -27,6 +27,7 @@ COMPILED = (
     "gateway/core/features/cache_digests/told.py",
     "gateway/core/features/catalogue.py",
     "gateway/core/features/classes/feature.py",
+    "gateway/core/features/classes/interruptions.py",
     "gateway/core/features/disaggregated/balance_route.py",
     "gateway/core/features/disaggregated/board.py",
     "gateway/core/features/disaggregated/books.py",

@@ -68,6 +68,7 @@ class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         {
             "considered_max",
+            "interruptions_max",
             "length_max",
             "peer_queue_length_max",
             "prefix_slack_tokens",

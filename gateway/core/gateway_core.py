@@ -111,8 +111,8 @@ class GatewayCore(Kernel):
         """Take in one event and return the effects to carry out, in order.
 
         Timers that are due fire first; then the event's own method runs, decode workers are chosen for prefilled
-        requests, and waiting requests are placed; steps that were put off until then follow. A request that has just
-        arrived and must wait is checked against full queues and its objective. Last, a heartbeat is published if one is
+        requests, and waiting requests are placed. A request that has just arrived and must wait is checked against full
+        queues and its objective; steps that were put off until then follow. Last, a heartbeat is published if one is
         due. `now_ns` never goes backwards.
         """
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
@@ -126,12 +126,12 @@ class GatewayCore(Kernel):
         for feature in self.hooks.before_placing:
             feature.before_placing(now_ns)
         self._placing.place_waiting(now_ns)
+        if isinstance(event, (RequestArrived, ForwardArrived)):
+            self._look_after_newcomer(event, now_ns)
         if self._afterwards:
             steps, self._afterwards = self._afterwards, []
             for step in steps:
                 step(now_ns)
-        if isinstance(event, (RequestArrived, ForwardArrived)):
-            self._look_after_newcomer(event, now_ns)
         report = self._publisher.due(now_ns)
         if report is not None:
             self.placer.expire_prefixes(now_ns)
@@ -353,7 +353,10 @@ class GatewayCore(Kernel):
             clears_ns = self.drain_rates.clears_ns(self.waiting, request.profile.model, now_ns)
             self.end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
-            late = self.drain_rates.lateness(self.waiting, request, self.promised_ns(request), now_ns)
+            late = None
+            given = self.placer.eligibility.slots_given(request.request_class)
+            if given < self.waiting.interactive_length(request.profile.model):
+                late = self.drain_rates.lateness(self.waiting, request, self.promised_ns(request), now_ns)
             if late is not None:
                 self.end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
             else:

@@ -3,6 +3,8 @@ changes nothing."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct, field
 
 from gateway.core.events import Event
@@ -316,10 +318,13 @@ class Checker:
         self._expect("best effort starts only at an idle replica", is_alone, f"{leg.request_id} at {leg.target}")
 
     def _check_silence(self, event: Event, effects: list[Effect]) -> None:
-        """Check that legs are taken back from silent targets and from replicas that leave alone, no more of them than
-        other targets have room for, some if an idle replica can run one, and that a request which was taken back goes
-        on."""
+        """Check that legs are taken back from silent targets and from replicas that leave alone, or for an interactive
+        request, no more of them than other targets have room for, some if an idle replica can run one, and that a
+        request which was taken back goes on."""
         orders = [each for each in effects if isinstance(each, TakeBackLeg)]
+        interrupted = [each for each in orders if self._gave_way(each)]
+        self._check_interrupted(interrupted)
+        orders = [each for each in orders if each not in interrupted]
         silent = event.target if isinstance(event, TargetLost) and event.is_silent else None
         leaving = {state.target for state in self._core.replicas if state.leave_by_ns is not None}
         left = leaving | {silent}
@@ -331,6 +336,38 @@ class Checker:
             self._check_left_alone(silent)
         for order in orders:
             self._stories[order.request_id].called_back.add((order.attempt, order.leg))
+
+    def _gave_way(self, order: TakeBackLeg) -> bool:
+        attempt = self._core.attempt_of(order.request_id, order.attempt)
+        return attempt is not None and attempt.legs[order.leg].gave_way_ns is not None
+
+    def _check_interrupted(self, orders: list[TakeBackLeg]) -> None:
+        """Check that only requests that yield are interrupted, before their clients have anything, and no more of them
+        at a replica than interactive requests that wait, there or here."""
+        at: Counter[Target] = Counter()
+        for order in orders:
+            request, story = self._core.requests[order.request_id], self._stories[order.request_id]
+            target = story.living_legs.get(order.leg)
+            yields = request.request_class.service_class is not ServiceClass.INTERACTIVE
+            self._expect("only requests that yield are interrupted", yields, order.request_id)
+            has_begun = story.has_begun or order.leg in story.answering_legs
+            self._expect("no answer that has begun is interrupted", not has_begun, order.request_id)
+            if target is not None:
+                at[target] += 1
+        for target, count in at.items():
+            wanting = sum(self._wants_slot(each, target) for each in self._core.requests.values())
+            self._expect("requests are interrupted for interactive ones alone", count <= wanting, str(target))
+
+    def _wants_slot(self, request: RequestState, target: Target) -> bool:
+        """Return true for an interactive request that waits for this replica, or there without a first token."""
+        profile, story, state = request.profile, self._stories[request.request_id], self._core.replicas.get(target.id)
+        if profile.service_class is not ServiceClass.INTERACTIVE or profile.is_control or state is None:
+            return False
+        if request.phase is Phase.WAITING:
+            is_elsewhere = request.held is not None and request.held.slot != state.slot
+            pinned = request.request_class.pinned
+            return profile.model in state.spec.models and not is_elsewhere and pinned in (None, target)
+        return any(leg not in story.answering_legs and at == target for leg, at in story.living_legs.items())
 
     def _check_room_elsewhere(self, taken: list[tuple[TakeBackLeg, Target]]) -> None:
         rooms: dict[Target, int] = {}
@@ -364,7 +401,7 @@ class Checker:
             return self._allows(request.profile, place) if is_own else request.stamp.rule.allows(place)
 
         found = {
-            state.target: max(1, state.room)
+            state.target: max(1, state.room + state.yielding)
             for state in core.replicas
             if state.standing is Standing.AVAILABLE
             and model in state.spec.models
@@ -378,7 +415,7 @@ class Checker:
             peers = [each for each in core.peers if each.standing is Standing.AVAILABLE and each.target != left]
         for peer in peers:
             told = () if peer.report is None else peer.report.capacities
-            room = sum(each.room for each in told if each.model == model and allows(each.place))
+            room = sum(each.room + each.yielding for each in told if each.model == model and allows(each.place))
             if room > len(peer.unreflected) and allows(peer.spec.place):
                 found[peer.target] = room - len(peer.unreflected)
         return {target: room for target, room in found.items() if target not in request.failed_at}

@@ -750,6 +750,8 @@ class ModelCapacity(Struct, frozen=True):
     """Mean time between two requests leaving these replicas while all of their slots are taken; 0: not known."""
     identity: str = ""
     """Identity of the model on these replicas; empty: not known."""
+    yielding: int = 0
+    """Running requests whose slots an interactive request would be given at once."""
 
 
 class ModelQueue(Struct, frozen=True):
@@ -844,6 +846,7 @@ class LoadReport(Struct, frozen=True):
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "room"] = capacity.room
+            numbers[*group, "yielding"] = capacity.yielding
             numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is not reported
             # these drop to zero and rise again all the time
             numbers[*group, "backlog_bytes"] = _PROMPT_BYTES + capacity.backlog_bytes

@@ -204,6 +204,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 room=max(-LOAD_MAX, min(each.room, LOAD_MAX)),
                 release_us=min(each.release_ns // MICROSECOND_NS, RELEASE_US_MAX),
                 identity=each.identity,
+                yielding=min(each.yielding, LOAD_MAX),
             )
             for each in report.capacities
         ],
@@ -303,6 +304,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.threshold_tokens <= TOKENS_MAX, "no request comes to such a threshold")
     require(abs(message.room) <= LOAD_MAX, "the room is no number of requests")
     require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
+    require(message.yielding <= message.load, "more requests yield than there are")
     return ModelCapacity(
         model=_model(message.model),
         pool=read_pool_name(message.pool, "pool"),
@@ -318,6 +320,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         room=message.room if message.HasField("room") else message.available,
         release_ns=message.release_us * MICROSECOND_NS,
         identity=_identity(message.identity),
+        yielding=message.yielding,
     )
 
 

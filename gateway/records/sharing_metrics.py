@@ -41,6 +41,14 @@ class SharingLevels(Collector):
         for (service_class, promise), count in figures.promises.items():
             promises.add_metric([service_class, promise], count)
         yield promises
+        interrupted = CounterMetricFamily(
+            "nightside_interruptions",
+            "Running attempts that were ended so that an interactive request has the slot, by class of the request.",
+            labels=["service_class"],
+        )
+        for service_class, count in figures.interrupted.items():
+            interrupted.add_metric([service_class], count)
+        yield interrupted
         waiting = GaugeMetricFamily(
             "nightside_class_queue_length",
             "Requests waiting for a target, by the service class that they are served as.",

@@ -862,11 +862,11 @@ def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
 
 
 def _room_of(heard: PeerObservation, interval_ns: int, ahead: int) -> float:
-    """Maximum number of requests for a peer: its room, plus `ahead` times the requests that leave while its heartbeat
-    and a forward travel."""
+    """Maximum number of requests for a peer: its room, with what yields there, plus `ahead` times the requests that
+    leave while its heartbeat and a forward travel."""
     capacities = heard.report.capacities
     leaving = sum((heard.rtt_ns + interval_ns) / each.release_ns for each in capacities if each.release_ns)
-    return sum(max(0, each.room) for each in capacities) + ahead * leaving
+    return sum(max(0, each.room + each.yielding) for each in capacities) + ahead * leaving
 
 
 def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:

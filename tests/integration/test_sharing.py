@@ -7,8 +7,9 @@ import asyncio
 from msgspec.structs import replace
 
 from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
+from tests.fakes.engine import Exchange, answer, hang
 from tests.support.core import EU, LAYERED, SECOND, US, under
-from tests.support.gateways import CHAT, until
+from tests.support.gateways import CHAT, counted, until
 from tests.support.regions import Mesh, Region
 
 PROMISED = ClassesConfig(interactive=InteractiveConfig(first_token_ns=SECOND // 2))
@@ -76,3 +77,39 @@ async def test_a_batch_is_run_where_another_region_is_idle_and_says_there_what_i
         await response.read()
         assert response.headers["x-nightside-region"] == EU.region
     assert len(eu.engine.received) == 1
+
+
+async def test_an_interactive_request_is_given_the_slot_of_a_running_batch_request(mesh: Mesh) -> None:
+    us = await mesh.region("us-1", US)
+    (only,) = us.config.replicas
+    us.config = replace(us.config, replicas=(replace(only, spec=replace(only.spec, slots=2)),))
+    await mesh.start(us)
+    may_end = asyncio.Event()
+
+    async def end_later(exchange: Exchange) -> None:
+        await may_end.wait()
+        await answer()(exchange)
+
+    us.engine.plays(hang, end_later, answer(), answer())
+    whole = CHAT | {"stream": False}
+
+    async def ask(service_class: str) -> int:
+        headers = {"x-nightside-class": service_class}
+        async with mesh.session.post(chat_of(us), json=whole, headers=headers) as response:
+            await response.read()
+            return response.status
+
+    async with asyncio.TaskGroup() as tasks:
+        batch = tasks.create_task(ask("batch"))
+        await us.engine.arrived.reaches(1)
+        first = tasks.create_task(ask("interactive"))
+        await us.engine.arrived.reaches(2)
+        assert us.engine.aborted.count == 0, "there was a slot for both"
+        assert await ask("interactive") == 200
+        await us.engine.aborted.reaches(1)
+        assert counted(us.gateway, "interruptions_total", service_class="batch") == 1
+        assert not batch.done()
+        may_end.set()
+        assert await first == 200
+        assert await batch == 200
+    assert len(us.engine.received) == 4

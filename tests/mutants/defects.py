@@ -18,6 +18,7 @@ from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.cache_digests.holdings import Group, Holdings
 from gateway.core.features.cache_digests.telling import ByteBudget
 from gateway.core.features.cache_digests.told import ToldDigest
+from gateway.core.features.classes.interruptions import Interruptions
 from gateway.core.features.kv_events.engine_cache import Answer, EngineCache
 from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, EngineTold
 from gateway.core.features.kv_events.feature import KvEvents
@@ -40,7 +41,7 @@ from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestState, Size
 from gateway.core.kernel.residency import ResidencyPolicy, Verdict
 from gateway.core.kernel.retries import Retries
-from gateway.core.kernel.slots import EngineSlots
+from gateway.core.kernel.slots import GIVEN_SLOT_NS, EngineSlots
 from gateway.core.kernel.spare_capacity import SpareCapacity
 from gateway.core.kernel.state import GatewayState
 from gateway.core.kernel.take_backs import TakeBacks
@@ -67,6 +68,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     RequestProfile,
+    ServiceClass,
     Standing,
     Target,
     TenantName,
@@ -290,7 +292,7 @@ def reads_the_same_words_once(original: Original, policy: CostPolicy, profile: R
 )
 def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: RequestState, remotes: int) -> Offer:
     offer: Offer = original(placer, request, remotes)
-    if remotes != placer._eligibility.available_remotes(request.request_class):
+    if remotes != placer.eligibility.available_remotes(request.request_class):
         offer.replicas = offer.siblings = 0
     return offer
 
@@ -453,6 +455,57 @@ def goes_by_old_rules(
     original: Original, take_backs: TakeBacks, request: RequestState, leg: LegState
 ) -> RequestClass | None:
     return request.request_class
+
+
+# Requests that give their slots away
+
+
+@mutant(
+    "answers that have begun are interrupted",
+    "features.classes.interruptions:Interruptions.leg_answered",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def interrupts_what_has_begun(
+    original: Original, interruptions: Interruptions, request: RequestState, leg: LegState, now_ns: int
+) -> None:
+    return
+
+
+@mutant(
+    "one interactive request is given every slot",
+    "features.classes.interruptions:Interruptions._short_at",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_every_slot(original: Original, interruptions: Interruptions, state: ReplicaState) -> int:
+    return 99 if original(interruptions, state) > 0 else 0
+
+
+@mutant(
+    "requests are interrupted again and again",
+    "features.classes.interruptions:Interruptions._may_be_interrupted",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def interrupts_for_ever(original: Original, interruptions: Interruptions, request: RequestState, now_ns: int) -> bool:
+    return True
+
+
+@mutant(
+    "a slot that is given costs no more than a free one",
+    "placement.cost:CostPolicy._slot_wait_ns",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_slots_for_nothing(original: Original, policy: CostPolicy, slot: int, held: Hold | None) -> float:
+    wait_ns = float(original(policy, slot, held))
+    return 0.0 if policy.fleet.goes_first and wait_ns <= GIVEN_SLOT_NS else wait_ns
+
+
+@mutant(
+    "requests that have yielded for long are given slots like interactive ones",
+    "features.classes.interruptions:_goes_first",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def gives_slots_to_the_promoted(original: Original, request: RequestState) -> bool:
+    return request.request_class.service_class is ServiceClass.INTERACTIVE
 
 
 @mutant(

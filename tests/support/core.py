@@ -209,6 +209,7 @@ class Desk:
         room: int | None = None,
         release_ns: int = 0,
         identity: str = "",
+        yielding: int = 0,
     ) -> list[Effect]:
         """Report a heartbeat of a peer, without age. `room` defaults to one request per free replica."""
         self._sequence += 1
@@ -229,6 +230,7 @@ class Desk:
                     room=available if room is None else room,
                     release_ns=release_ns,
                     identity=identity,
+                    yielding=yielding,
                 ),
             ),
             (ModelQueue(model, queue, None, appending),),

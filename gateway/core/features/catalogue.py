@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.core.features.adoption import Adoption
 from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.classes.feature import Classes
+from gateway.core.features.classes.interruptions import Interruptions
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.kv_events.feature import KvEvents
@@ -35,6 +36,7 @@ def features_of(core: Kernel) -> list[Feature]:
         Lockdown(core),
         PricesInForce(core),
         Classes(core),  # later than Resume, whose word on how long the rest of an answer waits counts
+        Interruptions(core),
         Adoption(core),
         CacheDigests(core),
         KvEvents(core),

@@ -222,7 +222,7 @@ class Admission:
         if core.config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             return None
         position, ahead_max = core.placer.position_of(request_class, queue_length, event.origin_gateway_id)
-        if ahead_max and position > _OVERRUN_MAX * ahead_max + 1:
+        if (ahead_max or core.replicas.giving) and position > _OVERRUN_MAX * ahead_max + 1:
             return RefusalReason.BUSY, f"{position - 1} requests wait for a slot"
         return None
 
@@ -279,6 +279,7 @@ class Admission:
             appends=profile.appends,
             identity=None if profile.identity is None else needed_by(self._core, profile),
             service_class=_served_as(profile, pinned),
+            goes_first=profile.service_class is _INTERACTIVE and not profile.is_control,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -354,6 +355,7 @@ class Admission:
         appends: bool = False,
         identity: NeededIdentity | None = None,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
+        goes_first: bool = False,
     ) -> RequestClass:
         """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
         be forwarded, not even inside the region."""
@@ -370,6 +372,7 @@ class Admission:
             appends=appends,
             identity=identity,
             service_class=service_class,
+            goes_first=goes_first,
         )
         return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))
 

@@ -36,6 +36,11 @@ def select_slot(mask: int, k: int) -> int:
     return base
 
 
+def with_bit(mask: int, bit: int, *, is_set: bool) -> int:
+    """Mask with this bit set, or without it."""
+    return mask | bit if is_set else mask & ~bit
+
+
 def slots_of(mask: int) -> Iterator[int]:
     """Slots of the mask in ascending order, in time linear in the mask's width plus its slots."""
     assert mask >= 0, "a mask is never negative"

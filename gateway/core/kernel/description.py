@@ -94,6 +94,8 @@ class SharingFigures(Struct, frozen=True):
     forgotten: int
     leaving_room: int
     """Tenants with waiting requests that run more than their share and leave room for others."""
+    interrupted: dict[ServiceClass, int]
+    """Attempts that were ended so that an interactive request has the slot."""
 
 
 def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
@@ -109,6 +111,7 @@ def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
         lines.known,
         lines.forgotten,
         lines.leaving_room,
+        dict(core.goodput.interrupted),
     )
 
 

@@ -78,9 +78,9 @@ class StopLeg(Struct, frozen=True):
 
 
 class TakeBackLeg(Struct, frozen=True):
-    """Close the connection of a leg at a target that is silent or soon gone, if its request can go on elsewhere: the
-    client has nothing of the answer, or a remainder can be requested. Its LegEnded then follows, as TAKEN_BACK.
-    Otherwise the leg is left alone, since it may complete there."""
+    """Close the connection of a leg at a target that is silent or soon gone, or whose slot another request is given, if
+    its request can go on: the client has nothing of the answer, or a remainder can be requested. Its LegEnded then
+    follows, as TAKEN_BACK. Otherwise the leg is left alone, since it may complete there."""
 
     request_id: RequestId
     attempt: int

@@ -1,4 +1,5 @@
-"""Goodput: how many requests of each service class were served as promised. It counts, and decides nothing."""
+"""Goodput: how many requests of each service class were served as promised, and how many attempts were interrupted. It
+counts, and decides nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +24,21 @@ class Promise(Word):
 
 
 class Goodput:
-    """Counts of one gateway's own clients; a forwarded request counts at its origin."""
+    """Counts of one gateway's own clients; a forwarded request counts at its origin, and an interrupted attempt where
+    it ran."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[ServiceClass, Promise], int] = {}
+        self.interrupted: dict[ServiceClass, int] = {}
+        """Attempts that were ended so that an interactive request has the slot, by class."""
 
     def count(self, service_class: ServiceClass, promise: Promise) -> None:
         key = service_class, promise
         self.counts[key] = self.counts.get(key, 0) + 1
+
+    def gave_way(self, profile: RequestProfile) -> None:
+        """Count an attempt that was ended so that an interactive request has its slot."""
+        self.interrupted[profile.service_class] = self.interrupted.get(profile.service_class, 0) + 1
 
     def refused(self, profile: RequestProfile) -> None:
         """Count a client's own request that was not admitted."""

@@ -10,6 +10,7 @@ from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import KernelConfig, PeerAvailability
 from gateway.core.kernel.pools import PoolBounds, PoolFit, bounds_in
 from gateway.core.kernel.request_class import RequestClass
+from gateway.core.kernel.slots import wait_for_slot_ns
 from gateway.core.kernel.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.kernel.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -88,7 +89,8 @@ class Peers(Targets[PeerState, PeerSpec]):
     def __init__(self, config: KernelConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._answers: dict[
-            tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, NeededIdentity | None, bool], _Answer
+            tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None, NeededIdentity | None, bool, bool],
+            _Answer,
         ] = {}
         self.thresholds: dict[ModelName, None] = {}
         """Models with a pool that has a threshold, at any peer, by their reports so far."""
@@ -156,15 +158,16 @@ class Peers(Targets[PeerState, PeerSpec]):
         fit: PoolFit | None = None,
         identity: NeededIdentity | None = None,
         appends: bool = False,
+        goes_first: bool = False,
     ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
         `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
         `identity`: identity of the model that it is bound to; None: any. `appends`: its answer has begun, so that what
-        is new there is not ahead of it.
+        is new there is not ahead of it. `goes_first`: it is given slots of requests that yield.
 
         O(peers that changed since the same was last asked).
         """
-        question = (model, rule, connectors, fit, identity, appends)
+        question = (model, rule, connectors, fit, identity, appends, goes_first)
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= _ANSWERS_MAX:
@@ -174,7 +177,14 @@ class Peers(Targets[PeerState, PeerSpec]):
         for slot in slots_of(answer.unsure & self.usable):
             state = self._by_slot[slot]
             standing = self.standing_for(
-                state, model, rule, connectors=connectors, fit=fit, identity=identity, appends=appends
+                state,
+                model,
+                rule,
+                connectors=connectors,
+                fit=fit,
+                identity=identity,
+                appends=appends,
+                goes_first=goes_first,
             )
             if standing is AVAILABLE:
                 answer.available |= 1 << slot
@@ -253,6 +263,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         fit: PoolFit | None = None,
         identity: NeededIdentity | None = None,
         appends: bool = False,
+        goes_first: bool = False,
     ) -> Standing:
         """Standing of a peer for one more request of the model at a place the rule allows: available, or why not."""
         if not rule.allows(state.spec.place):
@@ -275,7 +286,8 @@ class Peers(Targets[PeerState, PeerSpec]):
                 return Standing.QUEUE
             return AVAILABLE if any(capacity.available for capacity in fitting) else BUSY
         ahead_max = self._ahead_max(state, _release_ns(fitting))
-        return AVAILABLE if self._position(state, fitting, queue_length) <= ahead_max else BUSY
+        given = _yielding(fitting) if goes_first else 0
+        return AVAILABLE if self._position(state, fitting, queue_length) - given <= ahead_max else BUSY
 
     def standing_of(self, state: PeerState, wanted: RequestClass) -> Standing:
         """Standing of a peer for one more request of a class."""
@@ -287,6 +299,7 @@ class Peers(Targets[PeerState, PeerSpec]):
             fit=wanted.fit,
             identity=wanted.identity,
             appends=wanted.appends,
+            goes_first=wanted.goes_first,
         )
 
     def ahead_max(self, gateway_id: GatewayId, release_ns: float) -> float:
@@ -295,17 +308,29 @@ class Peers(Targets[PeerState, PeerSpec]):
         state = self._by_id.get(gateway_id)
         return 0.0 if state is None else self._ahead_max(state, release_ns)
 
-    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None, *, appends: bool = False) -> float:
+    def wait_ns(
+        self,
+        state: PeerState,
+        model: ModelName,
+        fit: PoolFit | None,
+        *,
+        appends: bool = False,
+        goes_first: bool = False,
+    ) -> float:
         """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
-        slot is free by then. `appends`: its answer has begun, so that what is new there is not ahead of it."""
+        slot is free by then. `appends`: its answer has begun, so that what is new there is not ahead of it.
+        `goes_first`: it is given slots of requests that yield, which counts as a short wait."""
         if state.report is None:
             return 0.0
         fitting = [each for each in state.report.capacities if each.model == model]
         if fit is not None:
             fitting = fit.preferred_among(fitting)
         waiting = state.appending.get(model, 0) if appends else self.queue_length(state, model)
-        position = self._position(state, fitting, waiting)
-        return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
+        given = _yielding(fitting) if goes_first else 0
+        position, release_ns = self._position(state, fitting, waiting), _release_ns(fitting)
+        if position <= given:
+            return wait_for_slot_ns(position, given, release_ns)
+        return max(0.0, (position - given) * release_ns - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
         """Free share of the peer's slots for the model, by its last heartbeat and less the forwards since; 0 where
@@ -336,7 +361,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         if fit is not None:
             fitting = fit.preferred_among(fitting)
         ahead = self._queue_length_for(state, fitting, wanted.model, fit, appends=wanted.appends)
-        return max(0, 1 - self._position(state, fitting, ahead))
+        given = _yielding(fitting) if wanted.goes_first else 0
+        return max(0, 1 + given - self._position(state, fitting, ahead))
 
     # Inside
 
@@ -408,6 +434,11 @@ class Peers(Targets[PeerState, PeerSpec]):
             return 0
         keep_alive_ns = self._config.observation.keep_alive_ns
         return state.observation.generated_ns + max(3 * keep_alive_ns, 2 * state.observation.rtt_p99_ns)
+
+
+def _yielding(capacities: list[ModelCapacity]) -> int:
+    """Slots that requests which go first would be given."""
+    return sum([capacity.yielding for capacity in capacities])
 
 
 def _release_ns(capacities: list[ModelCapacity]) -> float:

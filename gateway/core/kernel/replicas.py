@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of
+from gateway.core.kernel.bits import LoadLevels, next_slot_from, slots_of, with_bit
 from gateway.core.kernel.config import KernelConfig, PushingMode, pushing_mode_of
 from gateway.core.kernel.replica_groups import ReplicaGroups
 from gateway.core.kernel.rooms import ReplicaRooms
@@ -34,8 +34,8 @@ _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.STALE, Standing.LEAVING}
 _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
-_READ_NS_PER_BYTE: Final = 20_000
-"""Time after which an engine where nothing waits has read a byte of a prompt: twice that of an 8B model on an H100."""
+READ_NS_PER_BYTE: Final = 20_000
+"""Least time for a byte of a prompt to be taken as read where nothing waits: twice that of an 8B model on an H100."""
 _SIGNS_MISSED_MAX = 3
 
 
@@ -57,6 +57,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "sampled_ns",
         "slots",
         "waiting",
+        "yielding",
     )
 
     def __init__(self, home: Replicas, spec: ReplicaSpec, slot: int, config: KernelConfig) -> None:
@@ -91,6 +92,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.retained = 0
         """Prompts that the replica has prefilled for this gateway and keeps until a decode worker has fetched their KV
         cache."""
+        self.yielding = 0
+        """Own legs whose slots interactive requests are or would be given, as the feature that interrupts them says."""
         self.slots = EngineSlots(spec.slots)
         self.read_from_ns: dict[LegKey, int] = {}
         """Own legs with an answer in one piece, each with the time from which its prompt is read if nothing waits."""
@@ -103,12 +106,9 @@ class ReplicaState(TargetState[ReplicaSpec]):
     def room(self) -> int:
         """Requests that the replica could begin at once; negative: number of requests that wait there for a slot."""
         return self.slots.room(
-            running=self.running,
-            waiting=self.waiting,
-            unreflected=len(self.unreflected),
-            in_flight=self.in_flight,
-            kv_usage=self.kv_usage,
-        )
+            running=self.running, waiting=self.waiting, unreflected=len(self.unreflected),
+            in_flight=self.in_flight, kv_usage=self.kv_usage,
+        )  # fmt: skip
 
 
 class Replicas(Targets[ReplicaState, ReplicaSpec]):
@@ -135,11 +135,15 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that are available or only too full to be."""
         self.pushable = 0
         """Mask of the open replicas that take requests even when full: not those whose load own legs alone tell."""
+        self.giving = 0
+        """Mask of the replicas with legs whose slots interactive requests are or would be given."""
         self.loads_version = 0
         """Changes with every change of a load."""
         self.changed = 0
         """Mask of the replicas with any change since a reader last reset this to 0."""
         self.rooms = ReplicaRooms(self._by_slot)
+        self.read_ns_per_byte = READ_NS_PER_BYTE
+        """Time after which an engine where nothing waits is taken to have read a byte of a prompt."""
 
     @property
     def available(self) -> int:
@@ -238,8 +242,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     ) -> None:
         super().started(state, key, now_ns, uncached_bytes)
         if is_whole and state.spec.role is _UNIFIED:
-            state.read_from_ns[key] = now_ns + _READ_NS_PER_BYTE * uncached_bytes
+            state.read_from_ns[key] = now_ns + self.read_ns_per_byte * uncached_bytes
         state.slots.started(state.in_flight)
+
+    def take_as_read(self, state: ReplicaState, now_ns: int) -> None:
+        """Take the prompts of answers in one piece to be read by now, if nothing waited at the last probe."""
+        if state.healthy and not state.waiting:
+            for key in [key for key, from_ns in state.read_from_ns.items() if from_ns <= now_ns]:
+                state.backlog_bytes -= state.prefilling.pop(key, 0)
 
     def _note_read(self, state: ReplicaState, sampled_ns: int, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by an engine at which nothing waited at this time."""
@@ -315,10 +325,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         capacity."""
         if is_full is (pool in self._full_pools):
             return
-        if is_full:
-            self._full_pools.add(pool)
-        else:
-            self._full_pools.discard(pool)
+        self._full_pools ^= {pool}
         for state in self:
             if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)
@@ -412,6 +419,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
             room=self.rooms.total(members & taking),
             release_ns=self.rooms.release_ns(members & self.pushable),
+            yielding=self.rooms.yielding(members & taking & self.giving),
         )
 
     # Internals
@@ -428,6 +436,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.reachable &= ~(1 << state.slot)
         self.open &= ~(1 << state.slot)
         self.pushable &= ~(1 << state.slot)
+        self.giving &= ~(1 << state.slot)
 
     def _note_change(self, state: ReplicaState) -> None:
         self.changed |= 1 << state.slot
@@ -437,18 +446,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _note_standing(self, state: ReplicaState) -> None:
         super()._note_standing(state)
         bit = 1 << state.slot
-        if state.standing is AVAILABLE or state.standing in _FULL:
-            self.open |= bit
-        else:
-            self.open &= ~bit
-        if self.open & bit and state.standing is not Standing.OUTSTANDING:
-            self.pushable |= bit
-        else:
-            self.pushable &= ~bit
-        if state.standing in _OUT_OF_REACH:
-            self.reachable &= ~bit
-        else:
-            self.reachable |= bit
+        is_open = state.standing is AVAILABLE or state.standing in _FULL
+        self.open = with_bit(self.open, bit, is_set=is_open)
+        self.pushable = with_bit(self.pushable, bit, is_set=is_open and state.standing is not Standing.OUTSTANDING)
+        self.reachable = with_bit(self.reachable, bit, is_set=state.standing not in _OUT_OF_REACH)
 
     def _rebuild_groups(self) -> None:
         self.groups.rebuild([(state.slot, state.spec, self.context_of(state)) for state in self])
@@ -485,11 +486,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def _stale_ns(self, state: ReplicaState) -> int:
         if state.sampled_ns is None:
             return 0
-        stale_ns = self._config.observation.replica_stale_ns
-        sign_of_life_ns = state.spec.sign_of_life_ns
-        if sign_of_life_ns is not None:
-            stale_ns = max(stale_ns, _SIGNS_MISSED_MAX * sign_of_life_ns)
-        return state.sampled_ns + stale_ns
+        signs_ns = _SIGNS_MISSED_MAX * (state.spec.sign_of_life_ns or 0)
+        return state.sampled_ns + max(self._config.observation.replica_stale_ns, signs_ns)
 
 
 def _set_credit(state: ReplicaState, config: KernelConfig) -> None:

@@ -73,6 +73,9 @@ class RequestClass:
     """Identity of the model that its targets must have; None: any."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     """Service class; every class but interactive goes only to targets with spare room."""
+    goes_first: bool = False
+    """The request is given the slots of running ones that yield. One that yielded for so long that it is served as
+    interactive is not."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
     targets: ClassTargets | None = field(init=False, compare=False, repr=False, default=None)
     """Masks of its eligible targets, cached by `Eligibility` until the fleet changes."""
@@ -92,6 +95,7 @@ class RequestClass:
                 self.appends,
                 self.identity,
                 self.service_class,
+                self.goes_first,
             )
             self._hash = hash((told, own))
         return self._hash

@@ -99,6 +99,7 @@ class LegState:
         "ended",
         "ended_ns",
         "first_token_ns",
+        "gave_way_ns",
         "is_stopping",
         "is_withdrawn",
         "kept_blocks",
@@ -157,6 +158,8 @@ class LegState:
         target's failure."""
         self.is_withdrawn = False
         """Withdrawn by this gateway through no fault of the peer."""
+        self.gave_way_ns: int | None = None
+        """Time at which the leg was ordered to end so that an interactive request has its slot."""
 
     @property
     def place(self) -> Place:

@@ -1,5 +1,5 @@
-"""Sums of the room of replicas: how many requests a set of them could begin at once, and how soon one of their slots
-becomes free.
+"""Sums of the room of replicas: how many requests a set of them could begin at once, how many slots would be given
+away, and how soon one becomes free.
 
 A replica is counted again when a sum is asked for after a change, not at each change: every request changes one
 replica, and few ask for a sum.
@@ -16,6 +16,7 @@ from gateway.core.kernel.slots import EngineSlots
 
 class _Replica(Protocol):
     slots: EngineSlots
+    yielding: int
 
     @property
     def room(self) -> int: ...
@@ -44,6 +45,10 @@ class ReplicaRooms:
         if self.changed:
             self._count()
         return self._rooms.total_above_zero(mask) or self._rooms.total(mask)
+
+    def yielding(self, mask: int) -> int:
+        """Slots of the replicas of the mask that an interactive request would be given at once. O(replicas)."""
+        return sum([self._replicas[slot].yielding for slot in slots_of(mask)])
 
     def release_ns(self, mask: int) -> int:
         """Mean time between two requests leaving the replicas of the mask while all of their slots are taken; 0: not

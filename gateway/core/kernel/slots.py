@@ -11,11 +11,23 @@ from typing import Final
 _UNKNOWN_ROOM: Final = 8
 """Further requests that an engine with an unknown number of slots is assumed to have room for; once it runs more than
 this, as many again as it runs."""
-_KV_FULL: Final = 0.9
+KV_FULL: Final = 0.9
 """Share of the KV cache in use from which requests may wait for blocks rather than for a slot."""
+GIVEN_SLOT_NS: Final = 25_000_000.0
+"""Weight of a slot that another request gives away, as nanoseconds of a wait for one: that request begins anew. A free
+slot is preferred where it is as near."""
 _FULL_PROBES: Final = 2
 _LEARN: Final = 0.05
 """Weight of one more request's duration in the moving average: about the last twenty count."""
+
+
+def wait_for_slot_ns(position: int, given: int, release_ns: float) -> float:
+    """Nanoseconds that a request waits for a slot. `position`: its place among those that wait, 0 or less if a slot is
+    free; `given`: slots that it and those before it would be given by requests that yield; `release_ns`: mean time
+    between two that become free, 0 if not known."""
+    if position <= 0 or not release_ns:
+        return 0.0
+    return max(min(GIVEN_SLOT_NS, position * release_ns), (position - given) * release_ns)
 
 
 class EngineSlots:
@@ -67,7 +79,7 @@ class EngineSlots:
         self._peak = in_flight
         if running > self._running_max:
             self._running_max, self._full_probes, self._learnt = running, 0, 0
-        if running == self._running_max and 0 < waiting >= unread and running and kv_usage < _KV_FULL:
+        if running == self._running_max and 0 < waiting >= unread and running and kv_usage < KV_FULL:
             self._full_probes += 1
             if self._full_probes >= _FULL_PROBES:
                 self._learnt = running
@@ -80,7 +92,7 @@ class EngineSlots:
             room = self.total - in_flight - self.foreign
         else:
             room = max(_UNKNOWN_ROOM, running) - waiting - unreflected
-        return min(room, -waiting) if waiting and kv_usage >= _KV_FULL else room
+        return min(room, -waiting) if waiting and kv_usage >= KV_FULL else room
 
     def release_ns(self) -> float:
         """Mean time between two requests leaving while every slot is taken; 0: not known."""

@@ -79,6 +79,7 @@ def has_room(state: ReplicaState, free_share: float) -> bool:
         return False
     if not state.load:
         return True
-    if state.kv_usage > 1 - free_share:
+    if state.kv_usage > 1 - free_share or state.room <= 0:
         return False
-    return not state.slots.total or state.load + 1 <= (1 - free_share) * state.slots.total
+    total = state.slots.total
+    return not total or (state.load + 1 <= (1 - free_share) * total and state.room - 1 >= free_share * total)

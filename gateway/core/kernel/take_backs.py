@@ -155,7 +155,7 @@ class TakeBacks:
     def _may_move_again(self, request: RequestState) -> bool:
         """Return true unless the request was taken back as often as a request is tried: the request itself may be what
         silences targets."""
-        ended = [leg.ended for leg in request.record.legs if leg.ended is not None]
+        ended = [leg.ended for leg in request.record.legs if leg.ended is not None and leg.gave_way_ns is None]
         moves = sum(end.result is LegResult.TAKEN_BACK for end in ended)
         return moves + 1 < self._core.config.attempt.attempts_max
 

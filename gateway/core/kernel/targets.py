@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.core.kernel.attempts import Breaker, BreakerState, Ramp, TargetPause
+from gateway.core.kernel.bits import with_bit
 from gateway.core.kernel.config import KernelConfig
 from gateway.core.kernel.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
@@ -340,10 +341,7 @@ class Targets(Generic[_State, _Spec]):
 
     def _note_standing(self, state: _State) -> None:
         bit = 1 << state.slot
-        if state.standing is AVAILABLE:
-            self.usable |= bit
-        else:
-            self.usable &= ~bit
+        self.usable = with_bit(self.usable, bit, is_set=state.standing is AVAILABLE)
         self._note_change(state)
 
     def _arm(self, state: _State, now_ns: int) -> None:

@@ -68,6 +68,10 @@ class WaitingRequests:
         """Number of interactive requests that wait for a model."""
         return self._length_of.get(model, 0) - self._yielding.get(model, 0)
 
+    def any_interactive(self) -> bool:
+        """Return whether any request waits that is served as interactive."""
+        return self.count > sum(self._yielding.values())
+
     def tenant_length(self, tenant: TenantName) -> int:
         return self._length_of_tenant.get(tenant, 0)
 
@@ -184,6 +188,10 @@ class WaitingRequests:
         if hold is None:
             return self._queues[request.request_class]
         return self._held[hold.slot][request.request_class, hold.is_cold]
+
+    def unheld(self) -> list[tuple[RequestClass, Queue]]:
+        """Queues of requests that wait for any target, with their classes."""
+        return list(self._queues.items())
 
     def queues(self, model: ModelName | None = None) -> list[tuple[RequestClass, Queue]]:
         """Queues with their classes, for one model or for all; for estimates and inspection."""

@@ -16,6 +16,7 @@ from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import Hold
+from gateway.core.kernel.slots import wait_for_slot_ns
 from gateway.core.placement.caches import Caches
 from gateway.core.placement.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
@@ -161,6 +162,9 @@ class CostPolicy(Policy):
     def reading_again_ns(self, uncached_bytes: int) -> float:
         return self._caches.follow_ups() * self._byte_ns * uncached_bytes
 
+    def byte_ns(self) -> float:
+        return self._line.byte_ns() or 0.0
+
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:
@@ -284,14 +288,17 @@ class CostPolicy(Policy):
 
     def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
         """Nanoseconds until a slot is free for the request and for all others held there, which wait for the same
-        slots. 0 where the engine's slots are not known."""
+        slots; one that they are given by a request that yields counts as a short wait. 0 where the engine's slots are
+        not known."""
         books = self._books[slot]
         release_ns = books.state.slots.release_ns()
         if not release_ns:
             return 0.0
         ahead = books.holds.count_appending if self._appends else books.holds.count
         others = ahead - (held is not None and held.slot == slot)
-        return max(0, others + 1 - books.state.room) * release_ns
+        state = books.state
+        given = state.yielding if self.fleet.goes_first else 0
+        return wait_for_slot_ns(others + 1 - state.room, given, release_ns)
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
         """Cost of the longer of the waits for prefill and for a slot."""

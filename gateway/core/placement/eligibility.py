@@ -76,6 +76,21 @@ class Eligibility:
         """Replicas that may serve the class, in any pool, available or not."""
         return self._targets_of(request_class).eligible_replicas
 
+    def replicas_wanted_by(self, request_class: RequestClass) -> int:
+        """Replicas that a waiting request takes as soon as they have a free slot: of pools, the preferred one's."""
+        pinned = request_class.pinned
+        if pinned is not None:
+            return self._replicas.mask_of([pinned]) if pinned.kind is TargetKind.REPLICA else 0
+        return self._targets_of(request_class).preferred_replicas
+
+    def slots_given(self, request_class: RequestClass) -> int:
+        """Slots that waiting requests of the class will be given by requests that yield."""
+        replicas = self._replicas
+        if not (replicas.giving and request_class.goes_first):
+            return 0
+        mask = self.replicas_wanted_by(request_class) & replicas.giving & replicas.open
+        return sum(max(0, replicas.at(slot).room + replicas.at(slot).yielding) for slot in slots_of(mask))
+
     def available_replicas(self, request_class: RequestClass) -> int:
         mask = self._targets_of(request_class).preferred_replicas & self._replicas.available
         return mask if request_class.service_class is _INTERACTIVE else self.with_room(mask, request_class)
@@ -164,8 +179,9 @@ class Eligibility:
 
     def rooms(self, request_class: RequestClass) -> dict[Target, int]:
         """Number of requests of the class that each available target could begin at once, by its last report, what was
-        sent there since and the limits on own legs there; for a class that yields, each target counts as one. Targets
-        that failed the request and those without room are left out. O(available targets)."""
+        sent there since and the limits on own legs there. An interactive one is given the slots of those that yield;
+        for a class that yields itself, each target counts as one. Targets that failed the request and those without
+        room are left out. O(available targets)."""
         wanted = request_class
         replicas = self.available_replicas(wanted) & ~wanted.failed_replicas
         peers = (self.available_siblings(wanted) | self.available_remotes(wanted)) & ~wanted.failed_peers
@@ -173,7 +189,8 @@ class Eligibility:
         found: dict[Target, int] = {}
         for slot in slots_of(replicas):
             replica = self._replicas.at(slot)
-            found[replica.target] = 1 if yields else min(replica.room, replica.legs_left)
+            room = replica.room + (replica.yielding if wanted.goes_first else 0)
+            found[replica.target] = 1 if yields else min(room, replica.legs_left)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
             room = self._peers.room(peer, wanted)
@@ -307,6 +324,7 @@ class Eligibility:
         available = self._peers.available(
             wanted.model, wanted.rule,
             connectors=wanted.connectors, fit=wanted.fit, identity=wanted.identity, appends=wanted.appends,
+            goes_first=wanted.goes_first,
         )  # fmt: skip
         untried = available & ~request_class.failed_peers
         if untried or not request_class.failed_peers or self._has_untried_peer(request_class):

@@ -47,6 +47,8 @@ class Fleet:
         """Facts that features tell policies, by a name that the feature defines."""
         self.first_token_slos_ns: dict[ServiceClass, int] = {}
         """First-token objective of each service class that has one."""
+        self.goes_first = False
+        """The request that is placed is given the slots of running ones that yield."""
         self.fit: PoolFit | None = None
         """Pools that suit the request being placed; only those of a peer count. None: all pools."""
         self.exact_match: ExactMatch | None = None
@@ -161,7 +163,7 @@ class Fleet:
     def peer_wait_ns(self, slot: int, model: ModelName, *, appends: bool = False) -> float:
         """Nanoseconds that one more request waits at the peer for a slot, by its last heartbeat; 0 if one is free.
         `appends`: its answer has begun, so that no new request is ahead of it there."""
-        return self._peers.wait_ns(self._peers.at(slot), model, self.fit, appends=appends)
+        return self._peers.wait_ns(self._peers.at(slot), model, self.fit, appends=appends, goes_first=self.goes_first)
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.peers import Peers, PeerState
-from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.replicas import READ_NS_PER_BYTE, Replicas, ReplicaState
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import Hold, LegState, RequestState
 from gateway.core.kernel.spare_capacity import Homes
@@ -55,9 +55,10 @@ from gateway.core.vocabulary import (
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """Target, the reason for it, and the number of the prompt's blocks that it has."""
 
-
 TOLD_BLOCKS: Final = "told_blocks"
 """Figure of a peer that tells of more of the prompt than was forwarded there."""
+_READ_MARGIN: Final = 2
+"""Multiple of the measured time after which a prompt is taken to be read where no first token is heard of."""
 _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 
@@ -109,7 +110,7 @@ class Placer:
         self._replicas = replicas
         self._peers = peers
         self._plug_ins = plug_ins
-        self._eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
+        self.eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
         self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
         self.engines = EngineWord(self._fleet, self._policy)
@@ -122,7 +123,7 @@ class Placer:
     @property
     def may_shadow(self) -> bool:
         """True if overflow is in shadow mode for any model."""
-        return self._eligibility.may_shadow
+        return self.eligibility.may_shadow
 
     @property
     def replica_index(self) -> PrefixIndex:
@@ -137,14 +138,14 @@ class Placer:
     def configure_classes(self, free_share: float, first_token_slos_ns: dict[ServiceClass, int]) -> None:
         """Take new settings of service classes: the share of an engine's room that requests which yield leave free, and
         first-token objectives."""
-        self._eligibility.spare_capacity.free_share = free_share
+        self.eligibility.spare_capacity.free_share = free_share
         self._fleet.first_token_slos_ns = first_token_slos_ns
 
     def configure(self, config: PlacementConfig) -> None:
         """Take new settings. Indexes are emptied only if their own bounds changed, and the policy is replaced only if
         its name or version did."""
         old, self._config = self._config, config
-        self._eligibility.configure(config)
+        self.eligibility.configure(config)
         if (old.prefix_index_bytes_max, old.prefix_ttl_ns) != (config.prefix_index_bytes_max, config.prefix_ttl_ns):
             self._fleet.empty_indexes(config)
         if (old.policy, old.policy_version) != (config.policy, config.policy_version):
@@ -165,7 +166,7 @@ class Placer:
 
     def peers_changed(self, joined: list[PeerState], left: list[PeerState]) -> None:
         self._targets_changed(self._fleet.peer_index, joined, left)
-        self._eligibility.peers_changed()
+        self.eligibility.peers_changed()
 
     def _targets_changed(
         self,
@@ -200,6 +201,7 @@ class Placer:
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
+            self._replicas.read_ns_per_byte = max(READ_NS_PER_BYTE, round(_READ_MARGIN * self._policy.byte_ns()))
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
         if event.result in _UNREAD and leg.state.listed:
@@ -240,7 +242,7 @@ class Placer:
 
     def has_target(self, request_class: RequestClass) -> bool:
         """Return true if any target is available for this class at this moment."""
-        eligibility = self._eligibility
+        eligibility = self.eligibility
         if request_class.pinned is not None:
             return eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas) is not None
         if request_class.fit is not None and eligibility.spill_replicas(request_class):
@@ -255,52 +257,54 @@ class Placer:
 
     def has_replica(self, request_class: RequestClass) -> bool:
         """Return true if an own replica is available for this class at this moment."""
-        eligibility = self._eligibility
+        eligibility = self.eligibility
         return bool(eligibility.available_replicas(request_class) or eligibility.spill_replicas(request_class))
 
     def position_of(self, request_class: RequestClass, queue_length: int, origin: GatewayId) -> tuple[int, float]:
-        """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it),
-        and the largest place that its origin may count on (`Peers.ahead_max`)."""
-        eligible = self._eligibility.eligible_replicas(request_class)
+        """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it, or
+        would be given to it), and the largest place that its origin may count on (`Peers.ahead_max`)."""
+        eligible = self.eligibility.eligible_replicas(request_class)
         position = queue_length + 1 - self._replicas.rooms.total(eligible & self.taking)
+        if position > 0 and request_class.goes_first:
+            position -= self._replicas.rooms.yielding(eligible & self.taking & self._replicas.giving)
         return position, self._peers.ahead_max(
             origin, self._replicas.rooms.release_ns(eligible & self._replicas.pushable)
         )
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
         """Return true if the pinned target is still known and the residency rule allows it."""
-        return self._eligibility.can_ever_reach(request_class)
+        return self.eligibility.can_ever_reach(request_class)
 
     def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
         """Return true if there is a target to wait for, even if down or full."""
-        return self._eligibility.may_ever_serve(request_class, barred_peers)
+        return self.eligibility.may_ever_serve(request_class, barred_peers)
 
     def serves_now(self, request_class: RequestClass) -> bool:
         """Return true if a target is reachable, even if full."""
-        return self._eligibility.serves_now(request_class)
+        return self.eligibility.serves_now(request_class)
 
     def rooms(self, request_class: RequestClass) -> dict[Target, int]:
         """Number of requests of the class that each available target could begin at once."""
-        return self._eligibility.rooms(request_class)
+        return self.eligibility.rooms(request_class)
 
     def batch_rooms(self, request_class: RequestClass) -> dict[RegionName, int]:
         """Requests of class `batch` that could run at once beside what runs, by each region that may serve them."""
-        return self._eligibility.batch_rooms(request_class)
+        return self.eligibility.batch_rooms(request_class)
 
     def known_share(self, request: RequestState) -> float:
         """Largest share of the prompt, 0 to 1, that an own replica available to the request has; for a held request,
         that of the replica it waits for."""
         held, profile = request.held, request.profile
-        mask = self._eligibility.available_replicas(request.request_class) if held is None else 1 << held.slot
+        mask = self.eligibility.available_replicas(request.request_class) if held is None else 1 << held.slot
         if not mask:
             return 0.0
         return share_of(profile, self._fleet.match_replicas(profile, mask).blocks)
 
     def replicas_to_wait_for(self, request_class: RequestClass) -> int:
-        return self._eligibility.eligible_replicas(request_class)
+        return self.eligibility.eligible_replicas(request_class)
 
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
-        return self._eligibility.peers_to_wait_for(request_class)
+        return self.eligibility.peers_to_wait_for(request_class)
 
     def reading_again_ns(self, uncached_bytes: int) -> float:
         """Policy's estimate of the time in which a replica prefills again what this much of a prompt evicts."""
@@ -309,7 +313,8 @@ class Placer:
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target and remember the prefix there; None if the request has to wait, Hold if it waits for one
         replica."""
-        fit = self._fleet.fit = request.request_class.fit
+        self._fleet.goes_first, fit = request.request_class.goes_first, request.request_class.fit
+        self._fleet.fit = fit
         if request.request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
         placement = self._weigh(request, now_ns)
@@ -324,10 +329,10 @@ class Placer:
     def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
         """Place the request in another pool of this gateway, if that pool is so free that the request need not wait
         there."""
-        mask = self._sparing(request, self._eligibility.spill_replicas(request.request_class))
+        mask = self._sparing(request, self.eligibility.spill_replicas(request.request_class))
         if not mask:
             return None
-        is_gone = self._eligibility.is_gone(request.request_class)
+        is_gone = self.eligibility.is_gone(request.request_class)
         offer = Offer(mask)
         offer.ready = mask & self._replicas.pushable
         offer.arrived_ns = request.arrived_ns
@@ -342,10 +347,10 @@ class Placer:
         """Return the placement that the request would get if overflow were on instead of in shadow mode; no prefix is
         remembered and no hold made. A policy that takes full replicas is asked before the real placement, which changes
         costs; any other policy is asked once the request has to wait."""
-        remotes = self._eligibility.shadow_remotes(request.request_class)
+        remotes = self.eligibility.shadow_remotes(request.request_class)
         if not remotes:
             return None
-        self._fleet.fit = request.request_class.fit
+        self._fleet.fit, self._fleet.goes_first = request.request_class.fit, request.request_class.goes_first
         offer = self._offer(request, remotes) if self.takes_full_replicas else Offer(0, remotes=remotes)
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:
@@ -356,9 +361,9 @@ class Placer:
         """Ask the policy to compare all targets and waiting. A request that yields never holds a replica: it takes an
         idle target, or waits for any room without barring others."""
         is_yielding = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.leaves_room
-        remotes = self._eligibility.available_remotes(request.request_class)
+        remotes = self.eligibility.available_remotes(request.request_class)
         if remotes and request.leaves_room:
-            remotes = self._eligibility.peers_with_room(remotes, request.request_class)
+            remotes = self.eligibility.peers_with_room(remotes, request.request_class)
         offer = self._offer(request, remotes)
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
@@ -378,7 +383,7 @@ class Placer:
         return idle
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:
-        request_class, eligibility = request.request_class, self._eligibility
+        request_class, eligibility = request.request_class, self.eligibility
         if request.leaves_room:
             replicas = self._sparing(request, eligibility.available_replicas(request_class))
         else:
@@ -393,7 +398,7 @@ class Placer:
 
     def _sparing(self, request: RequestState, mask: int) -> int:
         """Available replicas of the mask that the request may have without leaving others short."""
-        return self._eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
+        return self.eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _chosen(self, choice: Choice, offer: Offer) -> _Found:
         if choice.candidates < 0:
@@ -410,7 +415,7 @@ class Placer:
     def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Place the request at its only possible target once that is free; requests whose turn it is go first."""
         request_class = request.request_class
-        state = self._eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas)
+        state = self.eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas)
         if state is None:
             return None
         takes_turns = self.takes_full_replicas and not request_class.is_control
@@ -460,7 +465,7 @@ class Placer:
         for_replicas = room - min(len(self._peers), room // 2)
         few = [each.slot for each in choice.replicas]
         if len(few) <= for_replicas:
-            eligible = self._eligibility.eligible_replicas(request.request_class)
+            eligible = self.eligibility.eligible_replicas(request.request_class)
             few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
         replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
         closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.groups.ask_origins else ()
@@ -477,7 +482,7 @@ class Placer:
 
     def _closed(self, request: RequestState, room: int) -> tuple[Candidate, ...]:
         """Replicas that would have served the request, had it arrived elsewhere."""
-        few = self._replicas.few_least_loaded(self._eligibility.closed_replicas(request.request_class), room)
+        few = self._replicas.few_least_loaded(self.eligibility.closed_replicas(request.request_class), room)
         seen = [self._replica_candidate(request, self._replicas.at(slot), None) for slot in few]
         return tuple([replace(each, standing=Standing.NOT_ALLOWED) for each in seen])
 

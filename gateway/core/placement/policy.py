@@ -144,6 +144,10 @@ class Policy(ABC):
         its cache; 0: no request waits to avoid that."""
         return 0.0
 
+    def byte_ns(self) -> float:
+        """Nanoseconds in which an own replica reads a byte of a prompt, as measured; 0: not known."""
+        return 0.0
+
     def costs_at_replica(
         self,
         profile: RequestProfile,  # noqa: ARG002

@@ -35,6 +35,9 @@ class LeavingSeries:
     ) -> None:
         """Count the legs of a finished request that were moved."""
         legs = () if record is None else record.legs
-        moved = [leg.target.kind is TargetKind.REPLICA and leg.result is LegResult.TAKEN_BACK for leg in legs]
-        if any(moved):
-            self._moved.add(profile.service_class, amount=sum(moved))
+        moved = sum(
+            leg.target.kind is TargetKind.REPLICA and leg.result is LegResult.TAKEN_BACK and leg.gave_way_ns is None
+            for leg in legs
+        )
+        if moved:
+            self._moved.add(profile.service_class, amount=moved)

@@ -17,7 +17,7 @@ import msgspec
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import Jurisdiction, ModelName, Place, RegionName
 from loadgen.bench.relay import wire
-from loadgen.demo.mesh import running_mesh
+from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.region_files import write_open_policies
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.live_client import AnswerFailure, EndpointDialect, PartialAnswer, exchange
@@ -37,6 +37,7 @@ _LINE_TOKENS = 200
 _CALL_S = 30.0
 _SECOND_NS = 1_000_000_000
 _REGION = "us-east-1"
+_INTERRUPTED = re.compile(rb"^nightside_interruptions_total\{[^}]*\} (\S+)", re.MULTILINE)
 _RUNNING = re.compile(rb"^vllm:num_requests_running\{[^}]*\} (\S+)", re.MULTILINE)
 
 
@@ -50,6 +51,8 @@ class Beside:
     lines: int
     busy_share: float
     """Share of the engines' slots that were in use, of all looks at them."""
+    interrupted: int = 0
+    """Running lines that gave their slots to streams meanwhile."""
 
 
 async def play_beside(rounds: int, tell: Callable[[str], None]) -> list[Beside]:
@@ -73,7 +76,7 @@ async def play_beside(rounds: int, tell: Callable[[str], None]) -> list[Beside]:
             running_mesh(scenario, OverflowMode.ON, folder, tasks) as mesh,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_CALL_S)) as session,
         ):
-            played = _Windows(session, mesh.gateways[region.name], scenario.model, mesh.engines[region.name])
+            played = _Windows(session, mesh, region.name, scenario.model)
             return await played.play(rounds, tell)
 
 
@@ -87,11 +90,12 @@ class _Seen:
 
 
 class _Windows:
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: ModelName, engines: tuple[str, ...]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, mesh: Mesh, region: RegionName, model: ModelName) -> None:
         self._session = session
-        self._url = url
+        self._url = mesh.gateways[region]
+        self._admin = mesh.admins[region]
         self._dialect = EndpointDialect(model, ignore_eos=True)
-        self._engines = engines
+        self._engines = mesh.engines[region]
         self._rng = random.Random(1)
         self._clock = Clock()
         self._seen: _Seen | None = None
@@ -113,7 +117,7 @@ class _Windows:
 
     async def _window(self, batch: str | None) -> Beside:
         await asyncio.sleep(SETTLE_S)
-        before = await self._done(batch)
+        before, interrupted = await self._done(batch), await self._interrupted()
         self._seen = seen = _Seen()
         busy, looks = 0.0, 0
         until_s = asyncio.get_running_loop().time() + WINDOW_S
@@ -121,10 +125,11 @@ class _Windows:
             busy, looks = busy + await self._busy_share(), looks + 1
             await asyncio.sleep(1.0)
         self._seen = None
-        lines = await self._done(batch) - before
+        lines, interrupted = await self._done(batch) - before, await self._interrupted() - interrupted
         while len(seen.first_s) + seen.failed < seen.begun:  # noqa: ASYNC110 - each stream has a time-out
             await asyncio.sleep(0.1)
-        return Beside(batch is not None, tuple(seen.first_s), seen.failed, lines, busy / max(looks, 1))
+        busy_share = busy / max(looks, 1)
+        return Beside(batch is not None, tuple(seen.first_s), seen.failed, lines, busy_share, interrupted)
 
     async def _arrive(self, tasks: asyncio.TaskGroup) -> None:
         """Begin a stream at random moments, until cancelled."""
@@ -152,6 +157,10 @@ class _Windows:
     def _prompt(self) -> str:
         (text,) = wire.prompts(1, PROMPT_BYTES, self._rng)
         return text
+
+    async def _interrupted(self) -> int:
+        async with self._session.get(f"{self._admin}/metrics", raise_for_status=True) as answer:
+            return sum(int(float(each)) for each in _INTERRUPTED.findall(await answer.read()))
 
     async def _busy_share(self) -> float:
         running = 0.0

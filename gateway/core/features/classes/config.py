@@ -55,6 +55,9 @@ class ClassesConfig(Struct, frozen=True):
     interactive: InteractiveConfig = field(default_factory=InteractiveConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     best_effort: BestEffortConfig = field(default_factory=BestEffortConfig)
+    interruptions_max: int = 3
+    """Times that a running batch or best-effort request is interrupted, and begins anew, for an interactive one that
+    finds no free slot; only while its client has nothing of its answer. 0: never."""
 
     def first_token_ns(self, service_class: ServiceClass) -> int | None:
         """First-token objective of the class."""

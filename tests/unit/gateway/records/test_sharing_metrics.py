@@ -20,6 +20,7 @@ def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> No
     for number, tenant in enumerate(("acme", "zeta", "zeta")):
         ask(one, f"b{number}", ServiceClass.BATCH, tenant)
     one.core.goodput.count(ServiceClass.INTERACTIVE, Promise.LATE)
+    one.core.goodput.gave_way(next(iter(one.core.requests.values())).profile)
     drains = one.core.drain_rates = DrainRates()
     one_that_waits = next(iter(one.core.requests.values()))
     for model in (ModelName("a"), ModelName("b")):
@@ -36,6 +37,7 @@ def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> No
     )
     value = registry.get_sample_value
     assert value("nightside_class_requests_total", {"service_class": "interactive", "promise": "late"}) == 1
+    assert value("nightside_interruptions_total", {"service_class": "batch"}) == 1
     assert value("nightside_class_queue_length", {"service_class": "batch"}) == 3
     assert value("nightside_class_queue_length", {"service_class": "interactive"}) == 0
     assert value("nightside_tenant_queue_length", {"tenant": "other"}) == 2

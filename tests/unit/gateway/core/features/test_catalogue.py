@@ -15,6 +15,7 @@ from gateway.core.features.cache_digests.events import DigestPart
 from gateway.core.features.cache_digests.feature import CacheDigests
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.classes.feature import Classes
+from gateway.core.features.classes.interruptions import Interruptions
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.expert_locality.feature import ExpertLocality
@@ -54,6 +55,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
     Classes: [],
+    Interruptions: [],
     Adoption: [],
     CacheDigests: [events.DigestHeard(GatewayId("gw-eu"), DigestPart(True, 0, 0))],
     KvEvents: [events.EngineTold(ReplicaId("r0"), ()), events.EngineUnheard(ReplicaId("r0"), UnheardReason.GAP)],

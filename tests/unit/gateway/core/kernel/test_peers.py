@@ -149,7 +149,7 @@ def test_a_peer_is_looked_at_again_only_when_it_has_changed() -> None:
         fleet.hear()
     question = MODELS[0], RULES[0]
     before = fleet.peers.available(*question)
-    answer = fleet.peers._answers[*question, ALL_CONNECTORS, None, None, False]
+    answer = fleet.peers._answers[*question, ALL_CONNECTORS, None, None, False, False]
     assert answer.unsure == 0
     changed = next(state for state in fleet.peers if state.standing is Standing.AVAILABLE)
     fleet.peers.started(changed, (RequestId("one"), 1, 1), fleet.now_ns)

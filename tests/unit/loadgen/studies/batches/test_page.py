@@ -17,7 +17,7 @@ LARGE = LargeFileRun(
 )  # fmt: skip
 KILLED = replace(LARGE, lines=50_000, kills=3)
 ALONE = Beside(has_backlog=False, first_s=(0.1, 0.2, 0.3), failed=0, lines=0, busy_share=0.4)
-BESIDE = Beside(has_backlog=True, first_s=(0.1, 0.2, 0.306), failed=0, lines=700, busy_share=0.9)
+BESIDE = Beside(has_backlog=True, first_s=(0.1, 0.2, 0.306), failed=0, lines=700, busy_share=0.9, interrupted=12)
 
 
 def page(large: LargeFileRun = LARGE, killed: LargeFileRun = KILLED, behind: Beside = BESIDE) -> str:
@@ -28,7 +28,7 @@ def test_aims_are_met_by_what_just_meets_them() -> None:
     text = page()
     assert text.count("**met**") == 4
     assert "**not met**" not in text
-    assert "| 1 | 40% | 90% | 700 | 200 | 200 |" in text
+    assert "| 1 | 40% | 90% | 700 | 12 | 200 | 200 |" in text
 
 
 def test_each_miss_is_told() -> None:
