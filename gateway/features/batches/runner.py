@@ -187,7 +187,7 @@ class BatchRunner:
         """Open the book, and run its batches until cancelled. Raises OSError."""
         await self._has_api.wait()
         try:
-            await self._book.open()
+            await self._open()
             async with TaskGroup() as tasks:
                 tasks.create_task(self._hold())
                 tasks.create_task(self._clean())
@@ -202,6 +202,15 @@ class BatchRunner:
             self._lines.clear()
             self._chunks.clear()
             await self._book.close()
+
+    async def _open(self) -> None:
+        """Open the book. Raises OSError, once its reason is logged and shown."""
+        try:
+            await self._book.open()
+        except OSError as error:
+            self._store_failed(error)
+            raise
+        self.store_fault = ""
 
     async def _hold(self) -> None:
         """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is

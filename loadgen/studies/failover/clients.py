@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import httpx2
-from openai import NOT_GIVEN, APIStatusError, AsyncOpenAI, OpenAIError
+from openai import DEFAULT_MAX_RETRIES, NOT_GIVEN, APIStatusError, AsyncOpenAI, OpenAIError
 
 from gateway.core.vocabulary import RegionName
 from loadgen.names import NameResolver
@@ -31,6 +31,8 @@ class SdkCall:
     """Time of the call's end; not set (None) if it had not ended when the run was over."""
     first_ns: int | None = None
     """Time of the answer's first part; None: none has arrived."""
+    pause_ns: int = 0
+    """Longest time between two parts of the answer."""
     fault: str = ""
     """Empty for a complete answer."""
     is_refused: bool = False
@@ -107,6 +109,8 @@ class Clients:
     answer_tokens: int = _ANSWER_TOKENS
     prompt_bytes: int = 0
     """Length that questions are filled up to."""
+    retries: int = DEFAULT_MAX_RETRIES
+    """Further tries of the SDK for one call."""
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
@@ -114,7 +118,11 @@ class Clients:
         async with httpx2.AsyncClient(transport=transport) as http:
             timeout = NOT_GIVEN if self.timeout_s is None else self.timeout_s
             async with AsyncOpenAI(
-                base_url=f"{self.url}/v1", api_key="unused", http_client=http, timeout=timeout
+                base_url=f"{self.url}/v1",
+                api_key="unused",
+                http_client=http,
+                timeout=timeout,
+                max_retries=self.retries,
             ) as client:
                 async with asyncio.TaskGroup() as tasks:
                     for number in range(users):
@@ -150,10 +158,12 @@ class Clients:
         headers = stream.response.headers
         _note_sender(asked, headers)
         asked.ran_in = headers.get(REGION_HEADER, "")
-        reason = None
+        reason, last_ns = None, 0
         async for chunk in stream:
+            now_ns = self.clock.now_ns()
             if asked.first_ns is None:
-                asked.first_ns = self.clock.now_ns()
+                asked.first_ns = last_ns = now_ns
+            asked.pause_ns, last_ns = max(asked.pause_ns, now_ns - last_ns), now_ns
             reason = chunk.choices[0].finish_reason if chunk.choices else reason
         if reason is None:
             asked.fault = "the answer has no end"

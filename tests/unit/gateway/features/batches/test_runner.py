@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from structlog import get_logger
+from structlog.testing import capture_logs
 
 from gateway.core.vocabulary import ModelName, TenantName
 from gateway.door.parse import Caller
@@ -20,7 +22,7 @@ from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import HoldingMark
 from gateway.features.batches.lines import read_line
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
-from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
 from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
 from gateway.features.batches.store import TakenBatch
 from gateway.http1.server import Exchange
@@ -65,6 +67,27 @@ async def running(runner: BatchRunner) -> AsyncIterator[None]:
         await until(lambda: runner._book.is_open)
         yield
         task.cancel()
+
+
+async def test_a_store_of_another_version_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    book = book_in(tmp_path)
+    await book.open()
+    await book.close()
+    mark_as_format(tmp_path, FORMAT + 1)
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+    runner.meet_clients(NoModels(), None)
+    with capture_logs() as logged, pytest.raises(OSError, match="is not batches of format"):
+        await runner.run()
+    assert [each["event"] for each in logged] == ["batch_store_unavailable"]
+    assert f"is not batches of format {FORMAT}" in runner.store_fault
+    mark_as_format(tmp_path, FORMAT)
+    async with running(runner):
+        assert not runner.store_fault
+
+
+def mark_as_format(folder: Path, number: int) -> None:
+    with closing(sqlite3.connect(folder / "batches.sqlite")) as database:
+        database.execute(f"PRAGMA user_version = {number}")
 
 
 async def test_a_batch_that_the_store_has_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

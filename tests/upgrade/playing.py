@@ -1,0 +1,287 @@
+"""Upgrades a mesh under load, and back, and writes down what was seen. It judges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gateway.core.vocabulary import GatewayId, RegionName
+from loadgen.demo.processes import DemoFailure
+from loadgen.demo.region_files import ZONE
+from loadgen.demo.watch import TTL_S
+from loadgen.names import NameResolver
+from loadgen.studies.batches.large_file import lost_and_doubled
+from loadgen.studies.failover.clients import Clients, SdkCall
+from mesh.clock import Clock
+from tests.upgrade.figures import Checks, Step
+from tests.upgrade.mesh import Part, VersionedMesh, lines_of, running_mesh_of, until
+from tests.upgrade.releases import Release
+
+USERS = {"us-east-1": 9, "eu-west-1": 2}
+ANSWER_TOKENS = 40
+BATCH_LINES = 40
+WAIT_S = TTL_S + 1.0
+"""Time after which no client keeps an older answer of the name."""
+_BATCH_TOKENS = 24
+_STEADY_S = 6.0
+_END_S = 20.0
+_TAKEN_OVER = "us-east-1"
+"""Region whose gateways are taken over; those of the others are drained."""
+_ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass
+class Played:
+    """Findings of one upgrade and back."""
+
+    steps: list[Step] = field(default_factory=list)
+    ended_ns: int = 0
+    calls: list[SdkCall] = field(default_factory=list)
+    checks: Checks = field(default_factory=Checks)
+
+
+async def play(
+    old: Release, new: Release, folder: Path, store: Mapping[str, object], tell: Callable[[str], None]
+) -> Played:
+    """Upgrade a mesh from `old` to `new` and back. Raises DemoFailure."""
+    async with (
+        asyncio.TaskGroup() as tasks,
+        running_mesh_of(old, folder, store, tasks) as mesh,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+    ):
+        played = Played()
+        await _Upgrade(mesh, session, folder, played, tell).there_and_back(old, new)
+        for release in (old, new):
+            await _verify_audits(release, folder, played.checks)
+        lines = lines_of([log for part in mesh.parts for log in part.logs])
+        played.checks.logged = Counter(
+            str(each.get("event")) for each in lines if each.get("level") in ("error", "critical")
+        )
+        return played
+
+
+class _Upgrade:
+    def __init__(
+        self, mesh: VersionedMesh, session: aiohttp.ClientSession, folder: Path, played: Played,
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._mesh = mesh
+        self._session = session
+        self._folder = folder
+        self._played = played
+        self._checks = played.checks
+        self._tell = tell
+        self._clock = Clock()
+        self._wait_max = ""
+
+    async def there_and_back(self, old: Release, new: Release) -> None:
+        async with self._load():
+            await self._steady(f"all run {old.name}")
+            for seconds, release in ((61, new), (62, old)):
+                await self._set_order(seconds)
+                batches: list[tuple[Part, str]] = []
+                for name, part in self._mesh.gateways.items():
+                    if not self._mesh.seats[name].number:
+                        batches.append((part, await self._hand_in(part)))
+                    await self._replace_gateway(part, release)
+                for part in await self._controllers():
+                    await self._replace_controller(part, release)
+                self._begin("batches end", "")
+                for part, batch in batches:
+                    self._checks.lines += BATCH_LINES
+                    try:
+                        await self._collect(part, batch)
+                    except (DemoFailure, aiohttp.ClientError) as error:
+                        self._checks.lines_lost += BATCH_LINES
+                        self._checks.forgotten.append(f"{batch} at {part.name}: {error}")
+                await self._steady(f"all run {release.name}")
+
+    @asynccontextmanager
+    async def _load(self) -> AsyncIterator[None]:
+        name = self._mesh.name
+        clients = [
+            Clients(
+                RegionName(region), name.url, self._mesh.model,
+                NameResolver(name.servers, name.networks[RegionName(region)], self._clock), self._clock,
+                answer_tokens=ANSWER_TOKENS, retries=0,
+            )
+            for region in USERS
+        ]  # fmt: skip
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each.run(USERS[each.region])) for each in clients]
+            yield
+            self._played.ended_ns = self._clock.now_ns()
+            for each in clients:
+                each.is_over = True
+            await asyncio.wait(running, timeout=_END_S)
+            for task in running:
+                task.cancel()
+        self._played.calls = [call for each in clients for call in each.asked]
+
+    # Steps
+
+    def _begin(self, what: str, how: str) -> dict[str, tuple[int, str]]:
+        switched: dict[str, tuple[int, str]] = {}
+        self._played.steps.append(Step(what, how, self._clock.now_ns(), switched))
+        self._tell(f"{what}: {how}" if how else what)
+        return switched
+
+    async def _steady(self, what: str) -> None:
+        self._begin(what, "")
+        await asyncio.sleep(_STEADY_S)
+        for part in self._mesh.parts:
+            assert part.release is not None, "it was started"
+            self._checks.processes += 1
+            if part.tree() != part.release.tree:
+                self._checks.strangers.append(f"{part.name} in {part.tree()}")
+
+    async def _replace_gateway(self, part: Part, release: Release) -> None:
+        is_taken_over = self._mesh.seats[GatewayId(part.name)].region.name == _TAKEN_OVER
+        switched = self._begin(f"{part.name} to {release.name}", "take-over" if is_taken_over else "drain")
+        used = await self._used(part)
+        if is_taken_over:
+            before = part.child
+            await part.start(release, "--take-over")
+            await part.until_logged("ready")
+            switched[part.name] = self._clock.now_ns(), release.name
+            status: list[int] = []
+            await until(lambda: _ends(before.ended, status), f"{part.name}: the end of the process before")
+            self._note_exit(part, status[0])
+        else:
+            await self._order({"order": "gateway-drain", "gateway": part.name})
+            await until(lambda: self._leads_elsewhere(part), f"{part.name}: the name leads elsewhere")
+            await asyncio.sleep(WAIT_S)
+            self._note_exit(part, await part.stop())
+            await part.start(release)
+            await part.until_answers("/health")
+            await self._order({"order": "gateway-undrain", "gateway": part.name})
+            await part.until_answers("/ready")
+            switched[part.name] = self._clock.now_ns(), release.name
+        await self._mesh.until_attached(self._session)
+        self._note_kept(await self._used(part) >= used > 0, f"usage of {part.name}")
+
+    async def _replace_controller(self, part: Part, release: Release) -> None:
+        self._begin(f"{part.name} to {release.name}", "stop, start")
+        self._note_exit(part, await part.stop())
+        await part.start(release)
+        await part.until_answers("/health")
+        await self._mesh.until_attached(self._session)
+        found = (await self._mesh.state(self._session)).get("parameters")
+        self._note_kept(self._wait_max in str(found), f"parameters at the leader, with {part.name} replaced: {found}")
+
+    def _note_exit(self, part: Part, status: int) -> None:
+        if status:
+            self._checks.bad_exits.append(f"{part.name} with {status}")
+
+    def _note_kept(self, is_kept: bool, what: str) -> None:
+        self._checks.remembered += is_kept
+        if not is_kept:
+            self._checks.forgotten.append(what)
+
+    # Controllers
+
+    async def _controllers(self) -> list[Part]:
+        """Controllers in the order in which they are replaced: the one that leads comes last."""
+        leader = await self._mesh.leader(self._session)
+        return sorted(self._mesh.controllers, key=lambda each: each is leader)
+
+    async def _set_order(self, seconds: int) -> None:
+        """Give an order that the other version has to find."""
+        self._wait_max = f"{seconds}s"
+        await self._order({"order": "parameters-set", "sections": {"queue": {"wait_max": self._wait_max}}})
+
+    async def _order(self, order: dict[str, Any]) -> None:
+        leader = await self._mesh.leader(self._session)
+        async with self._session.post(f"{leader.admin}/admin/orders", json={"order": order}) as answer:
+            answer.raise_for_status()
+
+    async def _leads_elsewhere(self, part: Part) -> bool:
+        """True once no gateway's name server names the gateway, and none of its replicas is its own."""
+        name, host = self._mesh.name, self._mesh.seats[GatewayId(part.name)].ports.host
+        for server in name.servers:
+            for network in name.networks.values():
+                told = await NameResolver([server], network, self._clock).ask(ZONE)
+                if host in told.addresses or not told.addresses:
+                    return False
+        state = await self._mesh.state(self._session)
+        owned = {each["id"]: each["replicas_owned"] for each in state.get("gateways", ())}
+        return owned.get(part.name) == 0
+
+    # Gateways
+
+    async def _used(self, part: Part) -> int:
+        async with self._session.get(f"{part.admin}/admin/usage", raise_for_status=True) as answer:
+            return sum(row["requests"] for row in (await answer.json())["rows"])
+
+    def _url(self, part: Part) -> str:
+        ports = self._mesh.seats[GatewayId(part.name)].ports
+        return f"http://{ports.host}:{ports.http}/v1"
+
+    async def _hand_in(self, part: Part) -> str:
+        body = {"model": self._mesh.model, "max_tokens": _BATCH_TOKENS}
+        lines = [
+            {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions",
+             "body": body | {"messages": [{"role": "user", "content": f"{number}: how are you?"}]}}
+            for number in range(BATCH_LINES)
+        ]  # fmt: skip
+        form = aiohttp.FormData()
+        form.add_field("purpose", "batch")
+        form.add_field("file", b"".join(msgspec.json.encode(each) + b"\n" for each in lines), filename="lines.jsonl")
+        async with self._session.post(f"{self._url(part)}/files", data=form, raise_for_status=True) as answer:
+            file = await answer.json()
+        order = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        async with self._session.post(f"{self._url(part)}/batches", json=order, raise_for_status=True) as answer:
+            return str((await answer.json())["id"])
+
+    async def _collect(self, part: Part, batch: str) -> None:
+        """Wait for the batch, and count its lines."""
+        told: dict[str, Any] = {}
+
+        async def is_over() -> bool:
+            async with self._session.get(f"{self._url(part)}/batches/{batch}", raise_for_status=True) as answer:
+                told.update(await answer.json())
+            return told["status"] in _ENDED
+
+        await until(is_over, f"{part.name}: the end of {batch}")
+        results = []
+        for kind in ("output_file_id", "error_file_id"):
+            if told.get(kind):
+                url = f"{self._url(part)}/files/{told[kind]}/content"
+                async with self._session.get(url, raise_for_status=True) as answer:
+                    results.append(self._folder / f"{batch}.{kind}")
+                    results[-1].write_bytes(await answer.read())
+        lost, doubled = lost_and_doubled(results, BATCH_LINES)
+        self._checks.lines_failed += told["request_counts"]["failed"]
+        self._checks.lines_lost += lost
+        self._checks.lines_doubled += doubled
+
+
+async def _ends(ended: Callable[[], Awaitable[int]], status: list[int]) -> bool:
+    """True once the process has ended; its status is then in the list."""
+    try:
+        async with asyncio.timeout(0.1):
+            status.append(await ended())
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _verify_audits(release: Release, folder: Path, checks: Checks) -> None:
+    for chain in sorted((folder / "audit").iterdir()):
+        process = await asyncio.create_subprocess_exec(
+            *release.runner, "nightside", "audit", "verify", str(chain),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+        checks.audits += 1
+        if process.returncode:
+            last = said.decode(errors="replace").strip().splitlines()[-1:]
+            checks.audit_faults.append(f"{chain.name} by {release.name}: {' '.join(last)}")
