@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,18 +90,15 @@ class _Upgrade:
                 batches: list[tuple[Part, str]] = []
                 for name, part in self._mesh.gateways.items():
                     if not self._mesh.seats[name].number:
-                        batches.append((part, await self._hand_in(part)))
+                        with self._lines_of(part):
+                            batches.append((part, await self._hand_in(part)))
                     await self._replace_gateway(part, release)
                 for part in await self._controllers():
                     await self._replace_controller(part, release)
                 self._begin("batches end", "")
                 for part, batch in batches:
-                    self._checks.lines += BATCH_LINES
-                    try:
+                    with self._lines_of(part):
                         await self._collect(part, batch)
-                    except (DemoFailure, aiohttp.ClientError) as error:
-                        self._checks.lines_lost += BATCH_LINES
-                        self._checks.forgotten.append(f"{batch} at {part.name}: {error}")
                 await self._steady(f"all run {release.name}")
 
     @asynccontextmanager
@@ -186,6 +183,16 @@ class _Upgrade:
         if not is_kept:
             self._checks.forgotten.append(what)
 
+    @contextmanager
+    def _lines_of(self, part: Part) -> Iterator[None]:
+        """Count all lines of a batch as lost if its gateway does not take it, or does not end it."""
+        try:
+            yield
+        except (DemoFailure, aiohttp.ClientError) as error:
+            self._checks.lines += BATCH_LINES
+            self._checks.lines_lost += BATCH_LINES
+            self._checks.forgotten.append(f"batch at {part.name}: {error}")
+
     # Controllers
 
     async def _controllers(self) -> list[Part]:
@@ -259,6 +266,7 @@ class _Upgrade:
                     results.append(self._folder / f"{batch}.{kind}")
                     results[-1].write_bytes(await answer.read())
         lost, doubled = lost_and_doubled(results, BATCH_LINES)
+        self._checks.lines += BATCH_LINES
         self._checks.lines_failed += told["request_counts"]["failed"]
         self._checks.lines_lost += lost
         self._checks.lines_doubled += doubled
