@@ -12,15 +12,16 @@ from msgspec.structs import replace
 from structlog import get_logger
 from structlog.testing import capture_logs
 
-from gateway.core.vocabulary import ModelName, TenantName
+from gateway.core.vocabulary import ModelName, RequestId, TenantName
 from gateway.door.parse import Caller
 from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
-from gateway.features.batches.lease import HoldingMark
+from gateway.features.batches.lease import BatchHolding, HoldingMark
 from gateway.features.batches.lines import read_line
+from gateway.features.batches.results import BatchResults
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
 from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
 from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
@@ -248,6 +249,48 @@ async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: 
     runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
     found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
     assert [each.code for each in found.faults] == ["model_not_found"]
+
+
+async def test_only_lines_that_wait_are_taken_back_and_they_are_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_TAKEN_BACK_S", 0.0)
+    api, waiting, batch = Silent(), set[RequestId](), keyed_batch(is_token=True)
+    runner = BatchRunner(BatchesConfig(), book_in(tmp_path), Clock(), get_logger(), waits_in_drain=waiting.__contains__)
+    runner.meet_clients(api, None)
+    book = runner._book
+    book.batches[batch.id], runner._classes[batch.id] = batch, LineClasses()
+    book.rates[batch.id] = LineRate(Clock.now_ns())
+    book.leases.took(BatchHolding(batch.id, 1))
+    async with TaskGroup() as tasks:
+        results = BatchResults(book, batch, runner._on_written, runner._write_failed)
+        task = tasks.create_task(runner._send(batch, read_line(line_of(0)), results))
+        await until(lambda: len(api.sent) == 1)
+        runner._take_back()
+        assert not api.given_up
+        waiting |= api.sent
+        runner._take_back()
+        await until(lambda: len(api.sent) == 2)
+        assert api.given_up == 1
+        task.cancel()
+    assert not runner._sent
+
+
+class Silent:
+    """API of a gateway whose engine does not answer."""
+
+    def __init__(self) -> None:
+        self.sent: set[RequestId] = set()
+        self.given_up = 0
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None:
+        self.sent.add(caller.request_id)
+
+    def give_up(self, exchange: Exchange) -> None:
+        self.given_up += 1
+
+    def models_of(self, _: Caller) -> list[ModelName]:
+        return [MODEL]
 
 
 class NoModels:
