@@ -110,7 +110,7 @@ def test_the_page_has_every_step_failure_and_fault() -> None:
     machine = {"cpu": "one", "cores": 2, "memory_gib": 4, "python": "Python", "busy": "idle"}
     page = page_of(
         figures(), checks, failures_of(CALLS), machine, old=OLD, new=NEW, pins=["click 8 → 9"],
-        slots=2, users={"us": 3}, tokens=5, batch_lines=20, wait_s=6.0,
+        slots=2, users=3, resolvers=2, tokens=5, batch_lines=20, wait_s=6.0,
     )  # fmt: skip
     assert "| gw-us to the working tree | take-over | 10.0 | 5 | 3 | 2 | 1.00 | 0.25 | 1 | 1 | 1 |" in page
     assert "**not met**: no request failed (3 of 8 did)" in page
