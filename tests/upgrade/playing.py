@@ -26,7 +26,7 @@ from tests.upgrade.mesh import Part, VersionedMesh, lines_of, running_mesh_of, u
 from tests.upgrade.releases import Release
 
 USERS = {"us-east-1": (3, 3, 3), "eu-west-1": (1, 1)}
-"""Users of each region, in groups with one resolver each: name servers shuffle answers, so that both siblings are asked."""
+"""Users of each region, in groups with one resolver each: answers are shuffled, so that both siblings are asked."""
 ANSWER_TOKENS = 40
 BATCH_LINES = 40
 WAIT_S = TTL_S + 1.0

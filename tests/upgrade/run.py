@@ -47,7 +47,8 @@ def main(ref: str | None, output: Path, keep: Path | None) -> None:
     steps = figures_of(played.steps, played.ended_ns, played.calls, old.name)
     page = page_of(
         steps, played.checks, failures_of(played.calls), machine.described(), old=old, new=new, pins=pins,
-        slots=SLOTS, users=sum(map(sum, USERS.values())), resolvers=sum(map(len, USERS.values())), tokens=ANSWER_TOKENS, batch_lines=BATCH_LINES, wait_s=WAIT_S,
+        slots=SLOTS, users=sum(map(sum, USERS.values())), resolvers=sum(map(len, USERS.values())),
+        tokens=ANSWER_TOKENS, batch_lines=BATCH_LINES, wait_s=WAIT_S,
     )  # fmt: skip
     output.write_text(page)
     missed = [what for is_met, what in judged(steps, played.checks) if not is_met]
