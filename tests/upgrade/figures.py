@@ -36,6 +36,8 @@ class StepFigures:
     """Failed requests whose answer had begun."""
     first_max_s: float
     pause_max_s: float
+    rejected: int
+    """Tries that a gateway rejected, and the SDK repeated unless it had done so twice."""
     forwarded: int
     answered: dict[str, int]
     """Requests by the version of the gateway that answered them."""
@@ -64,8 +66,11 @@ class Checks:
     """Log lines of level error or above, by event."""
 
 
-def figures_of(steps: Sequence[Step], ended_ns: int, calls: Iterable[SdkCall], first: str) -> list[StepFigures]:
-    """Figures of each step, with the calls that were sent in it. `first` is the version of all gateways before."""
+def figures_of(
+    steps: Sequence[Step], ended_ns: int, calls: Iterable[SdkCall], rejected_ns: Sequence[int], first: str
+) -> list[StepFigures]:
+    """Figures of each step, with the calls that were sent in it. `rejected_ns` are the times at which gateways rejected
+    tries; `first` is the version of all gateways before."""
     called = list(calls)
     found = []
     for number, step in enumerate(steps):
@@ -84,6 +89,7 @@ def figures_of(steps: Sequence[Step], ended_ns: int, calls: Iterable[SdkCall], f
                 sum(each.has_begun for each in failed),
                 max(waits, default=0) / SECOND_NS,
                 max((each.pause_ns for each in sent), default=0) / SECOND_NS,
+                sum(step.began_ns <= at_ns < until_ns for at_ns in rejected_ns),
                 sum(not each.gateway.startswith(f"gw-{each.ran_in}") for each in whole),
                 dict(Counter(version_at(steps, each.gateway, each.left_ns, first) for each in whole)),
             )

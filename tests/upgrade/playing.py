@@ -46,6 +46,8 @@ class Played:
     steps: list[Step] = field(default_factory=list)
     ended_ns: int = 0
     calls: list[SdkCall] = field(default_factory=list)
+    rejected_ns: list[int] = field(default_factory=list)
+    """Times at which gateways rejected tries of calls."""
     checks: Checks = field(default_factory=Checks)
 
 
@@ -109,7 +111,7 @@ class _Upgrade:
             (users, Clients(
                 RegionName(region), name.url, self._mesh.model,
                 NameResolver(name.servers, name.networks[RegionName(region)], self._clock), self._clock,
-                answer_tokens=ANSWER_TOKENS, retries=0,
+                answer_tokens=ANSWER_TOKENS,
             ))
             for region, groups in USERS.items() for users in groups
         ]  # fmt: skip
@@ -123,6 +125,7 @@ class _Upgrade:
             for task in running:
                 task.cancel()
         self._played.calls = [call for _, each in clients for call in each.asked]
+        self._played.rejected_ns = [at_ns for _, each in clients for at_ns in each.answers.rejected_ns]
 
     # Steps
 
@@ -189,7 +192,7 @@ class _Upgrade:
         """Count all lines of a batch as lost if its gateway does not take it, or does not end it."""
         try:
             yield
-        except (DemoFailure, aiohttp.ClientError) as error:
+        except (DemoFailure, aiohttp.ClientError, TimeoutError) as error:
             self._checks.lines += BATCH_LINES
             self._checks.lines_lost += BATCH_LINES
             self._checks.forgotten.append(f"batch at {part.name}: {error}")
@@ -216,7 +219,10 @@ class _Upgrade:
         name, host = self._mesh.name, self._mesh.seats[GatewayId(part.name)].ports.host
         for server in name.servers:
             for network in name.networks.values():
-                told = await NameResolver([server], network, self._clock).ask(ZONE)
+                try:
+                    told = await NameResolver([server], network, self._clock).ask(ZONE)
+                except OSError:  # it did not answer in time
+                    return False
                 if host in told.addresses or not told.addresses:
                     return False
         state = await self._mesh.state(self._session)

@@ -44,7 +44,7 @@ def main(ref: str | None, output: Path, keep: Path | None) -> None:
         played = _played(old, new, keep)
     except (NoRelease, DemoFailure) as error:
         raise click.ClickException(str(error)) from error
-    steps = figures_of(played.steps, played.ended_ns, played.calls, old.name)
+    steps = figures_of(played.steps, played.ended_ns, played.calls, played.rejected_ns, old.name)
     page = page_of(
         steps, played.checks, failures_of(played.calls), machine.described(), old=old, new=new, pins=pins,
         slots=SLOTS, users=sum(map(sum, USERS.values())), resolvers=sum(map(len, USERS.values())),
@@ -66,7 +66,7 @@ def _played(old: Release, new: Release, keep: Path | None) -> Played:
             folder = Path(name) if keep is None else keep.resolve()
             folder.mkdir(parents=True, exist_ok=True)
             return asyncio.run(play(old, new, folder, store, tell))
-    except* (DemoFailure, aiohttp.ClientError) as failures:
+    except* (DemoFailure, aiohttp.ClientError, OSError) as failures:
         reasons = [str(each) for each in leaves(failures)]
     finally:
         server.end()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import httpx2
-from openai import DEFAULT_MAX_RETRIES, NOT_GIVEN, APIStatusError, AsyncOpenAI, OpenAIError
+from openai import NOT_GIVEN, APIStatusError, AsyncOpenAI, OpenAIError
 
 from gateway.core.vocabulary import RegionName
 from loadgen.names import NameResolver
@@ -55,6 +55,8 @@ class Answers:
     """Time and engine region of every answer that began."""
 
     seen: list[tuple[int, RegionName]] = field(default_factory=list)
+    rejected_ns: list[int] = field(default_factory=list)
+    """Times of gateways' errors, after which the SDK asks again or gives up."""
 
     def first(self, region: RegionName, since_ns: int) -> int | None:
         return min((at_ns for at_ns, each in self.seen if each == region and at_ns >= since_ns), default=None)
@@ -64,7 +66,7 @@ class OneName(httpx2.AsyncBaseTransport):
     """Transport that connects to the addresses of the name, one after the other, as HTTP clients do with a resolver's
     answer."""
 
-    def __init__(self, resolver: NameResolver, on_answer: Callable[[str], None]) -> None:
+    def __init__(self, resolver: NameResolver, on_answer: Callable[[httpx2.Response], None]) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
         self._resolver = resolver
         self._on_answer = on_answer
@@ -81,7 +83,7 @@ class OneName(httpx2.AsyncBaseTransport):
                 response = await self._inner.handle_async_request(request)
             except httpx2.ConnectError:
                 continue
-            self._on_answer(response.headers.get(REGION_HEADER, ""))
+            self._on_answer(response)
             return response
         tried = ", ".join(f"'{each}'" for each in addresses)
         raise httpx2.ConnectError(f"no process listens at {tried}", request=request)
@@ -109,8 +111,6 @@ class Clients:
     answer_tokens: int = _ANSWER_TOKENS
     prompt_bytes: int = 0
     """Length that questions are filled up to."""
-    retries: int = DEFAULT_MAX_RETRIES
-    """Further tries of the SDK for one call."""
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
@@ -118,18 +118,18 @@ class Clients:
         async with httpx2.AsyncClient(transport=transport) as http:
             timeout = NOT_GIVEN if self.timeout_s is None else self.timeout_s
             async with AsyncOpenAI(
-                base_url=f"{self.url}/v1",
-                api_key="unused",
-                http_client=http,
-                timeout=timeout,
-                max_retries=self.retries,
+                base_url=f"{self.url}/v1", api_key="unused", http_client=http, timeout=timeout
             ) as client:
                 async with asyncio.TaskGroup() as tasks:
                     for number in range(users):
                         tasks.create_task(self._user(client, number))
 
-    def _note(self, region: str) -> None:
-        self.answers.seen.append((self.clock.now_ns(), RegionName(region)))
+    def _note(self, response: httpx2.Response) -> None:
+        now_ns = self.clock.now_ns()
+        if response.is_error:
+            self.answers.rejected_ns.append(now_ns)
+        else:
+            self.answers.seen.append((now_ns, RegionName(response.headers.get(REGION_HEADER, ""))))
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
         turn = 0

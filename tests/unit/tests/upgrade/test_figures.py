@@ -59,7 +59,7 @@ CALLS = (
 
 
 def figures() -> list[StepFigures]:
-    return figures_of(STEPS, 30 * SECOND_NS, CALLS, OLD.name)
+    return figures_of(STEPS, 30 * SECOND_NS, CALLS, [11 * SECOND_NS, 20 * SECOND_NS], OLD.name)
 
 
 def test_calls_count_in_the_step_in_which_they_were_sent() -> None:
@@ -67,6 +67,7 @@ def test_calls_count_in_the_step_in_which_they_were_sent() -> None:
     assert [each.took_s for each in (before, there, back)] == [10, 10, 10]
     assert (before.requests, before.failed, before.first_max_s, before.pause_max_s) == (2, 0, 3, 0.25)
     assert (there.requests, there.failed, there.broken, there.forwarded) == (5, 3, 2, 1)
+    assert [each.rejected for each in (before, there, back)] == [0, 1, 1]
     assert (back.requests, back.answered) == (1, {OLD.name: 1})
     assert there.answered == {OLD.name: 1, NEW.name: 1}
     assert failures_of(CALLS) == {"cut": 1, "refused": 1, "no end": 1}
@@ -112,7 +113,7 @@ def test_the_page_has_every_step_failure_and_fault() -> None:
         figures(), checks, failures_of(CALLS), machine, old=OLD, new=NEW, pins=["click 8 → 9"],
         slots=2, users=3, resolvers=2, tokens=5, batch_lines=20, wait_s=6.0,
     )  # fmt: skip
-    assert "| gw-us to the working tree | take-over | 10.0 | 5 | 3 | 2 | 1.00 | 0.25 | 1 | 1 | 1 |" in page
+    assert "| gw-us to the working tree | take-over | 10.0 | 5 | 3 | 2 | 1.00 | 0.25 | 1 | 1 | 1 | 1 |" in page
     assert "**not met**: no request failed (3 of 8 did)" in page
     assert "(2 times): usage of gw-us" in page
     assert "- 1 × `refused`" in page
