@@ -221,7 +221,7 @@ class _Upgrade:
             for network in name.networks.values():
                 try:
                     told = await NameResolver([server], network, self._clock).ask(ZONE)
-                except OSError:  # it did not answer in time
+                except OSError:  # no answer in time
                     return False
                 if host in told.addresses or not told.addresses:
                     return False
