@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from loadgen.studies.failover.clients import SdkCall
 from loadgen.studies.rendering import render_text
+from tests.upgrade.releases import Release
 
 SECOND_NS = 1_000_000_000
 PAGE = Path(__file__).with_name("page.j2")
+_TIMED_OUT = ("drain_timed_out", "takeover_drain_timed_out")
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,6 @@ class Step:
     what: str
     how: str
     began_ns: int
-    switched: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Gateways that a new process served from then on: the time, and its version."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,41 @@ class StepFigures:
     pause_max_s: float
     rejected: int
     """Tries that a gateway rejected, and the SDK repeated unless it had done so twice."""
-    forwarded: int
-    answered: dict[str, int]
-    """Requests by the version of the gateway that answered them."""
+    refused: int
+    """Connections that nothing accepted, after which a client tries the name's next address."""
+    answered: Counter[str]
+    """Requests by the version of the process that answered them."""
+    forwarded: Counter[tuple[str, str]]
+    """Requests that another gateway completed, by the versions of the process that was asked and of the other."""
+
+
+@dataclass
+class ProcessLogs:
+    """Findings in the logs of all processes, each of which has its own."""
+
+    versions: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Version of the process that completed a request, by its gateway and the request's id."""
+    peers: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Gateway to which that process forwarded the request."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Log lines of level error or above, by event."""
+    late_drains: Counter[str] = field(default_factory=Counter)
+    """Drains that `limits.drain` cut off, by the version of the process."""
+
+    def add(self, version: str, line: Mapping[str, Any]) -> None:
+        """Add a line of a process of that version."""
+        event = str(line.get("event"))
+        if line.get("level") in ("error", "critical"):
+            self.errors[event] += 1
+        if event in _TIMED_OUT:
+            self.late_drains[version] += 1
+        if event == "request" and line["outcome"] == "completed":
+            known_as = line["gateway"], line["request_id"]
+            self.versions[known_as] = version
+            for attempt in line["attempts"][-1:]:
+                kind, target, _ = attempt.split(":", 2)
+                if kind == "peer":
+                    self.peers[known_as] = target
 
 
 @dataclass
@@ -49,12 +82,16 @@ class Checks:
 
     processes: int = 0
     strangers: list[str] = field(default_factory=list)
-    """Processes that did not run the version that they were started as."""
+    """Processes that did not run in the folder of the version that they were started as."""
     bad_exits: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     """State of one version that the other did not find."""
-    remembered: int = 0
-    """State of one version that the other found."""
+    usage: int = 0
+    """Replaced gateways whose usage was found as it was."""
+    orders: int = 0
+    """Leaders that found an order that one of the other version took."""
+    batches: int = 0
+    """Batches that ended after their gateway was replaced."""
     lines: int = 0
     """Lines of all batches."""
     lines_failed: int = 0
@@ -62,23 +99,33 @@ class Checks:
     lines_doubled: int = 0
     audit_faults: list[str] = field(default_factory=list)
     audits: int = 0
-    logged: Counter[str] = field(default_factory=Counter)
-    """Log lines of level error or above, by event."""
+    logs: ProcessLogs = field(default_factory=ProcessLogs)
 
 
-def figures_of(
-    steps: Sequence[Step], ended_ns: int, calls: Iterable[SdkCall], rejected_ns: Sequence[int], first: str
-) -> list[StepFigures]:
-    """Figures of each step, with the calls that were sent in it. `rejected_ns` are the times at which gateways rejected
-    tries; `first` is the version of all gateways before."""
-    called = list(calls)
+@dataclass
+class Played:
+    """Findings of one upgrade and back."""
+
+    steps: list[Step] = field(default_factory=list)
+    ended_ns: int = 0
+    calls: list[SdkCall] = field(default_factory=list)
+    rejected_ns: list[int] = field(default_factory=list)
+    """Times at which gateways rejected tries of calls."""
+    refused_ns: list[int] = field(default_factory=list)
+    """Times at which nothing accepted a connection of a client."""
+    checks: Checks = field(default_factory=Checks)
+
+
+def figures_of(played: Played) -> list[StepFigures]:
+    """Figures of each step, with the calls that were sent in it."""
+    steps, logs = played.steps, played.checks.logs
     found = []
     for number, step in enumerate(steps):
-        until_ns = steps[number + 1].began_ns if number + 1 < len(steps) else ended_ns
-        sent = [each for each in called if step.began_ns <= each.left_ns < until_ns]
+        until_ns = steps[number + 1].began_ns if number + 1 < len(steps) else played.ended_ns
+        sent = [each for each in played.calls if step.began_ns <= each.left_ns < until_ns]
         failed = [each for each in sent if is_failed(each)]
         waits = [each.first_ns - each.left_ns for each in sent if each.first_ns is not None]
-        whole = [each for each in sent if not is_failed(each)]
+        whole = [(each.gateway, each.request_id) for each in sent if not is_failed(each)]
         found.append(
             StepFigures(
                 step.what,
@@ -89,9 +136,14 @@ def figures_of(
                 sum(each.has_begun for each in failed),
                 max(waits, default=0) / SECOND_NS,
                 max((each.pause_ns for each in sent), default=0) / SECOND_NS,
-                sum(step.began_ns <= at_ns < until_ns for at_ns in rejected_ns),
-                sum(not each.gateway.startswith(f"gw-{each.ran_in}") for each in whole),
-                dict(Counter(version_at(steps, each.gateway, each.left_ns, first) for each in whole)),
+                sum(step.began_ns <= at_ns < until_ns for at_ns in played.rejected_ns),
+                sum(step.began_ns <= at_ns < until_ns for at_ns in played.refused_ns),
+                Counter(logs.versions[each] for each in whole if each in logs.versions),
+                Counter(
+                    (logs.versions[asked], logs.versions[peer, asked[1]])
+                    for asked in whole
+                    if (peer := logs.peers.get(asked)) is not None and (peer, asked[1]) in logs.versions
+                ),
             )
         )
     return found
@@ -102,39 +154,46 @@ def is_failed(call: SdkCall) -> bool:
     return bool(call.fault) or call.ended_ns is None
 
 
-def version_at(steps: Iterable[Step], gateway: str, at_ns: int, first: str) -> str:
-    """Version that served a gateway's clients at that time."""
-    version = first
-    for step in steps:
-        since_ns, switched = step.switched.get(gateway, (at_ns + 1, ""))
-        version = switched if since_ns <= at_ns else version
-    return version
-
-
 def failures_of(calls: Iterable[SdkCall]) -> Counter[str]:
     return Counter(each.fault or "no end" for each in calls if is_failed(each))
 
 
-def judged(steps: Sequence[StepFigures], checks: Checks) -> list[tuple[bool, str]]:
-    """Aims, each with whether it is met."""
-    requests, failed, broken = (sum(getattr(each, name) for each in steps) for name in ("requests", "failed", "broken"))
+def judged(steps: Sequence[StepFigures], checks: Checks, old: str, new: str) -> list[tuple[bool, str]]:
+    """Aims, each with whether it is met. `old` and `new` are the versions."""
+    requests, failed, broken, refused = (
+        sum(getattr(each, name) for each in steps) for name in ("requests", "failed", "broken", "refused")
+    )
+    by_old, by_new = (sum(each.answered[version] for each in steps) for version in (old, new))
+    there, back = (sum(each.forwarded[pair] for each in steps) for pair in ((old, new), (new, old)))
+    late = checks.logs.late_drains
     bad_lines = checks.lines_failed + checks.lines_lost + checks.lines_doubled
     return [
         (requests > 0 and not failed, f"no request failed ({failed} of {requests:,} did)"),
         (not broken, f"no stream broke ({broken} did)"),
+        (not refused, f"no client's connection was refused ({refused} were)"),
+        (
+            min(by_old, by_new, there, back) > 0,
+            f"{old} answered requests ({by_old:,}) and forwarded some to {new} ({there}); {new} answered requests"
+            f" ({by_new:,}) and forwarded some to {old} ({back})",
+        ),
         (
             not bad_lines and checks.lines > 0,
             f"of {checks.lines:,} lines of batches none failed ({checks.lines_failed} did), was lost"
-            f" ({checks.lines_lost}) or done twice ({checks.lines_doubled})",
+            f" ({checks.lines_lost}) or has two results ({checks.lines_doubled})",
         ),
         (not checks.bad_exits, f"each process that was replaced ended with 0{_named(checks.bad_exits)}"),
         (
-            checks.processes > 0 and not checks.strangers,
-            f"each of {checks.processes} processes ran the version that it should{_named(checks.strangers)}",
+            not late[new],
+            f"`limits.drain` cut no drain of {new} off ({late[new]} were; of {old}, which is not judged, {late[old]})",
         ),
         (
-            checks.remembered > 0 and not checks.forgotten,
-            f"orders, usage and batches of one version were found by the other ({checks.remembered} times)"
+            checks.processes > 0 and not checks.strangers,
+            f"each of {checks.processes} processes ran in the folder of its version{_named(checks.strangers)}",
+        ),
+        (
+            min(checks.usage, checks.orders, checks.batches) > 0 and not checks.forgotten,
+            "the other version found what one had written: the usage of a tenant that asks no more, exactly"
+            f" ({checks.usage} times), an order ({checks.orders}), a batch ({checks.batches})"
             f"{_named(checks.forgotten)}",
         ),
         (
@@ -150,7 +209,7 @@ def _named(faults: Sequence[str]) -> str:
 
 def page_of(
     steps: Sequence[StepFigures], checks: Checks, failures: Mapping[str, int], machine: Mapping[str, object],
-    **told: object,
+    *, old: Release, new: Release, **told: object,
 ) -> str:  # fmt: skip
     return render_text(
         PAGE.read_text(),
@@ -158,6 +217,8 @@ def page_of(
         checks=checks,
         failures=failures,
         machine=machine,
-        judged=judged(steps, checks),
+        judged=judged(steps, checks, old.name, new.name),
+        old=old,
+        new=new,
         **told,
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ class Part:
     stack: AsyncExitStack
     tasks: asyncio.TaskGroup
     release: Release | None = None
-    logs: list[Path] = field(default_factory=list)
+    logs: dict[Path, Release] = field(default_factory=dict)
+    """Log of each process, in the order of their starts."""
     _child: Child | None = None
 
     @property
@@ -69,7 +70,7 @@ class Part:
         )
         self._child = await self.stack.enter_async_context(running)
         self.release = release
-        self.logs.append(log)
+        self.logs[log] = release
 
     async def stop(self) -> int:
         """Send SIGTERM, as a supervisor does; returns the exit status, which is negative after SIGKILL."""
@@ -93,7 +94,7 @@ class Part:
             ended.cancel()
 
     def _has_logged(self, event: str) -> bool:
-        return any(line.get("event") == event for line in lines_of(self.logs[-1:]))
+        return any(line.get("event") == event for line in lines_of(self.child.log))
 
     def tree(self) -> Path:
         """Tree in which the process runs: `nightside` takes packages from no other."""
@@ -118,12 +119,10 @@ class VersionedMesh:
 
         async def leads() -> bool:
             for each in self.controllers:
-                try:
+                with suppress(aiohttp.ClientError, OSError):
                     async with session.get(f"{each.admin}/ready") as answer:
                         if answer.status == 200:
                             found.append(each)
-                except aiohttp.ClientError:
-                    continue
             return bool(found)
 
         await until(leads, "a controller that leads")
@@ -139,25 +138,29 @@ class VersionedMesh:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for a condition of other processes. Raises DemoFailure if it does not come in time."""
+    """Wait for a condition of other processes; one that does not answer does not meet it yet. Raises DemoFailure if it
+    does not come in time."""
+    why = ""
     try:
         async with asyncio.timeout(_WITHIN_S):
-            while not await holds():  # noqa: ASYNC110 - other processes, which send no event
+            while True:
+                try:
+                    if await holds():
+                        return
+                except (aiohttp.ClientError, OSError) as error:
+                    why = f" ({str(error) or type(error).__name__})"
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        raise DemoFailure(f"{what}: not within {_WITHIN_S:.0f} s") from None
+        raise DemoFailure(f"{what}: not within {_WITHIN_S:.0f} s{why}") from None
 
 
-def lines_of(logs: Iterable[Path]) -> list[dict[str, Any]]:
-    """Lines of logs that are JSON."""
-    found: list[dict[str, Any]] = []
-    for log in logs:
-        for line in log.read_text(errors="replace").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                found.append({"event": line, "level": "error"})
-    return found
+def lines_of(log: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a log; one that is no JSON counts as an error."""
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield {"event": line, "level": "error"}
 
 
 @asynccontextmanager
@@ -268,6 +271,7 @@ class _Files:
             controlled=Controlled(addresses[0], self.tls[seat.gateway_id], self.folder / "state"),
             sections={
                 "limits": {"drain": f"{DRAIN_S}s"},
+                "trust_tenant_header": True,
                 "audit": {"folder": str(self.folder / "audit" / seat.gateway_id)},
                 "batches": {"folder": str(self.folder / "batches" / seat.gateway_id)},
                 "classes": {"batch": {"free_share": 0.5}},

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,16 @@ import aiohttp
 import msgspec
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from loadgen.demo.processes import DemoFailure
+from gateway.door.parse import TENANT_HEADER
+from loadgen.demo.processes import Child, DemoFailure
 from loadgen.demo.region_files import ZONE
 from loadgen.demo.watch import TTL_S
 from loadgen.names import NameResolver
 from loadgen.studies.batches.large_file import lost_and_doubled
-from loadgen.studies.failover.clients import Clients, SdkCall
+from loadgen.studies.commands import tell
+from loadgen.studies.failover.clients import Clients
 from mesh.clock import Clock
-from tests.upgrade.figures import Checks, Step
+from tests.upgrade.figures import Checks, Played, Step
 from tests.upgrade.mesh import Part, VersionedMesh, lines_of, running_mesh_of, until
 from tests.upgrade.releases import Release
 
@@ -29,8 +29,11 @@ USERS = {"us-east-1": (3, 3, 3), "eu-west-1": (1, 1)}
 """Users of each region, in groups with one resolver each: answers are shuffled, so that both siblings are asked."""
 ANSWER_TOKENS = 40
 BATCH_LINES = 40
+USED = 3
+"""Requests that a tenant of its own sends to each gateway before all others."""
 WAIT_S = TTL_S + 1.0
 """Time after which no client keeps an older answer of the name."""
+_TENANT = "asks-no-more"
 _BATCH_TOKENS = 24
 _STEADY_S = 6.0
 _END_S = 20.0
@@ -39,53 +42,42 @@ _TAKEN_OVER = "us-east-1"
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-@dataclass
-class Played:
-    """Findings of one upgrade and back."""
-
-    steps: list[Step] = field(default_factory=list)
-    ended_ns: int = 0
-    calls: list[SdkCall] = field(default_factory=list)
-    rejected_ns: list[int] = field(default_factory=list)
-    """Times at which gateways rejected tries of calls."""
-    checks: Checks = field(default_factory=Checks)
-
-
-async def play(
-    old: Release, new: Release, folder: Path, store: Mapping[str, object], tell: Callable[[str], None]
-) -> Played:
-    """Upgrade a mesh from `old` to `new` and back. Raises DemoFailure."""
+async def play(old: Release, new: Release, folder: Path, store: Mapping[str, object], played: Played) -> None:
+    """Upgrade a mesh from `old` to `new` and back; `played` has the findings so far at each end. Raises
+    DemoFailure."""
     async with (
         asyncio.TaskGroup() as tasks,
         running_mesh_of(old, folder, store, tasks) as mesh,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
     ):
-        played = Played()
-        await _Upgrade(mesh, session, folder, played, tell).there_and_back(old, new)
+        try:
+            await _Upgrade(mesh, session, folder, played).there_and_back(old, new)
+        finally:
+            for log, release in [each for part in mesh.parts for each in part.logs.items()]:
+                for line in lines_of(log):
+                    played.checks.logs.add(release.name, line)
         for release in (old, new):
             await _verify_audits(release, folder, played.checks)
-        lines = lines_of([log for part in mesh.parts for log in part.logs])
-        played.checks.logged = Counter(
-            str(each.get("event")) for each in lines if each.get("level") in ("error", "critical")
-        )
-        return played
 
 
 class _Upgrade:
     def __init__(
-        self, mesh: VersionedMesh, session: aiohttp.ClientSession, folder: Path, played: Played,
-        tell: Callable[[str], None],
+        self, mesh: VersionedMesh, session: aiohttp.ClientSession, folder: Path, played: Played
     ) -> None:  # fmt: skip
         self._mesh = mesh
         self._session = session
         self._folder = folder
         self._played = played
         self._checks = played.checks
-        self._tell = tell
         self._clock = Clock()
         self._wait_max = ""
+        self._ordered_at: Child | None = None
+        """Process that took the order."""
+        self._first_day = ""
 
     async def there_and_back(self, old: Release, new: Release) -> None:
+        for part in self._mesh.gateways.values():
+            await self._use(part)
         async with self._load():
             await self._steady(f"all run {old.name}")
             for seconds, release in ((61, new), (62, old)):
@@ -115,25 +107,27 @@ class _Upgrade:
             ))
             for region, groups in USERS.items() for users in groups
         ]  # fmt: skip
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each.run(users)) for users, each in clients]
-            yield
-            self._played.ended_ns = self._clock.now_ns()
-            for _, each in clients:
-                each.is_over = True
-            await asyncio.wait(running, timeout=_END_S)
-            for task in running:
-                task.cancel()
-        self._played.calls = [call for _, each in clients for call in each.asked]
-        self._played.rejected_ns = [at_ns for _, each in clients for at_ns in each.answers.rejected_ns]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(each.run(users)) for users, each in clients]
+                yield
+                self._played.ended_ns = self._clock.now_ns()
+                for _, each in clients:
+                    each.is_over = True
+                await asyncio.wait(running, timeout=_END_S)
+                for task in running:
+                    task.cancel()
+        finally:
+            self._played.ended_ns = self._played.ended_ns or self._clock.now_ns()
+            self._played.calls = [call for _, each in clients for call in each.asked]
+            self._played.rejected_ns = [at_ns for _, each in clients for at_ns in each.answers.rejected_ns]
+            self._played.refused_ns = [at_ns for _, each in clients for at_ns in each.answers.refused_ns]
 
     # Steps
 
-    def _begin(self, what: str, how: str) -> dict[str, tuple[int, str]]:
-        switched: dict[str, tuple[int, str]] = {}
-        self._played.steps.append(Step(what, how, self._clock.now_ns(), switched))
-        self._tell(f"{what}: {how}" if how else what)
-        return switched
+    def _begin(self, what: str, how: str) -> None:
+        self._played.steps.append(Step(what, how, self._clock.now_ns()))
+        tell(f"{what}: {how}" if how else what)
 
     async def _steady(self, what: str) -> None:
         self._begin(what, "")
@@ -146,13 +140,11 @@ class _Upgrade:
 
     async def _replace_gateway(self, part: Part, release: Release) -> None:
         is_taken_over = self._mesh.seats[GatewayId(part.name)].region.name == _TAKEN_OVER
-        switched = self._begin(f"{part.name} to {release.name}", "take-over" if is_taken_over else "drain")
-        used = await self._used(part)
+        self._begin(f"{part.name} to {release.name}", "take-over" if is_taken_over else "drain")
         if is_taken_over:
             before = part.child
             await part.start(release, "--take-over")
             await part.until_logged("ready")
-            switched[part.name] = self._clock.now_ns(), release.name
             status: list[int] = []
             await until(lambda: _ends(before.ended, status), f"{part.name}: the end of the process before")
             self._note_exit(part, status[0])
@@ -165,9 +157,11 @@ class _Upgrade:
             await part.until_answers("/health")
             await self._order({"order": "gateway-undrain", "gateway": part.name})
             await part.until_answers("/ready")
-            switched[part.name] = self._clock.now_ns(), release.name
         await self._mesh.until_attached(self._session)
-        self._note_kept(await self._used(part) >= used > 0, f"usage of {part.name}")
+        used = await self._used(part)
+        self._checks.usage += used == USED
+        if used != USED:
+            self._checks.forgotten.append(f"usage of {part.name}: {used} of {USED} requests")
 
     async def _replace_controller(self, part: Part, release: Release) -> None:
         self._begin(f"{part.name} to {release.name}", "stop, start")
@@ -175,24 +169,25 @@ class _Upgrade:
         await part.start(release)
         await part.until_answers("/health")
         await self._mesh.until_attached(self._session)
+        leader = await self._mesh.leader(self._session)
+        if leader.child is self._ordered_at:
+            return
         found = (await self._mesh.state(self._session)).get("parameters")
-        self._note_kept(self._wait_max in str(found), f"parameters at the leader, with {part.name} replaced: {found}")
+        if self._wait_max in str(found):
+            self._checks.orders += 1
+        else:
+            self._checks.forgotten.append(f"parameters at {leader.name}: {found}")
 
     def _note_exit(self, part: Part, status: int) -> None:
         if status:
             self._checks.bad_exits.append(f"{part.name} with {status}")
-
-    def _note_kept(self, is_kept: bool, what: str) -> None:
-        self._checks.remembered += is_kept
-        if not is_kept:
-            self._checks.forgotten.append(what)
 
     @contextmanager
     def _lines_of(self, part: Part) -> Iterator[None]:
         """Count all lines of a batch as lost if its gateway does not take it, or does not end it."""
         try:
             yield
-        except (DemoFailure, aiohttp.ClientError, TimeoutError) as error:
+        except (DemoFailure, aiohttp.ClientError, OSError) as error:
             self._checks.lines += BATCH_LINES
             self._checks.lines_lost += BATCH_LINES
             self._checks.forgotten.append(f"batch at {part.name}: {error}")
@@ -207,6 +202,7 @@ class _Upgrade:
     async def _set_order(self, seconds: int) -> None:
         """Give an order that the other version has to find."""
         self._wait_max = f"{seconds}s"
+        self._ordered_at = (await self._mesh.leader(self._session)).child
         await self._order({"order": "parameters-set", "sections": {"queue": {"wait_max": self._wait_max}}})
 
     async def _order(self, order: dict[str, Any]) -> None:
@@ -219,10 +215,7 @@ class _Upgrade:
         name, host = self._mesh.name, self._mesh.seats[GatewayId(part.name)].ports.host
         for server in name.servers:
             for network in name.networks.values():
-                try:
-                    told = await NameResolver([server], network, self._clock).ask(ZONE)
-                except OSError:  # no answer in time
-                    return False
+                told = await NameResolver([server], network, self._clock).ask(ZONE)
                 if host in told.addresses or not told.addresses:
                     return False
         state = await self._mesh.state(self._session)
@@ -231,9 +224,27 @@ class _Upgrade:
 
     # Gateways
 
+    async def _use(self, part: Part) -> None:
+        """Send the only requests of a tenant."""
+        body = {"model": self._mesh.model, "max_tokens": 1, "messages": [{"role": "user", "content": "?"}]}
+        headers = {TENANT_HEADER: _TENANT}
+        for _ in range(USED):
+            url = f"{self._url(part)}/chat/completions"
+            async with self._session.post(url, json=body, headers=headers, raise_for_status=True) as answer:
+                await answer.read()
+
+        async def is_counted() -> bool:
+            return await self._used(part) == USED
+
+        await until(is_counted, f"{part.name}: usage of {USED} requests")
+
     async def _used(self, part: Part) -> int:
-        async with self._session.get(f"{part.admin}/admin/usage", raise_for_status=True) as answer:
-            return sum(row["requests"] for row in (await answer.json())["rows"])
+        """Requests of that tenant, since the day of the first look."""
+        asked = {"by": "tenant"} | ({"from": self._first_day} if self._first_day else {})
+        async with self._session.get(f"{part.admin}/admin/usage", params=asked, raise_for_status=True) as answer:
+            told = await answer.json()
+        self._first_day = told["from"]
+        return sum(row["requests"] for row in told["rows"] if row["tenant"] == _TENANT)
 
     def _url(self, part: Part) -> str:
         ports = self._mesh.seats[GatewayId(part.name)].ports
@@ -273,6 +284,7 @@ class _Upgrade:
                     results.append(self._folder / f"{batch}.{kind}")
                     results[-1].write_bytes(await answer.read())
         lost, doubled = lost_and_doubled(results, BATCH_LINES)
+        self._checks.batches += 1
         self._checks.lines += BATCH_LINES
         self._checks.lines_failed += told["request_counts"]["failed"]
         self._checks.lines_lost += lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -11,12 +12,16 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 TAGS = "v*"
 LOCK = "requirements.lock"
 
 
-class NoRelease(Exception):
+class NoRelease(click.ClickException):
     """The earlier version cannot be had; the message says what to give."""
+
+    exit_code = os.EX_UNAVAILABLE
 
 
 @dataclass(frozen=True)
@@ -36,25 +41,40 @@ class Release:
 
 
 def newest_tag(root: Path) -> str:
-    """Newest release from which HEAD descends. Raises NoRelease."""
+    """Newest release before HEAD, from which it descends. Raises NoRelease."""
     try:
-        return _git(root, "describe", "--tags", "--match", TAGS, "--abbrev=0")
+        return _git(root, "describe", "--tags", "--match", TAGS, "--abbrev=0", "HEAD^")
     except NoRelease as error:
-        raise NoRelease(f"no tag {TAGS} leads to this commit: name a version with FROM=REF ({error})") from error
+        raise NoRelease(
+            f"there is no release to upgrade from yet (no tag {TAGS} leads to this commit): give one with FROM=REF"
+        ) from error
+
+
+def is_tag(root: Path, ref: str) -> bool:
+    try:
+        return bool(_git(root, "rev-parse", "--verify", "--quiet", f"refs/tags/{ref}"))
+    except NoRelease:
+        return False
 
 
 def unpacked(root: Path, ref: str, folder: Path) -> Release:
-    """Tree of the version that `ref` names, beneath `folder`; one from before is used again. Generated protobuf code is
-    part of it. Raises NoRelease."""
+    """Tree of the version that `ref` names, beneath `folder`; one from before is used again, and others are removed.
+    Generated protobuf code is part of it. Raises NoRelease."""
     commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")[:12]
+    if commit == _git(root, "rev-parse", "HEAD")[:12]:
+        raise NoRelease(f"{ref} is the commit of the working tree itself")
     tree = folder / commit
+    for other in folder.iterdir():
+        if re.fullmatch(r"[0-9a-f]{12}(\.part)?", other.name) and other != tree:
+            shutil.rmtree(other)
     if not tree.is_dir():
         archive = subprocess.run(["git", "archive", commit], cwd=root, capture_output=True, check=True).stdout
         part = folder / f"{commit}.part"
-        shutil.rmtree(part, ignore_errors=True)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(part, filter="data")
         part.rename(tree)
+    if not (tree / LOCK).is_file():
+        raise NoRelease(f"{ref} has no {LOCK}")
     return Release(ref, commit, tree.resolve())
 
 
@@ -62,6 +82,11 @@ def working_tree(root: Path) -> Release:
     return Release(
         "the working tree", _git(root, "describe", "--always", "--abbrev=12", "--dirty", "--exclude", "*"), root
     )
+
+
+def state_of(root: Path) -> str:
+    """State of a working tree, which differs after a commit or a change of a file that git knows."""
+    return "\n".join(_git(root, *each) for each in (("rev-parse", "HEAD"), ("status", "--porcelain"), ("diff", "HEAD")))
 
 
 def other_pins(old: str, new: str) -> list[str]:

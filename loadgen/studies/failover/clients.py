@@ -57,6 +57,8 @@ class Answers:
     seen: list[tuple[int, RegionName]] = field(default_factory=list)
     rejected_ns: list[int] = field(default_factory=list)
     """Times of gateways' errors, after which the SDK asks again or gives up."""
+    refused_ns: list[int] = field(default_factory=list)
+    """Times at which nothing accepted a connection, after which the next address is tried."""
 
     def first(self, region: RegionName, since_ns: int) -> int | None:
         return min((at_ns for at_ns, each in self.seen if each == region and at_ns >= since_ns), default=None)
@@ -66,10 +68,13 @@ class OneName(httpx2.AsyncBaseTransport):
     """Transport that connects to the addresses of the name, one after the other, as HTTP clients do with a resolver's
     answer."""
 
-    def __init__(self, resolver: NameResolver, on_answer: Callable[[httpx2.Response], None]) -> None:
+    def __init__(
+        self, resolver: NameResolver, on_answer: Callable[[httpx2.Response], None], on_refusal: Callable[[], None]
+    ) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
         self._resolver = resolver
         self._on_answer = on_answer
+        self._on_refusal = on_refusal
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
@@ -82,6 +87,7 @@ class OneName(httpx2.AsyncBaseTransport):
             try:
                 response = await self._inner.handle_async_request(request)
             except httpx2.ConnectError:
+                self._on_refusal()
                 continue
             self._on_answer(response)
             return response
@@ -114,7 +120,7 @@ class Clients:
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
-        transport = OneName(self.resolver, self._note)
+        transport = OneName(self.resolver, self._note, self._note_refusal)
         async with httpx2.AsyncClient(transport=transport) as http:
             timeout = NOT_GIVEN if self.timeout_s is None else self.timeout_s
             async with AsyncOpenAI(
@@ -130,6 +136,9 @@ class Clients:
             self.answers.rejected_ns.append(now_ns)
         else:
             self.answers.seen.append((now_ns, RegionName(response.headers.get(REGION_HEADER, ""))))
+
+    def _note_refusal(self) -> None:
+        self.answers.refused_ns.append(self.clock.now_ns())
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
         turn = 0
