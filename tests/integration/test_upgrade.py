@@ -70,6 +70,12 @@ def test_a_version_that_git_does_not_know_is_named(repository: Path, tmp_path: P
         unpacked(repository, "bare", tmp_path)
 
 
+def test_a_version_is_not_upgraded_to_itself(repository: Path, tmp_path: Path) -> None:
+    (repository / "word.py").write_text("")
+    with pytest.raises(NoRelease, match="HEAD is the commit of the working tree itself"):
+        unpacked(repository, "HEAD", tmp_path)
+
+
 def test_a_tree_with_changes_is_told_apart(repository: Path) -> None:
     clean = working_tree(repository).commit
     (repository / "word.py").write_text("")
@@ -88,7 +94,6 @@ def test_a_change_of_a_tree_is_seen_also_where_it_had_some(repository: Path) -> 
     ("options", "status", "word"),
     [
         (["--from", "no-such-version"], 69, "no-such-version"),
-        (["--from", "HEAD"], 69, "is the commit of the working tree itself"),
         (["--from", "HEAD", "-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
         (["--from", "HEAD", "--keep", "tests"], 2, "tests exists"),
     ],
