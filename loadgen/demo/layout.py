@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -146,16 +146,18 @@ def url_at(port: int, host: str = LOOPBACK) -> str:
     return f"http://{host}:{port}"
 
 
-async def make_certificates(folder: Path, layout: Layout) -> Mapping[str, Mapping[str, str]]:
-    """Create certificates with `nightside dev-certs`; returns, by name of each gateway and of the controller, the TLS
-    entries of their configuration files."""
+async def make_certificates(
+    folder: Path, layout: Layout, controllers: Sequence[str] = (CONTROLLER,)
+) -> Mapping[str, Mapping[str, str]]:
+    """Create certificates with `nightside dev-certs`; returns, by name of each gateway and controller, the TLS entries
+    of their configuration files."""
     command = [*OUR_MODULES, "nightside", "dev-certs", str(folder), "--trust-domain", TRUST_DOMAIN, "--json"]
     for seat in layout.seats:
         command += ["--gateway", f"{seat.gateway_id}:{seat.region.name}"]
+    for controller in controllers:
+        command += ["--controller", controller]
     process = await asyncio.create_subprocess_exec(
         *command,
-        "--controller",
-        CONTROLLER,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -60,11 +60,15 @@ class Postgresql:
         """Start a server with an empty database."""
         server = cls(_new_folder())
         data = server.folder / "data"
-        _run(_program("initdb"), "-D", str(data), "-U", USER, "--auth=trust", "-E", "UTF8", "--no-sync")
-        with (data / "postgresql.conf").open("a") as settings:
-            settings.write(_SETTINGS)
-        server.start()
-        server.sql(f"CREATE DATABASE {DATABASE}", database="postgres")
+        try:
+            _run(_program("initdb"), "-D", str(data), "-U", USER, "--auth=trust", "-E", "UTF8", "--no-sync")
+            with (data / "postgresql.conf").open("a") as settings:
+                settings.write(_SETTINGS)
+            server.start()
+            server.sql(f"CREATE DATABASE {DATABASE}", database="postgres")
+        except BaseException:
+            server.end()
+            raise
         return server
 
     def standby(self, *, is_waited_for: bool) -> Postgresql:

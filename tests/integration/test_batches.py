@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.classes.config import BatchConfig, ClassesConfig
+from gateway.core.kernel.events import DrainLifted
 from gateway.features.batches import results as results_module
+from gateway.features.batches import runner as runner_module
 from gateway.features.batches import state as state_module
 from gateway.features.batches.book import BatchBook
 from gateway.features.batches.lines import LineRequest, LineResult, result_of
@@ -44,7 +46,7 @@ from tests.support.batches import (
     until_status,
 )
 from tests.support.core import US
-from tests.support.gateways import counted, until
+from tests.support.gateways import ENOUGH_S, counted, free_replicas, until
 from tests.support.processes import gateway_process, region_file
 
 
@@ -62,6 +64,24 @@ async def echo(exchange: Exchange) -> None:
         await answer(400, json.dumps(refusal).encode())(exchange)
     else:
         await answer(200, GOOD_ANSWER)(exchange)
+
+
+async def test_a_drain_takes_back_lines_that_wait_and_they_run_once_it_is_lifted(
+    config: GatewayConfig, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_TICK_S", 0.05)
+    engine.plays(echo)
+    async with serving(config) as gateway, client_of(gateway) as client:
+        engine.waiting = 1
+        await until(lambda: free_replicas(gateway) == 0)
+        batch = await submit(client, lines_of(3))
+        await until(lambda: len(gateway.core.requests) == 3)
+        assert await gateway.drain(ENOUGH_S)
+        assert engine.arrived.count == 0
+        engine.waiting = 0
+        gateway.driver.submit(DrainLifted())
+        done = await ended(client, batch.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 3)
 
 
 async def test_each_line_has_one_result(config: GatewayConfig, engine: FakeEngine) -> None:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import RequestId
 from gateway.door.api import ClientApi
 from gateway.door.settings import HttpSettings
 from gateway.features.batches.api import BatchApi
@@ -49,7 +50,14 @@ class BatchesExtension(Extension):
         self._paces = ModelPaces()
         if config.batches.is_on:
             self._book = book_for(config, host.clock)
-            self._runner = BatchRunner(config.batches, self._book, host.clock, host.log, self._may_run)
+            self._runner = BatchRunner(
+                config.batches,
+                self._book,
+                host.clock,
+                host.log,
+                self._may_run,
+                waits_in_drain=self._waits_in_drain,
+            )
             host.metrics.registry.register(BatchSeries(self._book, self._runner))
             host.finished.hand_to(self._paces.on_finished)
 
@@ -65,6 +73,12 @@ class BatchesExtension(Extension):
     def _may_run(self, batch: ClientBatch) -> bool:
         """True if the policy in force lets the requests of a batch enter this region."""
         return self._host.core.may_enter(batch.tenant, None if batch.key is None else batch.key.process)
+
+    def _waits_in_drain(self, request_id: RequestId) -> bool:
+        """True if the gateway drains, and a request waits for an engine."""
+        core = self._host.core
+        request = core.requests.get(request_id) if core.draining else None
+        return request is not None and request.attempt is None
 
     def run(self, loops: Supervisor, tenure: OwnedLoops, /) -> None:  # noqa: ARG002
         if self._runner is not None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
+from gateway.core.vocabulary import ModelName, RequestId, ServiceClass, TenantName
 from gateway.door.errors import CLASS_NOT_ALLOWED, INVALID_API_KEY
 from gateway.door.parse import Caller, fresh_request_id
 from gateway.door.shapes import error_body, shape_of
@@ -93,6 +93,8 @@ _SWEEP_NS = 6 * 3600 * _SECOND_NS
 _FORGET_NS = 3600 * _SECOND_NS
 """Time after the try of a stopped batch that got on from which its next stop counts as its first."""
 _RETRY_AFTER = "retry-after-ms: "
+_TAKEN_BACK_S = 1.0
+"""Time after which a line that was taken back in a drain is sent again: a drain may be lifted."""
 
 
 class ServesCalls(Protocol):
@@ -123,6 +125,10 @@ class LeftToOthers(Exception):
     """A key or a model is not known here, and may be to another gateway that shares the batch."""
 
 
+class LineTakenBack(Exception):
+    """The gateway drains, and a line that waited for an engine was taken back."""
+
+
 class LineCounts:
     """Lines that ended since the start of the process, and urgent tries."""
 
@@ -147,8 +153,11 @@ class BatchRunner:
         clock: Clock,
         log: FilteringBoundLogger,
         may_run: Callable[[ClientBatch], bool] = lambda _: True,
+        *,
+        waits_in_drain: Callable[[RequestId], bool] = lambda _: False,
     ) -> None:
-        """`may_run`: true if the policy in force lets the requests of a batch enter this region."""
+        """`may_run`: true if the policy in force lets the requests of a batch enter this region. `waits_in_drain`: true
+        if the gateway drains, and a request waits for an engine."""
         self.counts = LineCounts()
         self.write_fault = ""
         """Reason why results cannot be written at present; empty while they can be."""
@@ -156,6 +165,9 @@ class BatchRunner:
         """Reason why the store does not answer at present; empty while it does."""
         self._delete_fault = ""
         self._may_run = may_run
+        self._waits_in_drain = waits_in_drain
+        self._sent: dict[RequestId, asyncio.Future[bool]] = {}
+        """Ends of the lines that are sent and not answered yet; False: the line is taken back."""
         self._config = config
         self._book = book
         self._clock = clock
@@ -187,13 +199,14 @@ class BatchRunner:
         """Open the book, and run its batches until cancelled. Raises OSError."""
         await self._has_api.wait()
         try:
-            await self._book.open()
+            await self._open()
             async with TaskGroup() as tasks:
                 tasks.create_task(self._hold())
                 tasks.create_task(self._clean())
                 while True:
                     self._stop_forgotten()
                     self._stop_lines()
+                    self._take_back()
                     if not self.store_fault:
                         self._begin(tasks)
                     await self._wait_for_news()
@@ -202,6 +215,15 @@ class BatchRunner:
             self._lines.clear()
             self._chunks.clear()
             await self._book.close()
+
+    async def _open(self) -> None:
+        """Open the book. Raises OSError, once its reason is logged and shown."""
+        try:
+            await self._book.open()
+        except OSError as error:
+            self._store_failed(error)
+            raise
+        self.store_fault = ""
 
     async def _hold(self) -> None:
         """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is
@@ -321,6 +343,12 @@ class BatchRunner:
             batch = self._book.batches.get(batch_id)
             if batch is None or self._is_over(batch):
                 lines.cancel()
+
+    def _take_back(self) -> None:
+        """Take back lines that wait for an engine while the gateway drains, which would wait for them otherwise."""
+        for request_id, over in self._sent.items():
+            if not over.done() and self._waits_in_drain(request_id):
+                over.set_result(False)
 
     def _begin(self, tasks: TaskGroup) -> None:
         idle = [each for each in self._book.batches.values() if self._is_idle(each)]
@@ -622,11 +650,14 @@ class BatchRunner:
     async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
         """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
         for tries in count(1):
-            async with self._places:
-                result, wait_s = await self._ask(batch, line, tries)
-                if wait_s is None:
-                    await results.put(result)
-                    return
+            try:
+                async with self._places:
+                    result, wait_s = await self._ask(batch, line, tries)
+                    if wait_s is None:
+                        await results.put(result)
+                        return
+            except LineTakenBack:
+                wait_s = _TAKEN_BACK_S
             await asyncio.sleep(wait_s)
 
     async def _ask(self, batch: ClientBatch, line: LineRequest, tries: int) -> tuple[LineResult, float | None]:
@@ -657,21 +688,25 @@ class BatchRunner:
         return result, wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
 
     async def _exchanged(self, batch: ClientBatch, line: LineRequest, caller: Caller) -> LocalExchange:
-        """Exchange of one try, once it is over."""
+        """Exchange of one try, once it is over. Raises LineTakenBack."""
         assert self._api is not None, "clients are served"
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         exchange = LocalExchange(
             batch.endpoint,
             line.body,
             answer_bytes_max=self._config.answer_max_bytes,
             on_over=partial(_resolve, over),
         )
+        self._sent[caller.request_id] = over
         self._api.serve_for(exchange, batch.endpoint, caller)
         try:
-            await over
-        except asyncio.CancelledError:
+            if not await over:
+                raise LineTakenBack
+        except (asyncio.CancelledError, LineTakenBack):
             self._api.give_up(exchange)
             raise
+        finally:
+            del self._sent[caller.request_id]
         return exchange
 
     def _may_be_urgent(self, batch_id: str) -> bool:
@@ -811,9 +846,9 @@ def _read_some(file: BinaryIO) -> list[bytes]:
     return list(islice(file, _READ_LINES))
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[bool]) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(True)
 
 
 def _told_s(lines: str) -> float:

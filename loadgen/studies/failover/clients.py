@@ -31,6 +31,8 @@ class SdkCall:
     """Time of the call's end; not set (None) if it had not ended when the run was over."""
     first_ns: int | None = None
     """Time of the answer's first part; None: none has arrived."""
+    pause_ns: int = 0
+    """Longest time between two parts of the answer."""
     fault: str = ""
     """Empty for a complete answer."""
     is_refused: bool = False
@@ -53,6 +55,10 @@ class Answers:
     """Time and engine region of every answer that began."""
 
     seen: list[tuple[int, RegionName]] = field(default_factory=list)
+    rejected_ns: list[int] = field(default_factory=list)
+    """Times of gateways' errors, after which the SDK asks again or gives up."""
+    refused_ns: list[int] = field(default_factory=list)
+    """Times at which nothing accepted a connection, after which the next address is tried."""
 
     def first(self, region: RegionName, since_ns: int) -> int | None:
         return min((at_ns for at_ns, each in self.seen if each == region and at_ns >= since_ns), default=None)
@@ -62,10 +68,13 @@ class OneName(httpx2.AsyncBaseTransport):
     """Transport that connects to the addresses of the name, one after the other, as HTTP clients do with a resolver's
     answer."""
 
-    def __init__(self, resolver: NameResolver, on_answer: Callable[[str], None]) -> None:
+    def __init__(
+        self, resolver: NameResolver, on_answer: Callable[[httpx2.Response], None], on_refusal: Callable[[], None]
+    ) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
         self._resolver = resolver
         self._on_answer = on_answer
+        self._on_refusal = on_refusal
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
@@ -78,8 +87,9 @@ class OneName(httpx2.AsyncBaseTransport):
             try:
                 response = await self._inner.handle_async_request(request)
             except httpx2.ConnectError:
+                self._on_refusal()
                 continue
-            self._on_answer(response.headers.get(REGION_HEADER, ""))
+            self._on_answer(response)
             return response
         tried = ", ".join(f"'{each}'" for each in addresses)
         raise httpx2.ConnectError(f"no process listens at {tried}", request=request)
@@ -110,7 +120,7 @@ class Clients:
 
     async def run(self, users: int) -> None:
         """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
-        transport = OneName(self.resolver, self._note)
+        transport = OneName(self.resolver, self._note, self._note_refusal)
         async with httpx2.AsyncClient(transport=transport) as http:
             timeout = NOT_GIVEN if self.timeout_s is None else self.timeout_s
             async with AsyncOpenAI(
@@ -120,8 +130,15 @@ class Clients:
                     for number in range(users):
                         tasks.create_task(self._user(client, number))
 
-    def _note(self, region: str) -> None:
-        self.answers.seen.append((self.clock.now_ns(), RegionName(region)))
+    def _note(self, response: httpx2.Response) -> None:
+        now_ns = self.clock.now_ns()
+        if response.is_error:
+            self.answers.rejected_ns.append(now_ns)
+        else:
+            self.answers.seen.append((now_ns, RegionName(response.headers.get(REGION_HEADER, ""))))
+
+    def _note_refusal(self) -> None:
+        self.answers.refused_ns.append(self.clock.now_ns())
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
         turn = 0
@@ -150,10 +167,12 @@ class Clients:
         headers = stream.response.headers
         _note_sender(asked, headers)
         asked.ran_in = headers.get(REGION_HEADER, "")
-        reason = None
+        reason, last_ns = None, 0
         async for chunk in stream:
+            now_ns = self.clock.now_ns()
             if asked.first_ns is None:
-                asked.first_ns = self.clock.now_ns()
+                asked.first_ns = last_ns = now_ns
+            asked.pause_ns, last_ns = max(asked.pause_ns, now_ns - last_ns), now_ns
             reason = chunk.choices[0].finish_reason if chunk.choices else reason
         if reason is None:
             asked.fault = "the answer has no end"

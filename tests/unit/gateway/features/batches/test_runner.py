@@ -1,26 +1,29 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from structlog import get_logger
+from structlog.testing import capture_logs
 
-from gateway.core.vocabulary import ModelName, TenantName
+from gateway.core.vocabulary import ModelName, RequestId, TenantName
 from gateway.door.parse import Caller
 from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
-from gateway.features.batches.lease import HoldingMark
+from gateway.features.batches.lease import BatchHolding, HoldingMark
 from gateway.features.batches.lines import read_line
+from gateway.features.batches.results import BatchResults
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
-from gateway.features.batches.sqlite import SqliteDatabase
+from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
 from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
 from gateway.features.batches.store import TakenBatch
 from gateway.http1.server import Exchange
@@ -65,6 +68,27 @@ async def running(runner: BatchRunner) -> AsyncIterator[None]:
         await until(lambda: runner._book.is_open)
         yield
         task.cancel()
+
+
+async def test_a_store_of_another_version_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    book = book_in(tmp_path)
+    await book.open()
+    await book.close()
+    mark_as_format(tmp_path, FORMAT + 1)
+    runner = BatchRunner(BatchesConfig(), book, Clock(), get_logger())
+    runner.meet_clients(NoModels(), None)
+    with capture_logs() as logged, pytest.raises(OSError, match="is not batches of format"):
+        await runner.run()
+    assert [each["event"] for each in logged] == ["batch_store_unavailable"]
+    assert f"is not batches of format {FORMAT}" in runner.store_fault
+    mark_as_format(tmp_path, FORMAT)
+    async with running(runner):
+        assert not runner.store_fault
+
+
+def mark_as_format(folder: Path, number: int) -> None:
+    with closing(sqlite3.connect(folder / "batches.sqlite")) as database:
+        database.execute(f"PRAGMA user_version = {number}")
 
 
 async def test_a_batch_that_the_store_has_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +249,48 @@ async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: 
     runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
     found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
     assert [each.code for each in found.faults] == ["model_not_found"]
+
+
+async def test_only_lines_that_wait_are_taken_back_and_they_are_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_TAKEN_BACK_S", 0.0)
+    api, waiting, batch = Silent(), set[RequestId](), keyed_batch(is_token=True)
+    runner = BatchRunner(BatchesConfig(), book_in(tmp_path), Clock(), get_logger(), waits_in_drain=waiting.__contains__)
+    runner.meet_clients(api, None)
+    book = runner._book
+    book.batches[batch.id], runner._classes[batch.id] = batch, LineClasses()
+    book.rates[batch.id] = LineRate(Clock.now_ns())
+    book.leases.took(BatchHolding(batch.id, 1))
+    async with TaskGroup() as tasks:
+        results = BatchResults(book, batch, runner._on_written, runner._write_failed)
+        task = tasks.create_task(runner._send(batch, read_line(line_of(0)), results))
+        await until(lambda: len(api.sent) == 1)
+        runner._take_back()
+        assert not api.given_up
+        waiting |= api.sent
+        runner._take_back()
+        await until(lambda: len(api.sent) == 2)
+        assert len(api.given_up) == 1
+        task.cancel()
+    assert not runner._sent
+
+
+class Silent:
+    """API of a gateway whose engine does not answer."""
+
+    def __init__(self) -> None:
+        self.sent: set[RequestId] = set()
+        self.given_up: list[Exchange] = []
+
+    def serve_for(self, exchange: Exchange, path: str, caller: Caller) -> None:
+        self.sent.add(caller.request_id)
+
+    def give_up(self, exchange: Exchange) -> None:
+        self.given_up.append(exchange)
+
+    def models_of(self, _: Caller) -> list[ModelName]:
+        return [MODEL]
 
 
 class NoModels:

@@ -41,6 +41,7 @@ async def test_calls_of_the_sdk_by_one_name_are_answered_behind_an_address_where
             await running
     assert {each.fault for each in clients.asked} == {""}
     assert all(each.has_begun and each.ended_ns is not None for each in clients.asked)
+    assert len(clients.answers.refused_ns) >= len(clients.asked)
 
 
 async def test_an_error_that_is_answered_is_told_from_a_connection_that_breaks() -> None:
@@ -60,10 +61,10 @@ async def test_an_error_that_is_answered_is_told_from_a_connection_that_breaks()
 
 
 async def test_where_nobody_listens_is_named() -> None:
-    async with httpx2.AsyncClient(transport=OneName(Leads("127.77.9.9"), lambda _: None)) as http:
+    async with httpx2.AsyncClient(transport=OneName(Leads("127.77.9.9"), lambda _: None, lambda: None)) as http:
         with pytest.raises(httpx2.ConnectError, match=r"no process listens at '127\.77\.9\.9'"):
             await http.get("http://llm.test:1/")
-    async with httpx2.AsyncClient(transport=OneName(Leads(), lambda _: None)) as http:
+    async with httpx2.AsyncClient(transport=OneName(Leads(), lambda _: None, lambda: None)) as http:
         with pytest.raises(httpx2.ConnectError, match="leads nowhere"):
             await http.get("http://llm.test:1/")
 
