@@ -103,7 +103,7 @@ class GatewayCore(Kernel):
         """Record of the request that arrived last, for its owner."""
         self._arrivals = 0
         self.features = tuple(features(self))
-        self._switch_features()
+        self.features_changed()
 
     # Entry points
 
@@ -417,7 +417,7 @@ class GatewayCore(Kernel):
         for heartbeat in event.observations:
             self.peers.observe(heartbeat, now_ns)
         if self.peers.served_version != served_version:
-            self._switch_features()
+            self.features_changed()
             self.pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
@@ -440,7 +440,7 @@ class GatewayCore(Kernel):
         for request in [each for each in self.waiting if each.held is not None]:
             self.unhold(request)
         self.placer.configure(event.config.placement)
-        self._switch_features()
+        self.features_changed()
         self._reevaluation.reject_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
@@ -467,13 +467,13 @@ class GatewayCore(Kernel):
             feature.assign(event, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.placer.peers_changed(joined_peers, left_peers)
-        self._switch_features()
+        self.features_changed()
         for feature in self.features:
             feature.assigned(now_ns)
         self._reevaluation.find_failures_again()
         self.pools_changed()
 
-    def _switch_features(self) -> None:
+    def features_changed(self) -> None:
         """Note which features are on."""
         self.hooks = Hooks(self.features)
 

@@ -1,8 +1,8 @@
 """Interface of the core's optional features: hooks that the kernel calls.
 
-A feature that is off is told its events and changes of config, policy and fleet, which alone can turn it on, and is
-asked about the attempts that it still plans and told of the ends of requests. All other hooks are called only while a
-feature is on, and only for the features that define them.
+A feature that is off is told its events, changes of config, policy and fleet, and the ends of requests, and is asked
+about the attempts that it still plans. All other hooks are called only while a feature is on, and only for the features
+that define them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Feature(LegPlanner):
     methods of `LegPlanner` that have no default, too."""
 
     def is_on(self) -> bool:
-        """Return true if the config or the fleet asks for the feature at present. Asked after each change of either; a
-        feature that keeps counts of requests stays on while such a request lives."""
+        """Return true if the config or the fleet asks for the feature at present. Asked after each change of either, and
+        when another feature says so; a feature that keeps counts of requests stays on while such a request lives."""
         return False
 
     # Inputs, whether or not it is on

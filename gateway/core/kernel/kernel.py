@@ -265,6 +265,10 @@ class Kernel(GatewayState):
         event, it is taken once."""
         raise NotImplementedError
 
+    def features_changed(self) -> None:
+        """Ask features again whether they are on."""
+        raise NotImplementedError
+
     def pools_changed(self) -> None:
         """Fit waiting requests to changed pools."""
         raise NotImplementedError

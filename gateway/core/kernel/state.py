@@ -57,6 +57,8 @@ class GatewayState:
         self.rules_version = 0
         """Changes with every input of `Admission.admittance_of`: policy, `forwarding_stop`, and the replicas' `accepts`
         rules."""
+        self.has_yielding = False
+        """True from the first request of a class that yields on."""
         self.draining = False
         self.forwarding_stop: ForwardingStop | None = None
         """Reason why nothing is forwarded in either direction, whatever policy and config say; None: requests are

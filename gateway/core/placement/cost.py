@@ -163,7 +163,7 @@ class CostPolicy(Policy):
         return self._caches.follow_ups() * self._byte_ns * uncached_bytes
 
     def byte_ns(self) -> float:
-        return self._line.byte_ns() or 0.0
+        return self._byte_ns
 
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1

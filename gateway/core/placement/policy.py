@@ -145,7 +145,7 @@ class Policy(ABC):
         return 0.0
 
     def byte_ns(self) -> float:
-        """Nanoseconds in which an own replica reads a byte of a prompt, as measured; 0: not known."""
+        """Nanoseconds in which an own replica reads a byte of a prompt, as far as known; 0: not at all."""
         return 0.0
 
     def costs_at_replica(

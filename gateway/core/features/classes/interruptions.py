@@ -3,10 +3,14 @@
 A request is interrupted only while its client has nothing of its answer. It waits again at its old place and begins
 anew, so the tokens of the interrupted attempt are lost; the request that started last has lost the fewest and goes
 first. Each request is interrupted a limited number of times, and only while it has as much time left as it has used.
+
+A request that yields starts at an engine that reads no prompt. The end of reading shows in the first token; of an
+answer in one piece it is estimated, and looked for then rather than at the next probe while further requests wait.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,11 +27,13 @@ from gateway.core.kernel.request_class import RequestClass
 from gateway.core.kernel.requests import LegState, Phase, RequestState
 from gateway.core.kernel.slots import KV_FULL
 from gateway.core.kernel.targets import LegKey
+from gateway.core.kernel.timers import Timer, TimerKind
 from gateway.core.vocabulary import LegResult, LegRole, ReplicaObservation, ServiceClass, Standing
 
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 _GIVEN_NS: Final = 200_000_000
 """Time after which an interrupted leg that has not ended was kept by its request's side, and frees no slot."""
+_TIMER: Final = "interruptions"
 _DETAIL: Final = "it gave its slot to an interactive request"
 _FULL: Final = frozenset({Standing.PENDING, Standing.OUTSTANDING})
 
@@ -37,13 +43,18 @@ those that were ordered to end, until they have."""
 
 
 class Interruptions(Feature):
-    """Interrupts one request that yields for each interactive request that is short of a slot. The feature is on
-    whatever the config says: requests name their class themselves."""
+    """Interrupts one request that yields for each interactive request that is short of a slot. The feature is on from
+    the first request that yields on: requests name their class themselves."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
         self._config = ClassesConfig()
         self._at: dict[ReplicaState, Interruptible] = {}
+        self._timer = Timer(TimerKind.FEATURE, _TIMER)
+        self._reading: list[tuple[int, int, ReplicaState]] = []
+        """Heap of replicas that read prompts of requests that yield, by the time at which each is looked at; the number
+        in between tells equal times apart."""
+        self._readings = 0
         self._ended: dict[ReplicaState, int] = {}
         """Interrupted legs that have ended since the last probe of each replica."""
         self._joined: list[RequestState] = []
@@ -52,7 +63,7 @@ class Interruptions(Feature):
         """Replicas that may be short of slots, to be looked at after that event."""
 
     def is_on(self) -> bool:
-        return True
+        return self._core.has_yielding
 
     def configure(self, config: KernelConfig, now_ns: int, /) -> None:  # noqa: ARG002
         self._config = all_of(config).classes
@@ -90,6 +101,27 @@ class Interruptions(Feature):
             state.yielding += 1
             if state.listed:
                 self._core.replicas.giving |= 1 << state.slot
+        if request.request_class.service_rank and self._core.waiting.count:
+            self._look_when_read(state, _key_of(request, leg))
+
+    def _look_when_read(self, state: ReplicaState, key: LegKey) -> None:
+        """Look at the replica again once it is taken to have read the prompt of an answer in one piece."""
+        read_ns = state.read_from_ns.get(key)
+        if read_ns is not None:
+            self._readings += 1
+            heapq.heappush(self._reading, (read_ns, self._readings, state))
+            self._core.timers.set(self._timer, self._reading[0][0])
+
+    def wake(self, timer: str, now_ns: int, /) -> None:
+        """Take the prompts that are due to be read; placing follows."""
+        if timer != _TIMER:
+            return
+        while self._reading and self._reading[0][0] <= now_ns:
+            state = heapq.heappop(self._reading)[2]
+            if state.listed:
+                self._core.replicas.take_as_read(state, now_ns)
+        if self._reading:
+            self._core.timers.set(self._timer, self._reading[0][0])
 
     def joined(self, request: RequestState, /) -> None:
         if self._at and _goes_first(request):
