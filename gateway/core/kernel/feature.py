@@ -27,8 +27,8 @@ class Feature(LegPlanner):
     methods of `LegPlanner` that have no default, too."""
 
     def is_on(self) -> bool:
-        """Return true if the config or the fleet asks for the feature at present. Asked after each change of either, and
-        when another feature says so; a feature that keeps counts of requests stays on while such a request lives."""
+        """Return true if the config or the fleet asks for the feature at present. Asked after each change of either,
+        and when another feature says so; one that keeps counts of requests stays on while such a request lives."""
         return False
 
     # Inputs, whether or not it is on
