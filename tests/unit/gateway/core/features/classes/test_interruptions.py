@@ -12,7 +12,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.features.classes.config import ClassesConfig, InteractiveConfig
 from gateway.core.kernel.config import PlacementPolicy, PushingMode
 from gateway.core.kernel.effects import Effect, PublishLoad, RefuseForward, TakeBackLeg
-from gateway.core.vocabulary import LegResult, RequestId, ServiceClass
+from gateway.core.vocabulary import LegResult, ModelName, RequestId, ServiceClass
 from tests.support.core import (
     AP,
     EU,
@@ -295,6 +295,17 @@ class TestOtherRegions:
         arrivals = [one.tell(forward(f"f{number}", deadline_ns=600 * SECOND)) for number in range(9)]
         assert [not of_kind(RefuseForward, effects) for effects in arrivals] == [True] * taken + [False] * (9 - taken)
         assert len(interrupted(one.effects)) == len(batch)
+
+    def test_forwards_for_another_model_are_taken_as_where_nothing_gives_slots(self) -> None:
+        other = ModelName("mistral")
+        specs = [replace(replica_spec("r0"), slots=SLOTS), replace(replica_spec("r1", models=(other,)), slots=1)]
+        one = desk(replicas=specs, peers=[peer_spec("gw-eu", EU)])
+        assert started(arrive(one, "b1", ServiceClass.BATCH)) == ["r0"]
+        arrivals: list[Effect] = []
+        for number in range(4):
+            asked = forward(f"f{number}", deadline_ns=600 * SECOND)
+            arrivals += one.tell(replace(asked, profile=replace(asked.profile, model=other)))
+        assert not of_kind(RefuseForward, arrivals)
 
 
 class TestWhoInterrupts:
