@@ -222,7 +222,7 @@ class Admission:
         if core.config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             return None
         position, ahead_max = core.placer.position_of(request_class, queue_length, event.origin_gateway_id)
-        gives = core.placer.eligibility.replicas_wanted_by(request_class) & core.replicas.giving
+        gives = core.placer.eligibility.awaited_replicas(request_class) & core.replicas.giving
         if (ahead_max or gives) and position > _OVERRUN_MAX * ahead_max + 1:
             return RefusalReason.BUSY, f"{position - 1} requests wait for a slot"
         return None

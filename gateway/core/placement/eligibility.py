@@ -76,7 +76,7 @@ class Eligibility:
         """Replicas that may serve the class, in any pool, available or not."""
         return self._targets_of(request_class).eligible_replicas
 
-    def replicas_wanted_by(self, request_class: RequestClass) -> int:
+    def awaited_replicas(self, request_class: RequestClass) -> int:
         """Replicas that a waiting request takes as soon as they have a free slot: of pools, the preferred one's."""
         pinned = request_class.pinned
         if pinned is not None:
@@ -88,7 +88,7 @@ class Eligibility:
         replicas = self._replicas
         if not (replicas.giving and request_class.goes_first):
             return 0
-        mask = self.replicas_wanted_by(request_class) & replicas.giving & replicas.open
+        mask = self.awaited_replicas(request_class) & replicas.giving & replicas.open
         return sum(max(0, replicas.at(slot).room + replicas.at(slot).yielding) for slot in slots_of(mask))
 
     def available_replicas(self, request_class: RequestClass) -> int:

@@ -217,7 +217,7 @@ class Interruptions(Feature):
         was given there that is not free yet."""
         if not _goes_first(queue.head()):
             return
-        wanted = self._core.placer.eligibility.replicas_wanted_by(request_class) & self._core.replicas.giving
+        wanted = self._core.placer.eligibility.awaited_replicas(request_class) & self._core.replicas.giving
         full = [
             legs for state, legs in self._at.items() if state.listed and wanted >> state.slot & 1 and _is_full(state)
         ]
