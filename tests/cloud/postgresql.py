@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -107,6 +108,13 @@ class Postgresql:
         """Stop all its processes, as on a machine that is out of memory: connections stay open."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill all its processes at once, each by itself: backends have sessions of their own."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.program.kill()
 
     def thaw(self) -> None:
         for pid in self._pids():
