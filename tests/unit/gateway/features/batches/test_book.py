@@ -215,7 +215,7 @@ async def test_files_of_another_database_are_not_opened(shared: BatchBook, tmp_p
 async def test_a_holding_that_lapses_is_news_at_once(shared: BatchBook, clock: SettableClock) -> None:
     await keep_input(shared)
     await shared.put_new(batch := client_batch())
-    await shared.do(shared.store.take, batch.id, None)  # as another gateway, which then dies
+    await shared.do(shared.store.take, batch.id, None)  # a gateway that then dies
     await shared.look()
     found = []
     async with TaskGroup() as tasks:
