@@ -18,6 +18,7 @@ USER: Final = "nightside"
 DATABASE: Final = "nightside"
 _VERSIONS: Final = Path("/usr/lib/postgresql")
 _MEMORY: Final = Path("/dev/shm")
+_RUN_S: Final = 60.0
 _SETTINGS: Final = """
 listen_addresses = '127.0.0.1'
 shared_buffers = 16MB
@@ -155,7 +156,13 @@ def _new_folder() -> Path:
 
 def _run(*command: str) -> str:
     done = subprocess.run(
-        _as_postgres(list(command)), capture_output=True, text=True, check=False, cwd="/", env={"LC_ALL": "C"}
+        _as_postgres(list(command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env={"LC_ALL": "C"},
+        timeout=_RUN_S,
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
     return done.stdout.strip()

@@ -14,11 +14,13 @@ from loadgen.studies.rendering import render_text
 
 SECOND_NS = 1_000_000_000
 PAGE = Path(__file__).with_name("page.j2")
+TAKE_OVER_S = 2
+"""Time beyond the lease until a line ends at the gateway that takes a batch over, at most."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill, with the lines as they were right before."""
+    """Kill, with the lines as they were right before."""
 
     what: str
     again: str
@@ -32,6 +34,10 @@ class Kill:
     killed_ns: int
     up_ns: int
     """Time at which all that was killed was up again."""
+    holders: tuple[str, str]
+    """Gateways that held the batch right before, and once it had run on."""
+    is_taken_over: bool
+    """True if a gateway logged that it took the batch over."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +100,25 @@ class KilledBatch:
     status: str = ""
     failed: int = 0
     results: int = 0
+    whole: int = 0
+    """Results with an answer of full length."""
     lost: int = 0
     doubled: int = 0
     asked_outside: int = 0
     """Requests that were sent to the region outside the policy itself."""
     ran_outside: int = 0
-    """Requests that the engines of that region ran, as they count them."""
+    """Requests that the engines of that region completed, as they count them."""
     audits: int = 0
     audit_faults: list[str] = field(default_factory=list)
+
+
+def is_whole(result: Mapping[str, Any], tokens: int) -> bool:
+    """True if a line of the results has an answer of so many tokens, the most that it may have."""
+    match result:
+        case {"response": {"status_code": 200, "body": {"usage": usage, "choices": [{"finish_reason": "length"}]}}}:
+            return bool(usage["completion_tokens"] == tokens)
+        case _:
+            return False
 
 
 def figures_of(played: KilledBatch) -> list[KillFigures]:
@@ -129,11 +146,16 @@ def pause_max_s(played: KilledBatch) -> float:
     return max((after - before for (before, _), (after, _) in pairwise(played.ended)), default=0) / SECOND_NS
 
 
-def judged(played: KilledBatch, kills: int, further: str) -> list[tuple[bool, str]]:
+def judged(played: KilledBatch, kills: int, further: str, lease_s: float) -> list[tuple[bool, str]]:
     """Aims, each with whether it is met. `kills`: how many there should be; `further`: region that lines overflow
     to."""
-    audited, lines = played.audited, played.lines
-    amid = [each for each in played.kills if 0 < each.line < lines and each.in_flight > 0 and each.there != 0]
+    audited, lines, figures = played.audited, played.lines, figures_of(played)
+    amid = [
+        each for each in figures
+        if each.kill.line and each.kill.in_flight and each.kill.there != 0 and each.pause_max_s is not None
+    ]  # fmt: skip
+    taken = [each for each in figures if each.kill.is_taken_over]
+    pauses = [each.pause_max_s for each in taken if each.pause_max_s is not None]
     return [
         (played.status == "completed", f"the batch has completed ({played.status or 'it has not ended'})"),
         (
@@ -141,20 +163,29 @@ def judged(played: KilledBatch, kills: int, further: str) -> list[tuple[bool, st
             f"each of {lines:,} lines has one result ({played.results:,} results; {played.lost} lines have none,"
             f" {played.doubled} have several)",
         ),
+        (played.whole == lines, f"each result is an answer of full length ({played.whole:,} are)"),
         (not played.failed, f"no line failed ({played.failed} did)"),
         (
             len(amid) == len(played.kills) == kills,
             f"each kill met lines in flight, and the batch ran on after it ({len(amid)} of {kills})",
         ),
         (
+            0 < len(taken) == len(pauses)
+            and max(pauses) <= lease_s + TAKE_OVER_S
+            and all(before != after for before, after in (each.kill.holders for each in taken)),
+            f"another gateway took the batch of a dead one over (`batch_taken_over` after {len(taken)} kills), with no"
+            f" more than {lease_s + TAKE_OVER_S:g} s without a further line"
+            f" ({max(pauses, default=0):.1f} s)",
+        ),
+        (
             audited.ran_in[further] > 0 and not audited.strays,
-            f"lines were sent only to regions that the tenant's policy allows: {len(audited.strays)} audit lines name"
-            f" another one; {audited.ran_in[further]} of {audited.tries:,} tries ran in {further}"
+            f"lines were sent only to regions that the policy of {audited.home} allows: {len(audited.strays)} audit"
+            f" lines name another one; {audited.ran_in[further]} of {audited.tries:,} tries ran in {further}"
             f"{''.join(f'; {each}' for each in audited.strays[:3])}",
         ),
         (
             played.ran_outside == played.asked_outside > 0,
-            f"engines outside the policy ran no line ({played.ran_outside} requests in all, of which"
+            f"engines outside the policy completed no line ({played.ran_outside} requests in all, of which"
             f" {played.asked_outside} were sent to their own gateway)",
         ),
         (

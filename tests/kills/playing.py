@@ -22,9 +22,9 @@ from loadgen.studies.batches.large_file import lost_and_doubled
 from loadgen.studies.commands import tell
 from mesh.clock import Clock
 from tests.cloud.postgresql import Postgresql
-from tests.kills.figures import AuditedTries, Kill, KilledBatch
+from tests.kills.figures import AuditedTries, Kill, KilledBatch, is_whole
 from tests.upgrade.batches import ENDED, fetch, hand_in, told_of
-from tests.upgrade.mesh import MeshPlan, Part, VersionedMesh, running_mesh_of, until, verified_audits
+from tests.upgrade.mesh import MeshPlan, Part, VersionedMesh, lines_of, running_mesh_of, until, verified_audits
 from tests.upgrade.releases import Release
 
 LINES = 2000
@@ -33,8 +33,9 @@ TOKENS = 10
 SLOTS = 4
 """Requests that each engine runs at once."""
 HOME, FURTHER, OUTSIDE = RegionName("us-east-1"), RegionName("us-west-2"), RegionName("eu-west-1")
+LEASE_S = 15
 AWAY = 100
-"""Lines that end before most of what was killed is started again."""
+"""Lines that end before most of what was killed is started again, and before the next kill."""
 KILLS_AT = (200, 450, 700, 950, 1200, 1500)
 """Lines that have ended at each kill, at least."""
 ENGINES = {HOME: 4, FURTHER: 2, OUTSIDE: 1}
@@ -64,15 +65,17 @@ async def play(release: Release, folder: Path, stores: Stores, played: KilledBat
     layout = lay_out(scenario)
 
     def sections(seat: Seat) -> Mapping[str, object]:
-        batches = {"batches": {"postgresql": stores.postgresql, "s3": stores.s3}} if seat.region.name == HOME else {}
-        return {"audit": {"folder": str(folder / "audit" / seat.gateway_id)}, **batches}
+        audit = {"audit": {"folder": str(folder / "audit" / seat.gateway_id)}}
+        if seat.region.name != HOME:
+            return audit
+        return audit | {"batches": {"postgresql": stores.postgresql, "s3": stores.s3, "lease": f"{LEASE_S}s"}}
 
     controllers = {"kind": "postgresql", "postgresql": stores.postgresql}
     plan = MeshPlan(scenario, layout, ["controller-1"], controllers, sections)
     async with (
         asyncio.TaskGroup() as tasks,
         AsyncExitStack() as stack,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
     ):
         engines = {
             port: Part(f"engine-{name}-{port}", _engine(scenario, port), url_at(port), folder, stack, tasks)
@@ -112,11 +115,11 @@ def _engine(scenario: DemoScenario, port: int) -> tuple[str, ...]:
 
 
 async def _start(release: Release, parts: Sequence[Part]) -> None:
-    """Start processes, and wait until they answer."""
+    """Start processes, and wait until they are ready."""
     for each in parts:
         await each.start(release)
     for each in parts:
-        await each.until_answers("/health")
+        await each.until_answers("/health" if each.command[0] == "engine" else "/ready")
 
 
 async def _kill_together(parts: Sequence[Part]) -> None:
@@ -168,7 +171,8 @@ class _Kills:
         results = await fetch(self._session, self._url(home[0]), self._told, folder)
         played = self._played
         played.status, played.failed = self._told["status"], self._told["request_counts"]["failed"]
-        played.results = sum(each.read_bytes().count(b"\n") for each in results)
+        lines = [msgspec.json.decode(line) for each in results for line in each.read_bytes().splitlines()]
+        played.results, played.whole = len(lines), sum(is_whole(each, TOKENS) for each in lines)
         played.lost, played.doubled = lost_and_doubled(results, LINES)
         (outside,) = self._gateways_of(OUTSIDE)
         for port in self._seat(outside).engines:
@@ -201,11 +205,12 @@ class _Kills:
         await self._kill("the gateway that then holds it", f"{words}, which the other one runs", self._victim([held]),
                          self._away, lambda: self._open(held))  # fmt: skip
         await self._reaches(next(at))
-        last = await self._holder()
+        last, event = await self._holder(), "batch_results_write_failed"
+        before = last.count_of(event)
         database = self._database
         server = _Victim(lambda: asyncio.to_thread(database.kill), lambda: asyncio.to_thread(database.start))
         await self._kill("the database", "once a result could not be stored", server,
-                         lambda _: last.until_logged("batch_results_write_failed"))  # fmt: skip
+                         lambda _: last.until_logged(event, before))  # fmt: skip
 
     def _victim(self, parts: Sequence[Part]) -> _Victim:
         return _Victim(lambda: _kill_together(parts), lambda: _start(self._release, parts))
@@ -214,9 +219,9 @@ class _Kills:
         self, what: str, again: str, victim: _Victim, until_again: Callable[[int], Awaitable[None]],
         in_flight: Callable[[], Awaitable[int]] | None = None,
     ) -> None:  # fmt: skip
-        """Kill processes once lines are in flight there, and start them again. `until_again` is given the lines that
-        had ended; `in_flight` counts lines in flight there."""
-        holder = await self._holder()
+        """Kill processes once lines are in flight there, start them again, and wait for further lines. `until_again`
+        is given the lines that had ended; `in_flight` counts lines in flight there."""
+        holder, taken_over = await self._holder(), self._take_overs()
         counts: list[int] = []
 
         async def are_there() -> bool:
@@ -229,11 +234,20 @@ class _Kills:
         tell(f"{line:,} lines: killed {what}, with {counts[0]} in flight")
         await until_again(line)
         await victim.start()
+        up_ns = self._clock.now_ns()
+        await self._reaches(line + AWAY)
         there = None if in_flight is None else min(counts)  # counts are taken one after the other
-        self._played.kills.append(Kill(what, again, line, counts[0], there, killed_ns, self._clock.now_ns()))
+        holders = holder.name, (await self._holder()).name
+        is_taken_over = self._take_overs() > taken_over
+        self._played.kills.append(Kill(what, again, line, counts[0], there, killed_ns, up_ns, holders, is_taken_over))
 
     async def _away(self, line: int) -> None:
         await self._reaches(line + AWAY)
+
+    def _take_overs(self) -> int:
+        """Take-overs of the batch, as its gateways have logged them."""
+        logs = [log for name in self._gateways_of(HOME) for log in self._mesh.gateways[name].logs]
+        return sum(line.get("event") == "batch_taken_over" for log in logs for line in lines_of(log))
 
     # The batch
 

@@ -7,7 +7,6 @@ of S3 is missing.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import click
@@ -23,6 +22,7 @@ from tests.kills.playing import (
     FURTHER,
     HOME,
     KILLS_AT,
+    LEASE_S,
     OUTSIDE,
     SLOTS,
     TOKENS,
@@ -30,7 +30,7 @@ from tests.kills.playing import (
     new_findings,
     play,
 )
-from tests.upgrade.commands import FILE, NEW_FOLDER, ROOT, TREE_CHANGED, made, played_to_end, write
+from tests.upgrade.commands import FILE, NEW_FOLDER, ROOT, TREE_CHANGED, checked, new_folder, played_to_end, write
 from tests.upgrade.releases import Release, state_of, working_tree
 
 PAGE = ROOT / "docs" / "results" / "batch_kills.md"
@@ -43,7 +43,7 @@ PAGE = ROOT / "docs" / "results" / "batch_kills.md"
 @click.option("--keep", type=NEW_FOLDER, help="Keep the mesh's files and logs in this new folder.")
 def main(output: Path, keep: Path | None) -> None:
     """Kill processes of a mesh while it runs a batch, and write the page."""
-    keep = made(output, keep)
+    keep = checked(output, keep)
     for what in ("pg_createcluster", "emulators"):
         if missing := why_missing(what):
             tell(missing)
@@ -51,10 +51,10 @@ def main(output: Path, keep: Path | None) -> None:
     os.environ.update(NOBODY)  # noqa: TID251 - for boto3, also the gateways'
     release, state, machine, played = working_tree(ROOT), state_of(ROOT), Machine(), new_findings()
     why = played_to_end(_with_stores(release, keep, played))
-    aims = judged(played, len(KILLS_AT), FURTHER)
+    aims = judged(played, len(KILLS_AT), FURTHER, LEASE_S)
     text = page_of(
         played, aims, machine.described(), commit=release.commit, home=HOME, further=FURTHER, outside=OUTSIDE,
-        engines=ENGINES, slots=SLOTS, tokens=TOKENS,
+        engines=ENGINES, slots=SLOTS, tokens=TOKENS, lease_s=LEASE_S,
     )  # fmt: skip
     missed = [what for is_met, what in aims if not is_met]
     write(output, text, missed, why or ("" if state == state_of(ROOT) else TREE_CHANGED))
@@ -63,8 +63,7 @@ def main(output: Path, keep: Path | None) -> None:
 async def _with_stores(release: Release, keep: Path | None, played: KilledBatch) -> None:
     server = Postgresql.made()  # a signal meanwhile is heard afterwards
     try:
-        with tempfile.TemporaryDirectory(prefix="nightside-kills-") as name:
-            folder = Path(name) if keep is None else keep
+        with new_folder(keep) as folder:
             emulator = moto(folder)
             try:
                 emulator.begin()

@@ -1,9 +1,12 @@
-"""Parts that the commands share which play something on a mesh and write a page of it."""
+"""Functions shared by commands that play something on a mesh and write a page of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import subprocess
+import tempfile
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -18,17 +21,26 @@ NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 TREE_CHANGED = "the working tree changed meanwhile: no page is written"
 
 
-def made(page: Path, keep: Path | None) -> Path | None:
-    """Folder for the mesh's files, once it is made. Raises BadParameter where it exists, or the page has no folder."""
+def checked(page: Path, keep: Path | None) -> Path | None:
+    """Absolute path of the folder to be kept. Raises BadParameter where it exists, or the page has no folder."""
     if not page.parent.is_dir():
         raise click.BadParameter(f"there is no folder {page.parent}", param_hint="-o")
     if keep is None:
         return None
     if keep.exists():
         raise click.BadParameter(f"{keep} exists", param_hint="--keep")
-    keep = keep.resolve()
-    keep.mkdir(parents=True)
-    return keep
+    return keep.resolve()
+
+
+@contextmanager
+def new_folder(keep: Path | None) -> Iterator[Path]:
+    """Make the folder of the mesh's files: `keep`, or else one that is removed at the end. Raises OSError."""
+    if keep is not None:
+        keep.mkdir(parents=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="nightside-mesh-") as name:
+        yield Path(name)
 
 
 def played_to_end(play: Coroutine[None, None, None]) -> str:
@@ -37,7 +49,7 @@ def played_to_end(play: Coroutine[None, None, None]) -> str:
     is_interrupted = False
     try:
         is_interrupted = asyncio.run(ends_by_signal(play))
-    except* (DemoFailure, aiohttp.ClientError, OSError) as failures:
+    except* (DemoFailure, aiohttp.ClientError, AssertionError, OSError, subprocess.SubprocessError) as failures:
         reasons = [str(each) or type(each).__name__ for each in leaves(failures)]
     if is_interrupted:
         raise SystemExit(EXIT_INTERRUPTED)

@@ -79,21 +79,23 @@ class Part:
     async def until_answers(self, path: str) -> None:
         await until_ready(self.child, [self.admin + path])
 
-    async def until_logged(self, event: str) -> None:
-        """Wait until the newest process has logged an event. Raises DemoFailure where it ends before, or takes long."""
+    async def until_logged(self, event: str, before: int = 0) -> None:
+        """Wait until the newest process has logged an event once more than `before`. Raises DemoFailure where it ends
+        first, or takes long."""
         async with asyncio.TaskGroup() as tasks:
             ended = tasks.create_task(self.child.ended())
 
             async def is_over() -> bool:
-                return self._has_logged(event) or ended.done()
+                return self.count_of(event) > before or ended.done()
 
             await until(is_over, f"{self.name}: {event}")
-            if not self._has_logged(event):
+            if self.count_of(event) <= before:
                 raise DemoFailure(f"{self.child.name} ended before {event}\n{log_tail(self.child.log)}")
             ended.cancel()
 
-    def _has_logged(self, event: str) -> bool:
-        return any(line.get("event") == event for line in lines_of(self.child.log))
+    def count_of(self, event: str) -> int:
+        """Lines of this event in the log of the newest process."""
+        return sum(line.get("event") == event for line in lines_of(self.child.log))
 
     def tree(self) -> Path:
         """Tree in which the process runs: `nightside` takes packages from no other."""
@@ -176,14 +178,22 @@ def lines_of(log: Path) -> Iterator[dict[str, Any]]:
 
 
 async def verified_audits(release: Release, folder: Path) -> tuple[int, list[str]]:
-    """Number of the gateways' audit chains in a mesh's folder, and those that a version does not find whole."""
+    """Number of the gateways' audit chains in a mesh's folder, and those that a version does not find whole. Raises
+    DemoFailure where it takes long."""
     chains, faults = sorted((folder / "audit").iterdir()), []
     for chain in chains:
         process = await asyncio.create_subprocess_exec(
             *release.runner, "nightside", "audit", "verify", str(chain),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
-        said, _ = await process.communicate()
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                said, _ = await process.communicate()
+        except TimeoutError:
+            raise DemoFailure(f"audit verify {chain.name}: not within {_WITHIN_S:.0f} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
         if process.returncode:
             last = said.decode(errors="replace").strip().splitlines()[-1:]
             faults.append(f"{chain.name} by {release.name}: {' '.join(last)}")

@@ -6,7 +6,6 @@ upgrade from.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ import click
 from loadgen.studies.commands import Machine, tell
 from tests.cloud.postgresql import DATABASE, USER, Postgresql
 from tests.cloud.programs import why_missing
-from tests.upgrade.commands import FILE, NEW_FOLDER, ROOT, TREE_CHANGED, made, played_to_end, write
+from tests.upgrade.commands import FILE, NEW_FOLDER, ROOT, TREE_CHANGED, checked, new_folder, played_to_end, write
 from tests.upgrade.figures import Played, failures_of, figures_of, judged, page_of
 from tests.upgrade.playing import ANSWER_TOKENS, BATCH_LINES, SLOTS, USED, USERS, WAIT_S, play
 from tests.upgrade.releases import (
@@ -41,7 +40,7 @@ def main(ref: str | None, output: Path | None, keep: Path | None) -> None:
     trees.mkdir(parents=True, exist_ok=True)
     ref = ref or newest_tag(ROOT)
     page = output or (PAGE if is_tag(ROOT, ref) else trees / "upgrade.md")
-    keep = made(page, keep)
+    keep = checked(page, keep)
     old, new, state = unpacked(ROOT, ref, trees), working_tree(ROOT), state_of(ROOT)
     if missing := why_missing("pg_createcluster"):
         raise click.ClickException(f"the controllers share a PostgreSQL database: {missing}")
@@ -64,8 +63,7 @@ async def _with_database(old: Release, new: Release, keep: Path | None, played: 
     server = Postgresql.made()  # a signal meanwhile is heard afterwards
     where = {"hosts": [str(server.address)], "database": DATABASE, "user": USER, "tls": False}
     try:
-        with tempfile.TemporaryDirectory(prefix="nightside-upgrade-") as name:
-            folder = Path(name) if keep is None else keep
+        with new_folder(keep) as folder:
             await play(old, new, folder, {"kind": "postgresql", "postgresql": where}, played)
     finally:
         server.end()

@@ -11,6 +11,7 @@ from tests.kills.figures import (
     Kill,
     KilledBatch,
     figures_of,
+    is_whole,
     judged,
     page_of,
     pause_max_s,
@@ -38,7 +39,10 @@ def request(ran_in: str = HOME, sent_to: tuple[str, ...] = (), **more: object) -
 
 def kill(line: int, at_s: float, **more: object) -> Kill:
     killed_ns = int(at_s * SECOND_NS)
-    return replace(Kill("one", "at once", line, 8, 3, killed_ns, killed_ns + 2 * SECOND_NS), **more)  # type: ignore[arg-type]
+    return replace(
+        Kill("one", "at once", line, 8, 3, killed_ns, killed_ns + 2 * SECOND_NS, ("gw-1", "gw-2"), True),
+        **more,  # type: ignore[arg-type]
+    )
 
 
 def batch(**more: object) -> KilledBatch:
@@ -46,10 +50,20 @@ def batch(**more: object) -> KilledBatch:
     ended = [(int(at_s * SECOND_NS), done) for at_s, done in ((2, 2), (3, 4), (7, 5), (8, 7), (9, 10))]
     kills = [kill(4, 3.5), kill(7, 8.5)]
     well = KilledBatch(
-        10, audited(request(), request(FURTHER)), kills, SECOND_NS, ended, "completed", results=10, asked_outside=2,
-        ran_outside=2, audits=4,
+        10, audited(request(), request(FURTHER)), kills, SECOND_NS, ended, "completed", results=10, whole=10,
+        asked_outside=2, ran_outside=2, audits=4,
     )  # fmt: skip
     return replace(well, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "tokens", "end", "expected"),
+    [(200, 10, "length", True), (500, 10, "length", False), (200, 9, "length", False), (200, 10, "stop", False)],
+)
+def test_a_whole_answer_has_all_its_tokens(status: int, tokens: int, end: str, expected: bool) -> None:
+    body = {"usage": {"completion_tokens": tokens}, "choices": [{"finish_reason": end}]}
+    assert is_whole({"response": {"status_code": status, "body": body}}, 10) is expected
+    assert not is_whole({"response": None, "error": {}}, 10)
 
 
 def test_pauses_of_a_kill_end_with_the_next_kill() -> None:
@@ -105,8 +119,13 @@ def test_a_line_that_meets_a_forbidden_region_in_any_way_is_a_stray(line: dict[s
         ({"lost": 1}, 1),
         ({"doubled": 1}, 1),
         ({"failed": 1}, 1),
+        ({"whole": 9}, 1),
+        ({"kills": [kill(4, 3.5, is_taken_over=False), kill(7, 8.5, is_taken_over=False)]}, 1),
+        ({"kills": [kill(4, 3.5, is_taken_over=False), kill(7, 8.5)]}, 0),
+        ({"kills": [kill(4, 3.5), kill(7, 8.5, holders=("gw-1", "gw-1"))]}, 1),
+        ({"kills": [kill(2, 2.9), kill(7, 8.5)]}, 1),
         ({"kills": [kill(4, 3.5)]}, 1),
-        ({"kills": [kill(4, 3.5), kill(10, 8.5)]}, 1),
+        ({"kills": [kill(4, 3.5), kill(7, 9.5, is_taken_over=False)]}, 1),
         ({"kills": [kill(4, 3.5), kill(7, 8.5, in_flight=0)]}, 1),
         ({"kills": [kill(4, 3.5), kill(7, 8.5, there=0)]}, 1),
         ({"kills": [kill(4, 3.5), kill(7, 8.5, there=None)]}, 0),
@@ -119,17 +138,17 @@ def test_a_line_that_meets_a_forbidden_region_in_any_way_is_a_stray(line: dict[s
     ],
 )
 def test_each_aim_is_judged_by_itself(more: dict[str, object], missed: int) -> None:
-    assert sum(not is_met for is_met, _ in judged(batch(**more), 2, FURTHER)) == missed
+    assert sum(not is_met for is_met, _ in judged(batch(**more), 2, FURTHER, 1.6)) == missed
 
 
 def test_the_page_has_every_kill_and_aim() -> None:
     played = batch(kills=[kill(4, 3.5, there=None)])
     machine = {"cpu": "one", "cores": 2, "memory_gib": 4, "python": "Python", "busy": "idle"}
     page = page_of(
-        played, judged(played, 2, FURTHER), machine, commit="aaaa", home=HOME, further=FURTHER, outside=OUTSIDE,
-        engines={HOME: 4, FURTHER: 2, OUTSIDE: 1}, slots=4, tokens=10,
+        played, judged(played, 2, FURTHER, 15), machine, commit="aaaa", home=HOME, further=FURTHER, outside=OUTSIDE,
+        engines={HOME: 4, FURTHER: 2, OUTSIDE: 1}, slots=4, tokens=10, lease_s=15,
     )  # fmt: skip
     assert page.startswith("# A batch")
-    assert "| one | at once | 4 | 8 | – | 3.5 | 2.0 |" in page
+    assert "| one | at once | gw-1, gw-2 | 4 | 8 | – | 3.5 | 2.0 |" in page
     assert "tries ended as `completed` 2; completed ones\nran in `us` 1, `us-2` 1." in page
     assert "**not met**: each kill met lines in flight, and the batch ran on after it (1 of 2)" in page
