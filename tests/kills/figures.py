@@ -173,9 +173,8 @@ def judged(played: KilledBatch, kills: int, further: str, lease_s: float) -> lis
             0 < len(taken) == len(pauses)
             and max(pauses) <= lease_s + TAKE_OVER_S
             and all(before != after for before, after in (each.kill.holders for each in taken)),
-            f"another gateway took the batch of a dead one over (`batch_taken_over` after {len(taken)} kills), with no"
-            f" more than {lease_s + TAKE_OVER_S:g} s without a further line"
-            f" ({max(pauses, default=0):.1f} s)",
+            f"another gateway took the batch of a dead one over, within {lease_s + TAKE_OVER_S:g} s without a further"
+            f" line (logged `batch_taken_over` after kills: {len(taken)}; longest: {max(pauses, default=0):.1f} s)",
         ),
         (
             audited.ran_in[further] > 0 and not audited.strays,
